@@ -1,0 +1,8 @@
+//! Compiles `proto/` to Rust without a `protoc`.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = protox::compile(["proto/agentgauge/v1/update.proto"], ["proto"])?;
+    prost_build::Config::new().btree_map(["."]).compile_fds(files)?;
+    Ok(())
+}

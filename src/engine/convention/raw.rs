@@ -1,0 +1,138 @@
+//! A span, log record or resource as it came in, borrowed from the bytes it came in.
+//!
+//! This is the seam between decoding and conventions: the decoders of every encoding
+//! build these, conventions read them, and nothing is copied in between.
+
+use std::borrow::Cow;
+
+use crate::engine::span::{SpanId, Status, Timestamp, TraceId};
+
+/// An attribute value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum RawValue<'a> {
+    /// No value was set.
+    #[default]
+    Null,
+    /// A string; invalid UTF-8 is already repaired.
+    Str(Cow<'a, str>),
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A float, NaN and infinities included.
+    Double(f64),
+    /// Bytes.
+    Bytes(Cow<'a, [u8]>),
+    /// A list.
+    Array(Vec<Self>),
+    /// A map, in the order sent; of equal keys the last holds.
+    Map(Vec<(Cow<'a, str>, Self)>),
+}
+
+/// The attributes of something, in the order sent; of equal keys the last holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawAttributes<'a>(pub Vec<(Cow<'a, str>, RawValue<'a>)>);
+
+/// A resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawResource<'a> {
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+/// An instrumentation scope.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawScope<'a> {
+    /// Its name; empty if none was sent.
+    pub name: Cow<'a, str>,
+    /// Its version; empty if none was sent.
+    pub version: Cow<'a, str>,
+}
+
+/// A span event.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawEvent<'a> {
+    /// Its name.
+    pub name: Cow<'a, str>,
+    /// When it happened; 0 if not sent.
+    pub time: Timestamp,
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+/// A span link.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawLink {
+    /// The linked trace.
+    pub trace_id: TraceId,
+    /// The linked span.
+    pub span_id: SpanId,
+}
+
+/// A span with valid ids and repaired times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawSpan<'a> {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span.
+    pub span_id: SpanId,
+    /// Its parent; `None` for a root.
+    pub parent: Option<SpanId>,
+    /// Its name.
+    pub name: Cow<'a, str>,
+    /// Start.
+    pub start: Timestamp,
+    /// End, never before `start`.
+    pub end: Timestamp,
+    /// Status code.
+    pub status: Status,
+    /// Status message; empty if none.
+    pub status_message: Cow<'a, str>,
+    /// Attributes.
+    pub attributes: RawAttributes<'a>,
+    /// Events, in the order sent.
+    pub events: Vec<RawEvent<'a>>,
+    /// Links, in the order sent.
+    pub links: Vec<RawLink>,
+    /// How many attributes the SDK dropped.
+    pub dropped_attributes: u32,
+}
+
+/// A log record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawLog<'a> {
+    /// The trace; `None` if not sent.
+    pub trace_id: Option<TraceId>,
+    /// The span; `None` if not sent.
+    pub span_id: Option<SpanId>,
+    /// When it happened, else when it was observed, else its arrival.
+    pub time: Timestamp,
+    /// Position in its request.
+    pub index: u32,
+    /// The event's name; empty if not sent.
+    pub event_name: Cow<'a, str>,
+    /// Its body.
+    pub body: RawValue<'a>,
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+impl<'a> RawAttributes<'a> {
+    /// Returns the last value under `key`, unless it is null.
+    pub fn get(&self, key: &str) -> Option<&RawValue<'a>> {
+        let (_, value) = self.0.iter().rev().find(|(name, _)| name == key)?;
+        (*value != RawValue::Null).then_some(value)
+    }
+
+    /// Returns the string under `key`, if it is one and not empty.
+    pub fn str(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_str().filter(|text| !text.is_empty())
+    }
+}
+
+impl RawValue<'_> {
+    /// Returns the string, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::Str(text) = self { Some(text) } else { None }
+    }
+}

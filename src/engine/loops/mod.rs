@@ -1,0 +1,1 @@
+//! Loops: unbroken runs of tool calls.

@@ -1,0 +1,5 @@
+//! Numbers: exact sums, order statistics, text, sequences.
+
+mod fixed;
+
+pub use fixed::{Quanta, ratio};

@@ -1,0 +1,21 @@
+//! The engine: pure state machines that turn spans into scores.
+//!
+//! Nothing in here does IO, reads a clock, takes a lock or logs. Each stage owns its
+//! state by value, is told the time, and returns values:
+//!
+//! ```text
+//! Span, Log, Report --> assemble --TraceUpdate--> sessions --SessionUpdate--> agents --AgentUpdate-->
+//! ```
+//!
+//! A stage has the same face everywhere: `handle(input, now)`, `poll_timeout()`,
+//! `handle_timeout(now)`, `drain()`.
+
+pub mod convention;
+pub mod loops;
+pub mod math;
+pub mod options;
+pub mod score;
+pub mod signal;
+pub mod span;
+pub mod update;
+pub mod view;

@@ -1,0 +1,343 @@
+//! What the engine can be told: every rule's number and every bound, with its default.
+//!
+//! `config` reads these from TOML, the environment and flags; `config/agentgauge.toml`
+//! lists them. A bound says what happens when it is reached and which counter tells.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How spans are read.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConventionOptions {
+    /// Attributes that name a session, best first; on the outermost span that has any, the
+    /// first of them wins.
+    pub session_keys: Vec<String>,
+    /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
+    pub session_json_keys: Vec<String>,
+    /// Attributes of your own: concept to attribute names, best first; asked before any
+    /// convention. Concepts: `agent_name`, `agent_version`, `environment`, `operation`, `tool_name`,
+    /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`,
+    /// `user`, `session`.
+    pub attributes: BTreeMap<String, Vec<String>>,
+    /// Reported score names to signal names, such as `ToolCorrectness` to `tool_correctness`.
+    pub score_names: BTreeMap<String, String>,
+    /// Ranges of reported scores that are not in [0,1]: name to [min, max].
+    pub score_ranges: BTreeMap<String, [f64; 2]>,
+    /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
+    pub max_text_bytes: usize,
+    /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.
+    pub max_name_bytes: usize,
+}
+
+/// How traces are assembled.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AssembleOptions {
+    /// Quiet time after which a trace whose root ended is done.
+    #[serde(with = "human")]
+    pub trace_idle: Duration,
+    /// Quiet time after which a trace without a root is done.
+    #[serde(with = "human")]
+    pub rootless_idle: Duration,
+    /// A trace is done at the latest this long after it opened, then partial.
+    #[serde(with = "human")]
+    pub trace_max_age: Duration,
+    /// How long a done trace can be re-opened by a late span; then it is sealed.
+    #[serde(with = "human")]
+    pub late_horizon: Duration,
+    /// How long a report waits for its target.
+    #[serde(with = "human")]
+    pub report_wait: Duration,
+    /// What a trace without a session key becomes: `trace` (its own session) or `instance`
+    /// (one session per `service.instance.id`).
+    pub session_fallback: SessionFallback,
+    /// Open and done traces held; over it the longest quiet one is sealed.
+    pub max_open_traces: usize,
+    /// Spans and logs of one trace; further ones are dropped.
+    pub max_spans_per_trace: usize,
+    /// Sealed trace ids remembered; over it the oldest is forgotten.
+    pub max_sealed_traces: usize,
+    /// Reports waiting for their target, and response ids remembered; over it the oldest goes.
+    pub max_waiting_reports: usize,
+    /// Reported scores of one trace; further ones are dropped.
+    pub max_reports_per_trace: usize,
+}
+
+/// Where a trace without a session key goes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionFallback {
+    /// The trace is its own session.
+    #[default]
+    Trace,
+    /// All such traces of one `service.instance.id` are one session.
+    Instance,
+}
+
+/// Tool loops.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoopOptions {
+    /// Calls in a run from which it is a loop, a warning.
+    pub warning: u64,
+    /// Calls in a run from which it is critical.
+    pub critical: u64,
+    /// Calls in a run from which it is a loop when only names are known; never critical.
+    pub names_only: u64,
+}
+
+/// How sessions are scored.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionOptions {
+    /// Quiet time after which a session closes.
+    #[serde(with = "human")]
+    pub session_idle: Duration,
+    /// How long a loop counts as going on after it last grew.
+    #[serde(with = "human")]
+    pub loop_hold: Duration,
+    /// Sessions held; over it the longest quiet one is closed and evicted.
+    pub max_sessions: usize,
+    /// Traces of one session; further ones are refused.
+    pub max_traces_per_session: usize,
+    /// `agentgauge` or `pandaprobe` (the documents' four signals and four decimals).
+    pub profile: Profile,
+    /// What an empty score is: `absent`, or `one` as the documents say.
+    pub empty_score: EmptyScore,
+    /// Weight of each signal; a signal that is not named here has no part in scores.
+    pub signal_weights: BTreeMap<String, f64>,
+    /// Output similarity from which loop_detection finds a loop, in [0,1].
+    pub loop_detection_threshold: f64,
+    /// Trajectory gate: traces without gain after which a score below target stalls.
+    pub gate_window: u64,
+    /// Trajectory gate: the score below which no gain is a stall.
+    pub gate_target: f64,
+    /// Trajectory gate: what counts as gain.
+    pub gate_gain: f64,
+    /// Trajectory gate: the drop below the peak that counts as regression.
+    pub gate_drop: f64,
+}
+
+/// Which formulas apply.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// All signals, unrounded.
+    #[default]
+    Agentgauge,
+    /// `PandaProbe`'s four signals, rounded to four decimals as it does.
+    Pandaprobe,
+}
+
+/// What a score over nothing is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EmptyScore {
+    /// Not there.
+    #[default]
+    Absent,
+    /// 1.0, as the documents say.
+    One,
+}
+
+/// How agents are summed up.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentOptions {
+    /// Rolling windows, each of 60 panes and the open one.
+    #[serde(with = "human_list")]
+    pub windows: Vec<Duration>,
+    /// Also score the last this many traces, whatever their age.
+    pub last_traces: usize,
+    /// Agents with series of their own; over it the rest share `__overflow__`.
+    pub max_agents: usize,
+}
+
+impl Default for ConventionOptions {
+    fn default() -> Self {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            // The names and their order live in `convention`.
+            session_keys: names(super::convention::SESSION_KEYS),
+            session_json_keys: names(super::convention::SESSION_JSON_KEYS),
+            attributes: BTreeMap::new(),
+            score_names: BTreeMap::new(),
+            score_ranges: BTreeMap::new(),
+            max_text_bytes: 65_536,
+            max_name_bytes: 256,
+        }
+    }
+}
+
+impl Default for AssembleOptions {
+    fn default() -> Self {
+        Self {
+            trace_idle: Duration::from_secs(10),
+            rootless_idle: Duration::from_secs(60),
+            trace_max_age: Duration::from_secs(3600),
+            late_horizon: Duration::from_secs(300),
+            report_wait: Duration::from_secs(600),
+            session_fallback: SessionFallback::Trace,
+            max_open_traces: 100_000,
+            max_spans_per_trace: 10_000,
+            max_sealed_traces: 1_000_000,
+            max_waiting_reports: 100_000,
+            max_reports_per_trace: 100,
+        }
+    }
+}
+
+impl Default for LoopOptions {
+    fn default() -> Self {
+        Self { warning: 3, critical: 10, names_only: 5 }
+    }
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        let weights = [
+            ("coherence", 1.0),
+            ("confidence", 1.0),
+            ("error", 1.0),
+            ("loop_detection", 1.0),
+            ("tool_correctness", 0.8),
+            ("tool_loop", 1.0),
+        ];
+        Self {
+            session_idle: Duration::from_secs(1800),
+            loop_hold: Duration::from_secs(300),
+            max_sessions: 200_000,
+            max_traces_per_session: 10_000,
+            profile: Profile::Agentgauge,
+            empty_score: EmptyScore::Absent,
+            signal_weights: weights.map(|(name, weight)| (name.to_owned(), weight)).into(),
+            loop_detection_threshold: 0.5,
+            gate_window: 5,
+            gate_target: 0.5,
+            gate_gain: 0.02,
+            gate_drop: 0.15,
+        }
+    }
+}
+
+impl Default for AgentOptions {
+    fn default() -> Self {
+        Self {
+            windows: [300, 3600, 86_400].map(Duration::from_secs).into(),
+            last_traces: 50,
+            max_agents: 1_000,
+        }
+    }
+}
+
+/// Durations as people write them: `10s`, `5m`, `1h`, `250ms`, `1h30m`.
+pub mod human {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Units, greatest first.
+    const UNITS: [(&str, u64); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+    /// Reads a duration.
+    ///
+    /// # Errors
+    ///
+    /// Fails on anything but numbers with units of `d`, `h`, `m`, `s`, `ms`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "`{text}` is no duration; write one like `10s`, `5m` or `1h30m`"
+            ))
+        })
+    }
+
+    /// Writes a duration.
+    ///
+    /// # Errors
+    ///
+    /// As the serializer does.
+    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&render(*value))
+    }
+
+    /// Reads `1h30m` and the like; `None` if it is no duration.
+    pub fn parse(text: &str) -> Option<Duration> {
+        let mut millis = 0_u64;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+            let number: u64 = rest.get(..digits)?.parse().ok()?;
+            let tail = rest.get(digits..)?;
+            let unit = tail.find(|c: char| c.is_ascii_digit()).map_or(tail, |at| &tail[..at]);
+            let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+            millis = millis.checked_add(number.checked_mul(*factor)?)?;
+            rest = &tail[unit.len()..];
+        }
+        (!text.is_empty()).then(|| Duration::from_millis(millis))
+    }
+
+    /// Writes `1h30m` and the like.
+    pub fn render(value: Duration) -> String {
+        let mut millis = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
+        let mut text = String::new();
+        for (unit, factor) in UNITS {
+            if millis >= factor {
+                text.push_str(&(millis / factor).to_string());
+                text.push_str(unit);
+                millis %= factor;
+            }
+        }
+        if text.is_empty() { "0s".to_owned() } else { text }
+    }
+}
+
+/// Lists of durations as people write them.
+pub mod human_list {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize, Serialize)]
+    struct Item(#[serde(with = "super::human")] Duration);
+
+    /// Reads a list of durations.
+    ///
+    /// # Errors
+    ///
+    /// Fails if one of them is no duration.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Duration>, D::Error> {
+        Ok(Vec::<Item>::deserialize(deserializer)?.into_iter().map(|item| item.0).collect())
+    }
+
+    /// Writes a list of durations.
+    ///
+    /// # Errors
+    ///
+    /// As the serializer does.
+    pub fn serialize<S: Serializer>(values: &[Duration], serializer: S) -> Result<S::Ok, S::Error> {
+        values.iter().map(|value| Item(*value)).collect::<Vec<_>>().serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_reads_back_as_written() {
+        for text in ["10s", "5m", "1h30m", "250ms", "1d", "0s"] {
+            assert_eq!(human::render(human::parse(text).unwrap()), text);
+        }
+        for text in ["", "10", "s", "10 s", "1y", "-1s"] {
+            assert_eq!(human::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The trajectory gate: does one series of scores climb, stall or fall?
+//!
+//! ```text
+//! first value, or value >= peak + gain:  peak = max(peak, value), turns = 0, no breach
+//! otherwise turns += 1, and
+//!   stalled   if turns >= window and peak < target
+//!   regressed if value < peak - drop
+//!   on either, turns = 0: it fires once
+//! ```
+//!
+//! Source: PandaProbe's harness, `evaluation/trajectory.py` (metrics.md 1.9). It consumes each
+//! done trace once and is not revised; a missing score is not folded in.
+
+/// The numbers of the rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GateRule {
+    /// Values without gain after which a low peak is a stall.
+    pub window: u64,
+    /// The peak below which no gain is a stall.
+    pub target: f64,
+    /// What counts as gain.
+    pub gain: f64,
+    /// The drop below the peak that is a regression.
+    pub drop: f64,
+}
+
+/// The state of one series.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TrajectoryGate {
+    peak: Option<f64>,
+    turns_since_gain: u64,
+}
+
+/// What one value did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// The greatest value so far.
+    pub peak: f64,
+    /// Values since the last gain, after this one.
+    pub turns_since_gain: u64,
+    /// No gain for too long, below target.
+    pub stalled: bool,
+    /// Well below the peak.
+    pub regressed: bool,
+}
+
+impl TrajectoryGate {
+    /// Folds in the next value of the series.
+    pub fn observe(&mut self, value: f64, rule: &GateRule) -> Verdict {
+        let (peak, stalled, regressed) = match self.peak {
+            Some(peak) if value < peak + rule.gain => {
+                self.turns_since_gain += 1;
+                let stalled = self.turns_since_gain >= rule.window && peak < rule.target;
+                (peak, stalled, value < peak - rule.drop)
+            }
+            earlier => {
+                self.turns_since_gain = 0;
+                (earlier.map_or(value, |peak| peak.max(value)), false, false)
+            }
+        };
+        self.peak = Some(peak);
+        if stalled || regressed {
+            self.turns_since_gain = 0;
+        }
+        Verdict { peak, turns_since_gain: self.turns_since_gain, stalled, regressed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: GateRule = GateRule { window: 5, target: 0.5, gain: 0.02, drop: 0.15 };
+
+    #[test]
+    fn a_low_flat_series_stalls_at_the_sixth_value_and_again_five_later() {
+        let mut gate = TrajectoryGate::default();
+        let stalls: Vec<usize> = (1..=12).filter(|_| gate.observe(0.3, &RULE).stalled).collect();
+        assert_eq!(stalls, [6, 11]);
+    }
+
+    #[test]
+    fn a_drop_below_the_peak_regresses_once() {
+        let mut gate = TrajectoryGate::default();
+        assert!(!gate.observe(0.9, &RULE).regressed);
+        assert!(!gate.observe(0.75, &RULE).regressed);
+        assert!(gate.observe(0.74, &RULE).regressed);
+    }
+}

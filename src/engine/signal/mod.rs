@@ -1,0 +1,1 @@
+//! Signals: one number per trace, in [0,1], higher is better, or absent.

@@ -1,0 +1,334 @@
+//! The normalised span, log record and report: what the engine is fed.
+//!
+//! A convention has already read the attributes; from here on there are concepts, not
+//! attribute names. Absent is `None`, never an empty string and never zero.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::math::Quanta;
+
+/// A W3C trace id: 16 bytes, not all zero.
+#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct TraceId(pub [u8; 16]);
+
+/// A W3C span id: 8 bytes, not all zero.
+#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct SpanId(pub [u8; 8]);
+
+/// Nanoseconds since the Unix epoch.
+///
+/// Span times order things; arrival times drive timeouts. Both are of this type.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Timestamp(pub u64);
+
+/// What a span is about, in OpenTelemetry GenAI words.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Operation {
+    /// A model call.
+    Chat,
+    /// The creation of an agent: not behaviour.
+    CreateAgent,
+    /// An embedding call: not behaviour by itself.
+    Embeddings,
+    /// A judge at work: not the agent's behaviour.
+    Evaluation,
+    /// A tool call.
+    ExecuteTool,
+    /// An agent at work.
+    InvokeAgent,
+    /// Anything else: chains, HTTP, databases.
+    #[default]
+    Other,
+    /// A search for documents.
+    Retrieval,
+}
+
+/// A span's status, as sent.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Status {
+    /// Nothing was said.
+    #[default]
+    Unset,
+    /// The application said it went well.
+    Ok,
+    /// The operation failed.
+    Error,
+}
+
+/// A session id and the attribute that carried it.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct SessionName {
+    /// The attribute's name, as it goes into `session_source`.
+    pub attribute: Arc<str>,
+    /// The session id.
+    pub id: Arc<str>,
+}
+
+/// What the resource of a span says; shared by all spans of one export.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Resource {
+    /// `service.name`.
+    pub service_name: Option<Arc<str>>,
+    /// `service.version`.
+    pub service_version: Option<Arc<str>>,
+    /// `service.instance.id`.
+    pub instance_id: Option<Arc<str>>,
+    /// `deployment.environment.name`.
+    pub environment: Option<Arc<str>>,
+    /// The agent's name, if the resource names one.
+    pub agent_name: Option<Arc<str>>,
+    /// A session id among the resource attributes.
+    pub session: Option<SessionName>,
+    /// The authenticated tenant; never read from an attribute.
+    pub tenant: Option<Arc<str>>,
+}
+
+/// A tool call's arguments in canonical form.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Arguments(Arc<str>);
+
+/// What a tool span says of its call.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ToolFacts {
+    /// The tool's name; unknown names are never equal to each other.
+    pub name: Option<Arc<str>>,
+    /// The id that the model gave the call.
+    pub call_id: Option<Arc<str>>,
+    /// The arguments, canonical.
+    pub arguments: Option<Arguments>,
+    /// Hash of the canonical result.
+    pub result_hash: Option<u64>,
+    /// Not a call of the agent's: a framework's bookkeeping.
+    pub phantom: bool,
+}
+
+/// Token counts of one model call.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tokens {
+    /// Tokens read, cached ones included.
+    pub input: Option<u64>,
+    /// Tokens written, reasoning included.
+    pub output: Option<u64>,
+}
+
+/// What a model span says of its call.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ModelFacts {
+    /// The model that answered, else the one that was asked.
+    pub model: Option<Arc<str>>,
+    /// The provider's id of the answer.
+    pub response_id: Option<Arc<str>>,
+    /// Tokens of this call.
+    pub tokens: Tokens,
+    /// Cost in US dollars.
+    pub cost: Option<Quanta>,
+    /// Tool calls in the model's output, in order; never those of its input.
+    pub tool_calls: Vec<ToolFacts>,
+}
+
+/// A text and how good a witness it is.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Text {
+    /// 0 is best: the convention's order of preference within one span.
+    pub rank: u8,
+    /// The text itself, at most `max_text_bytes` long.
+    pub text: Arc<str>,
+}
+
+/// One span, normalised.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Span {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span.
+    pub span_id: SpanId,
+    /// Its parent; `None` for a root.
+    pub parent: Option<SpanId>,
+    /// Start, by the client's clock (repaired if absurd).
+    pub start: Timestamp,
+    /// End, by the client's clock, never before `start`.
+    pub end: Timestamp,
+    /// The span's name.
+    pub name: Arc<str>,
+    /// What it is about.
+    pub operation: Operation,
+    /// Its status, as sent.
+    pub status: Status,
+    /// It failed, by the status or by any other sign that the convention knows.
+    pub failed: bool,
+    /// The convention that recognised it; `None`: no agent telemetry.
+    pub convention: Option<&'static str>,
+    /// The resource's facts.
+    pub resource: Arc<Resource>,
+    /// Agent name on this span.
+    pub agent_name: Option<Arc<str>>,
+    /// Agent version on this span.
+    pub agent_version: Option<Arc<str>>,
+    /// Environment on this span.
+    pub environment: Option<Arc<str>>,
+    /// The best session key among the span's own attributes, by the configured order.
+    pub session: Option<SessionName>,
+    /// A session id inside a JSON value.
+    pub session_in_json: Option<SessionName>,
+    /// The user.
+    pub user: Option<Arc<str>>,
+    /// The tool call, on tool spans.
+    pub tool: Option<ToolFacts>,
+    /// The model call, on model spans.
+    pub model: Option<ModelFacts>,
+    /// The user's text: on a model span the last user message, never the history.
+    pub input: Option<Text>,
+    /// The assistant's text: on a model span of its answer, on an agent span the final one.
+    pub output: Option<Text>,
+}
+
+/// One log record that a convention recognised, normalised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// The trace it belongs to.
+    pub trace_id: TraceId,
+    /// The span it belongs to.
+    pub span_id: Option<SpanId>,
+    /// When it happened, else when it was observed (repaired if absurd).
+    pub time: Timestamp,
+    /// Position in its request: orders records of equal time.
+    pub index: u32,
+    /// Hash of the record: tells a duplicate.
+    pub id: u64,
+    /// The user's text that it carries.
+    pub input: Option<Text>,
+    /// The assistant's text that it carries.
+    pub output: Option<Text>,
+    /// Tool calls in a model's output that it carries.
+    pub tool_calls: Vec<ToolFacts>,
+}
+
+/// What a report is about.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Target {
+    /// A trace.
+    Trace(TraceId),
+    /// The trace of the model call with this response id.
+    Response {
+        /// Authenticated tenant.
+        tenant: Option<Arc<str>>,
+        /// The provider's response id.
+        id: Arc<str>,
+    },
+    /// A session.
+    Session {
+        /// Authenticated tenant.
+        tenant: Option<Arc<str>>,
+        /// The session id.
+        id: Arc<str>,
+    },
+}
+
+/// Who made a score. The order is the precedence: the greatest wins.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Source {
+    /// We computed it from the trace.
+    Computed,
+    /// Our judge.
+    Judge,
+    /// Somebody else reported it.
+    Reported,
+}
+
+/// A score that somebody made of a trace or a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// What it is about.
+    pub target: Target,
+    /// The signal's name, mapped by config.
+    pub name: Arc<str>,
+    /// The score, in [0,1].
+    pub score: Quanta,
+    /// Who made it.
+    pub source: Source,
+    /// Evaluator and version: with target and name, what tells a duplicate.
+    pub identifier: Arc<str>,
+    /// When it was made: of two reports of one source, the later wins, then the greater
+    /// (identifier, score).
+    pub time: Timestamp,
+}
+
+impl TraceId {
+    /// Returns whether the id is all zero, which the specification forbids.
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+}
+
+impl SpanId {
+    /// Returns whether the id is all zero, which the specification forbids.
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 8]
+    }
+}
+
+impl Timestamp {
+    /// The moment `duration` later, at most the end of time.
+    #[must_use]
+    pub fn after(self, duration: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+
+    /// The moment `duration` earlier, at least the epoch.
+    #[must_use]
+    pub fn before(self, duration: std::time::Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(duration)))
+    }
+}
+
+impl Arguments {
+    /// Wraps text that is already canonical JSON; see `convention::arguments`.
+    pub fn from_canonical(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The canonical JSON text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Source {
+    /// The name that results carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Computed => "computed",
+            Self::Judge => "judge",
+            Self::Reported => "reported",
+        }
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,45 @@
+//! The messages between the stages, generated from `proto/agentgauge/v1/update.proto`.
+//!
+//! Every hop is an idempotent upsert: a message replaces everything of a lower revision
+//! under the same key, so a stage may see it late, twice or again after a restart.
+
+#[expect(
+    missing_docs,
+    clippy::doc_markdown,
+    clippy::struct_excessive_bools,
+    reason = "generated from proto/, where the messages are documented"
+)]
+mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/agentgauge.v1.rs"));
+}
+
+pub use v1::*;
+
+impl From<i128> for Int128 {
+    fn from(value: i128) -> Self {
+        let bytes = value.to_be_bytes();
+        let (high, low) = bytes.split_at(8);
+        Self {
+            high: high.iter().fold(0_i64, |sum, byte| (sum << 8) | i64::from(*byte)),
+            low: low.iter().fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte)),
+        }
+    }
+}
+
+impl From<Int128> for i128 {
+    fn from(value: Int128) -> Self {
+        (Self::from(value.high) << 64) | Self::from(value.low)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_int128_survives_the_wire() {
+        for value in [0, 1, -1, i128::MAX, i128::MIN, 1 << 64, -(1 << 64) + 7] {
+            assert_eq!(i128::from(Int128::from(value)), value);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Results as people and scripts read them: the objects of `replay --output json` and of
+//! the JSON API. Absent is null; ids are hex, times are strings, numbers are not rounded.
+//! Fields may be added; these keep their names and meaning.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The whole document: `{"sessions": [...], "agents": [...]}`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Document {
+    /// Sessions, by start of their first trace, then id.
+    pub sessions: Vec<SessionView>,
+    /// Agents, by name.
+    pub agents: Vec<AgentView>,
+}
+
+/// Whose series something counts towards; null where nothing was sent.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct AgentName {
+    /// `service.name`.
+    pub service_name: Option<String>,
+    /// The agent's name.
+    pub agent_name: Option<String>,
+    /// The agent's version.
+    pub agent_version: Option<String>,
+    /// The deployment environment.
+    pub environment: Option<String>,
+}
+
+/// A score and who made it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SignalView {
+    /// In [0,1], higher is better.
+    pub score: f64,
+    /// `computed`, `judge` or `reported`.
+    pub source: String,
+}
+
+/// Tokens; null where the wire does not carry them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct TokensView {
+    /// Tokens read, cached ones included.
+    pub input: Option<u64>,
+    /// Tokens written, reasoning included.
+    pub output: Option<u64>,
+}
+
+/// One tool call.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ToolView {
+    /// The tool; null if unknown.
+    pub name: Option<String>,
+    /// The JSON value after canonicalisation, a string if it is not JSON, null if not sent or not kept.
+    pub arguments: Option<serde_json::Value>,
+    /// Whether it failed; null where the wire does not tell.
+    pub error: Option<bool>,
+}
+
+/// One loop.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoopView {
+    /// `exact_repeat` and so on.
+    pub kind: String,
+    /// `warning` or `critical`.
+    pub severity: String,
+    /// The tool.
+    pub tool: Option<String>,
+    /// Calls in the run; full periods for a cycle.
+    pub count: u64,
+    /// `full`, `arguments`, `names` or `text`.
+    pub evidence: String,
+    /// The traces that the run spans.
+    pub trace_ids: Vec<String>,
+    /// Tokens spent inside.
+    pub tokens: TokensView,
+    /// Dollars spent inside.
+    pub cost_usd: Option<f64>,
+}
+
+/// One trace, explained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TraceView {
+    /// Hex.
+    pub trace_id: String,
+    /// First start of its spans.
+    pub start_unix_nano: String,
+    /// Last end of its spans.
+    pub end_unix_nano: String,
+    /// A root arrived.
+    pub complete: bool,
+    /// The root's, as sent: `ok`, `error`, `unset`; null without a root.
+    pub status: Option<&'static str>,
+    /// The root or the last model call failed.
+    pub error: bool,
+    /// The trace's agent.
+    pub agent: AgentName,
+    /// The user's text of the turn.
+    pub input: Option<String>,
+    /// The final assistant text of the turn.
+    pub output: Option<String>,
+    /// `kept` or `dropped`.
+    pub content: &'static str,
+    /// Tool calls in order of start.
+    pub tools: Vec<ToolView>,
+    /// Model calls, each once.
+    pub llm_calls: u64,
+    /// Tokens of the model calls.
+    pub tokens: TokensView,
+    /// Dollars of the model calls.
+    pub cost_usd: Option<f64>,
+    /// Loops found in or ending in this trace.
+    pub loops: Vec<LoopView>,
+    /// AgentCI's count of adjacent calls of equal name.
+    pub adjacent_tool_repeats: u64,
+    /// Signals by name.
+    pub signals: BTreeMap<String, SignalView>,
+    /// Weighted risk of each signal that has a part in the scores.
+    pub risks: BTreeMap<String, f64>,
+    /// The greatest of them; null without any.
+    pub risk: Option<f64>,
+    /// Null without a confidence.
+    pub weighted_uncertainty: Option<f64>,
+    /// Null without a confidence.
+    pub situational_penalty: Option<f64>,
+}
+
+/// One session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SessionView {
+    /// The session id.
+    pub session_id: String,
+    /// The attribute that named it, `trace` or `instance`.
+    pub session_source: String,
+    /// The agent of its first trace.
+    pub agent: AgentName,
+    /// Scores reported for the session as a whole.
+    pub signals: BTreeMap<String, SignalView>,
+    /// Its traces by (start, id).
+    pub traces: Vec<TraceView>,
+    /// All traces.
+    pub total_traces: u64,
+    /// Traces with at least one weighted signal.
+    pub traces_evaluated: u64,
+    /// `agent_reliability`, in [0,1]; null over nothing.
+    pub reliability: Option<f64>,
+    /// `agent_consistency`, in [0,1]; null without any confidence.
+    pub consistency: Option<f64>,
+    /// The ensemble before it is clamped.
+    pub raw_risk: Option<f64>,
+    /// The greatest risk of a trace.
+    pub max_risk: Option<f64>,
+    /// Mean of the top 15 %.
+    pub mean_top_k_risk: Option<f64>,
+    /// Root mean square of the weighted uncertainties.
+    pub rms: Option<f64>,
+    /// Ids of traces whose risk is over 0.5.
+    pub flagged: Vec<String>,
+    /// The band of the reliability, as the source document names it.
+    pub band: Option<&'static str>,
+    /// Weights in force.
+    pub signal_weights: BTreeMap<String, f64>,
+}
+
+/// One agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AgentView {
+    /// Whose numbers these are.
+    #[serde(flatten)]
+    pub agent: AgentName,
+    /// Sessions seen.
+    pub sessions: u64,
+    /// Done traces seen.
+    pub traces: u64,
+    /// Of these, with at least one weighted signal.
+    pub traces_evaluated: u64,
+    /// The document's formula over all its traces that are held; null over nothing.
+    pub reliability: Option<f64>,
+    /// Likewise.
+    pub consistency: Option<f64>,
+    /// Loops by kind.
+    pub loops: BTreeMap<String, u64>,
+    /// Tokens spent.
+    pub tokens: TokensView,
+    /// Dollars spent.
+    pub cost_usd: Option<f64>,
+    /// Scores by window (`5m`, `1h`, ..., `last_50`), where there are any.
+    pub windows: BTreeMap<String, WindowView>,
+    /// Tasks run repeatedly.
+    pub tasks: Vec<serde_json::Value>,
+}
+
+/// An agent over one window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct WindowView {
+    /// Traces in the window.
+    pub traces: u64,
+    /// Sessions with a trace in the window.
+    pub sessions: u64,
+    /// Traces with at least one weighted signal.
+    pub traces_evaluated: u64,
+    /// Null over nothing.
+    pub reliability: Option<f64>,
+    /// Null over nothing.
+    pub consistency: Option<f64>,
+    /// The greatest risk.
+    pub max_risk: Option<f64>,
+    /// Means of the signals.
+    pub signals: BTreeMap<String, f64>,
+}

@@ -1,0 +1,12 @@
+//! agentgauge turns the OpenTelemetry spans of AI agents into live reliability.
+//!
+//! ```text
+//!  OTLP gRPC --+
+//!  OTLP HTTP --+-> ingest --Span, Log, Report--> assemble --TraceUpdate--> sessions --SessionUpdate--> agents --> board --> /metrics
+//!  files    ---'                                 (by trace)                (by session)                (by agent)       '-> JSON API
+//! ```
+//!
+//! [`engine`] is pure; everything else is a thin shell around it.
+
+pub mod engine;
+pub mod ingest;

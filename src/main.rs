@@ -1,0 +1,3 @@
+//! The `agentgauge` command.
+
+fn main() {}
