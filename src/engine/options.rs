@@ -54,6 +54,9 @@ pub struct AssembleOptions {
     /// What a trace without a session key becomes: `trace` (its own session) or `instance`
     /// (one session per `service.instance.id`).
     pub session_fallback: SessionFallback,
+    /// Keep the texts and the arguments of traces for the API and the page; without it they
+    /// go when the trace is done with them.
+    pub keep_content: bool,
     /// Open and done traces held; over it the longest quiet one is sealed.
     pub max_open_traces: usize,
     /// Spans and logs of one trace; further ones are dropped.
@@ -181,6 +184,7 @@ impl Default for AssembleOptions {
             late_horizon: Duration::from_secs(300),
             report_wait: Duration::from_secs(600),
             session_fallback: SessionFallback::Trace,
+            keep_content: false,
             max_open_traces: 100_000,
             max_spans_per_trace: 10_000,
             max_sealed_traces: 1_000_000,

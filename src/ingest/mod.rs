@@ -2,13 +2,19 @@
 //!
 //! Limits come before allocation, and one bad span never fails a batch.
 
-use std::collections::BTreeMap;
+pub mod decode;
 
-use crate::engine::span::{Log, Report, Span};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use crate::engine::span::{Log, Report, Span, Timestamp};
 
 /// What one request held, decoded and normalised.
 #[derive(Debug, Default)]
 pub struct Batch {
+    /// When it arrived.
+    pub arrival: Timestamp,
     /// Spans, in the order sent.
     pub spans: Vec<Span>,
     /// Log records that a convention recognised.
@@ -17,6 +23,8 @@ pub struct Batch {
     pub reports: Vec<Report>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
+    /// Estimated bytes that the decoded batch takes: what admission counts.
+    pub estimated_bytes: usize,
 }
 
 /// Counts of what was in a request and what became of it.
@@ -34,4 +42,71 @@ pub struct Tally {
     pub repaired: BTreeMap<&'static str, u64>,
     /// Log records that no convention recognised, reports that are no score: fine, but unused.
     pub unused: BTreeMap<&'static str, u64>,
+}
+
+/// What a request carries.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Signal {
+    /// `ExportTraceServiceRequest`.
+    Traces,
+    /// `ExportLogsServiceRequest`.
+    Logs,
+    /// `ExportMetricsServiceRequest`: counted and dropped.
+    Metrics,
+}
+
+/// How a request is written.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Encoding {
+    /// Protobuf.
+    Protobuf,
+    /// OTLP JSON.
+    Json,
+}
+
+/// How a request is compressed.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// gzip, any number of members.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+}
+
+/// Why a whole request is refused, for good: sending it again changes nothing.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// A size is over its limit.
+    #[error("{what} is over the limit of {max}; send smaller batches or raise `{key}`")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// The limit.
+        max: usize,
+        /// The option that sets it.
+        key: &'static str,
+    },
+    /// The bytes are not what they say they are.
+    #[error("malformed {what}: {why}")]
+    Malformed {
+        /// What should have been there.
+        what: &'static str,
+        /// What is wrong, at most 256 bytes, without any of the payload.
+        why: String,
+    },
+}
+
+/// There is no room at the moment: the sender should come back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Overloaded {
+    /// When to come back.
+    pub retry_after: Duration,
+}
+
+/// Where decoded batches go.
+pub trait Sink: Clone + Send + Sync + 'static {
+    /// Applies a batch; returns when every shard has applied its part.
+    fn submit(&self, batch: Batch) -> impl Future<Output = Result<(), Overloaded>> + Send;
 }
