@@ -66,7 +66,7 @@ pub struct SessionName {
 }
 
 /// What the resource of a span says; shared by all spans of one export.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Resource {
     /// `service.name`.
     pub service_name: Option<Arc<str>>,
@@ -89,7 +89,7 @@ pub struct Resource {
 pub struct Arguments(Arc<str>);
 
 /// What a tool span says of its call.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ToolFacts {
     /// The tool's name; unknown names are never equal to each other.
     pub name: Option<Arc<str>>,
@@ -104,7 +104,7 @@ pub struct ToolFacts {
 }
 
 /// Token counts of one model call.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Tokens {
     /// Tokens read, cached ones included.
     pub input: Option<u64>,
@@ -113,7 +113,7 @@ pub struct Tokens {
 }
 
 /// What a model span says of its call.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ModelFacts {
     /// The model that answered, else the one that was asked.
     pub model: Option<Arc<str>>,
@@ -136,8 +136,8 @@ pub struct Text {
     pub text: Arc<str>,
 }
 
-/// One span, normalised.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// One span, normalised. The order is total, so that of two spans of one id the same is kept whichever comes first.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Span {
     /// The trace.
     pub trace_id: TraceId,
@@ -184,7 +184,7 @@ pub struct Span {
 }
 
 /// One log record that a convention recognised, normalised.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Log {
     /// The trace it belongs to.
     pub trace_id: TraceId,
@@ -237,7 +237,7 @@ pub enum Source {
 }
 
 /// A score that somebody made of a trace or a session.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Report {
     /// What it is about.
     pub target: Target,

@@ -1,5 +1,7 @@
-//! Numbers: exact sums, order statistics, text, sequences.
+//! Numbers: exact sums, text, sequences.
 
 mod fixed;
+pub mod sequence;
+pub mod text;
 
 pub use fixed::{Quanta, ratio};

@@ -1,1 +1,45 @@
 //! Signals: one number per trace, in [0,1], higher is better, or absent.
+//!
+//! One signal, one file, which opens with the formula; one line in [`SIGNALS`].
+
+pub mod confidence;
+pub mod error;
+pub mod loop_detection;
+pub mod tool_loop;
+
+/// A signal that we compute.
+#[derive(Clone, Copy, Debug)]
+pub struct Signal {
+    /// Its name in results and labels.
+    pub name: &'static str,
+    /// What it says, for people.
+    pub doc: &'static str,
+    /// Whether it is one of the documents' four.
+    pub in_documents: bool,
+}
+
+/// All signals that are computed without a language model.
+pub const SIGNALS: &[Signal] = &[
+    Signal {
+        name: confidence::NAME,
+        doc: "Share of steps that neither failed nor repeated",
+        in_documents: false,
+    },
+    Signal { name: error::NAME, doc: "Whether the trace ended in error", in_documents: false },
+    Signal {
+        name: loop_detection::NAME,
+        doc: "Unlikeness of the output to the ones before",
+        in_documents: true,
+    },
+    Signal { name: tool_loop::NAME, doc: "Whether tool calls went in a loop", in_documents: false },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_sorted() {
+        assert!(SIGNALS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+}

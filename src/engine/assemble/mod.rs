@@ -1,0 +1,398 @@
+//! Stage 1: spans, log records and reports become traces, keyed by trace id.
+//!
+//! A trace is done when its root ended and it was quiet, or at a timeout; a late span re-opens it; then it is
+//! sealed. Every change is sent on as a full [`TraceUpdate`] under a higher revision, once per `drain`, so a loop
+//! is told as soon as the span is in that closes it.
+
+mod sealed;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use self::sealed::Sealed;
+use super::count::Counts;
+use super::options::{AssembleOptions, LoopOptions};
+use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
+use super::trace::{Parts, Rules, evaluate, ignored};
+use super::update::{SessionKey, TraceState, TraceUpdate};
+
+/// What the stage is fed.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A span.
+    Span(Box<Span>),
+    /// A log record.
+    Log(Box<Log>),
+    /// A report about a trace.
+    Report(Box<Report>),
+}
+
+/// The stage: all traces of one shard.
+#[derive(Debug)]
+pub struct Assemble {
+    options: AssembleOptions,
+    rules: Rules,
+    traces: HashMap<TraceId, Held>,
+    // Invariant: one entry per held trace, its deadline.
+    deadlines: BTreeSet<(Timestamp, TraceId)>,
+    dirty: BTreeSet<TraceId>,
+    sealed: Sealed,
+    // Reports for traces that are not there yet, by when they give up and then in order of arrival.
+    waiting: BTreeMap<(Timestamp, u64), Report>,
+    waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
+    next_waiting: u64,
+    counts: Counts,
+}
+
+/// A trace that can still change.
+#[derive(Debug)]
+struct Held {
+    parts: Parts,
+    revision: u64,
+    opened: Timestamp,
+    touched: Timestamp,
+    deadline: Timestamp,
+    state: State,
+    partial: bool,
+    sent: Option<SessionKey>,
+    counted_ignored: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Open,
+    Done,
+    Sealed,
+}
+
+impl Assemble {
+    /// An empty stage.
+    pub fn new(options: AssembleOptions, loops: LoopOptions) -> Self {
+        let rules =
+            Rules { fallback: options.session_fallback, loops, keep_content: options.keep_content };
+        Self {
+            options,
+            rules,
+            traces: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            sealed: Sealed::default(),
+            waiting: BTreeMap::new(),
+            waiting_for: BTreeMap::new(),
+            next_waiting: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Applies one thing that arrived at `now`.
+    pub fn handle(&mut self, input: Input, now: Timestamp) {
+        match input {
+            Input::Span(span) => self.span(*span, now),
+            Input::Log(log) => self.log(*log, now),
+            Input::Report(report) => self.report(*report, now),
+        }
+    }
+
+    /// The next moment at which a timer fires.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let trace = self.deadlines.first().map(|(due, _)| *due);
+        let report = self.waiting.first_key_value().map(|((due, _), _)| *due);
+        trace.into_iter().chain(report).min()
+    }
+
+    /// Runs the timers that are due.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some((due, id)) = self.deadlines.first().copied().filter(|(due, _)| *due <= now) {
+            let Some(held) = self.traces.get_mut(&id) else {
+                self.deadlines.remove(&(due, id));
+                continue;
+            };
+            match held.state {
+                State::Open => {
+                    held.partial = due >= held.opened.after(self.options.trace_max_age);
+                    self.close(id, due);
+                }
+                State::Done | State::Sealed => self.seal(id),
+            }
+        }
+        while let Some(((due, number), report)) = self.waiting.pop_first() {
+            if due > now {
+                self.waiting.insert((due, number), report);
+                break;
+            }
+            self.forget_waiting(&report, (due, number));
+            self.counts.add("reports", "unmatched");
+        }
+    }
+
+    /// Ends the input: every trace becomes done, then final.
+    pub fn finish(&mut self, now: Timestamp) {
+        for (_, id) in self.deadlines.clone() {
+            if self.traces.get(&id).is_some_and(|held| held.state == State::Open) {
+                self.close(id, now);
+            }
+            self.seal(id);
+        }
+        let unmatched = std::mem::take(&mut self.waiting).len();
+        self.waiting_for.clear();
+        self.counts.add_many("reports", "unmatched", unmatched as u64);
+    }
+
+    /// Takes what has changed since the last call: tombstones first, then in order of trace id.
+    pub fn drain(&mut self) -> Vec<TraceUpdate> {
+        let mut tombstones = Vec::new();
+        let mut updates = Vec::new();
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(held) = self.traces.get_mut(&id) else { continue };
+            let update = evaluate(id, &held.parts, &self.rules);
+            let session = update.as_ref().and_then(|update| update.session.clone());
+            if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
+                tombstones.push(TraceUpdate {
+                    trace_id: id.0.to_vec(),
+                    revision: held.revision,
+                    tombstone: true,
+                    session: Some(old),
+                    ..TraceUpdate::default()
+                });
+            }
+            held.sent = session;
+            match update {
+                Some(update) => updates.push(held.stamp(update)),
+                None if held.state != State::Open && !held.counted_ignored => {
+                    held.counted_ignored = true;
+                    self.counts.add("traces_ignored", ignored(&held.parts));
+                }
+                None => {}
+            }
+            if held.state == State::Sealed {
+                self.remove(id);
+            }
+        }
+        tombstones.append(&mut updates);
+        tombstones
+    }
+
+    /// What could not be used, or did not change anything.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// How many traces can still change.
+    pub fn open_traces(&self) -> usize {
+        self.traces.len()
+    }
+
+    fn span(&mut self, span: Span, now: Timestamp) {
+        let max = self.options.max_spans_per_trace;
+        let Some(held) = self.open(span.trace_id, now) else { return };
+        if let Some(other) = held.parts.spans.get(&span.span_id) {
+            // Of two spans of one id the greater holds, whichever came first.
+            if *other >= span {
+                self.counts.add("spans", "duplicate");
+                return;
+            }
+        } else if held.parts.spans.len() + held.parts.logs.len() >= max {
+            self.counts.add("spans", "trace_full");
+            return;
+        }
+        let id = span.trace_id;
+        held.parts.spans.insert(span.span_id, span);
+        self.touch(id, now);
+    }
+
+    fn log(&mut self, log: Log, now: Timestamp) {
+        let max = self.options.max_spans_per_trace;
+        let Some(held) = self.open(log.trace_id, now) else { return };
+        if let Some(other) = held.parts.logs.get_mut(&log.id) {
+            // The position in its request is all that may differ; the lesser holds.
+            other.index = other.index.min(log.index);
+            self.counts.add("logs", "duplicate");
+        } else if held.parts.spans.len() + held.parts.logs.len() >= max {
+            self.counts.add("logs", "trace_full");
+        } else {
+            let id = log.trace_id;
+            held.parts.logs.insert(log.id, log);
+            self.touch(id, now);
+        }
+    }
+
+    fn report(&mut self, report: Report, now: Timestamp) {
+        let Target::Trace(id) = report.target else {
+            self.counts.add("reports", "misdirected");
+            return;
+        };
+        if self.sealed.contains(id) {
+            self.counts.add("late", "report_dropped");
+        } else if self.traces.contains_key(&id) {
+            self.apply_report(id, report, now);
+        } else {
+            self.wait(id, report, now);
+        }
+    }
+
+    fn apply_report(&mut self, id: TraceId, report: Report, now: Timestamp) {
+        let max = self.options.max_reports_per_trace;
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        let key = (report.name.clone(), report.identifier.clone());
+        let rank = |report: &Report| (report.source, report.time, report.score);
+        match held.parts.reports.get(&key) {
+            Some(other) if rank(other) >= rank(&report) => self.counts.add("reports", "duplicate"),
+            None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
+            Some(_) | None => {
+                held.parts.reports.insert(key, report);
+                held.revision += 1;
+                self.counts.add("reports", "applied");
+                // A score says nothing about the trace being over: its timers stay.
+                held.touched = held.touched.max(now);
+                self.dirty.insert(id);
+            }
+        }
+    }
+
+    /// Keeps a report until its trace comes; over the bound the one that has waited longest goes.
+    fn wait(&mut self, id: TraceId, report: Report, now: Timestamp) {
+        let key = (now.after(self.options.report_wait), self.next_waiting);
+        self.next_waiting += 1;
+        self.waiting_for.entry(id).or_default().insert(key);
+        self.waiting.insert(key, report);
+        if self.waiting.len() > self.options.max_waiting_reports
+            && let Some((key, report)) = self.waiting.pop_first()
+        {
+            self.forget_waiting(&report, key);
+            self.counts.add("reports", "waiting_full");
+        }
+    }
+
+    fn forget_waiting(&mut self, report: &Report, key: (Timestamp, u64)) {
+        if let Target::Trace(id) = report.target
+            && let Some(keys) = self.waiting_for.get_mut(&id)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.waiting_for.remove(&id);
+            }
+        }
+    }
+
+    /// Returns the trace, opened if need be; `None` if it is sealed.
+    fn open(&mut self, id: TraceId, now: Timestamp) -> Option<&mut Held> {
+        if self.sealed.contains(id) {
+            self.counts.add("late", "dropped");
+            return None;
+        }
+        if !self.traces.contains_key(&id) {
+            self.evict();
+            let deadline = now.after(self.options.rootless_idle);
+            self.deadlines.insert((deadline, id));
+            let held = Held {
+                parts: Parts::default(),
+                revision: 0,
+                opened: now,
+                touched: now,
+                deadline,
+                state: State::Open,
+                partial: false,
+                sent: None,
+                counted_ignored: false,
+            };
+            self.traces.insert(id, held);
+            for key in self.waiting_for.remove(&id).unwrap_or_default() {
+                if let Some(report) = self.waiting.remove(&key) {
+                    self.apply_report(id, report, now);
+                }
+            }
+        }
+        self.traces.get_mut(&id)
+    }
+
+    /// Makes room for one more trace: the one whose timer is nearest is sealed before its time.
+    fn evict(&mut self) {
+        if self.traces.len() < self.options.max_open_traces {
+            return;
+        }
+        // Its last word goes out with the next drain; until then it is held beyond the bound.
+        let nearest = self.deadlines.first().map(|(_, id)| *id);
+        if let Some(id) = nearest {
+            if let Some(held) = self.traces.get_mut(&id) {
+                held.partial |= held.state == State::Open;
+            }
+            self.seal(id);
+            self.counts.add("traces", "evicted");
+        }
+    }
+
+    /// Something new was applied: it is open again, and its timer starts anew.
+    fn touch(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        held.revision += 1;
+        held.touched = held.touched.max(now);
+        if held.state == State::Done {
+            held.revision += 1;
+            held.state = State::Open;
+            self.counts.add("late", "revised");
+        }
+        let rooted = held.parts.spans.values().any(|span| span.parent.is_none());
+        let idle = if rooted { self.options.trace_idle } else { self.options.rootless_idle };
+        let oldest = held.opened.after(self.options.trace_max_age);
+        self.reschedule(id, now.after(idle).min(oldest.max(now)));
+        self.dirty.insert(id);
+    }
+
+    fn close(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        held.state = State::Done;
+        held.revision += 1;
+        self.reschedule(id, now.after(self.options.late_horizon));
+        self.dirty.insert(id);
+    }
+
+    /// Makes a trace final; it leaves with the next drain.
+    fn seal(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        self.deadlines.remove(&(held.deadline, id));
+        held.state = State::Sealed;
+        held.revision += 1;
+        self.dirty.insert(id);
+        if self.sealed.insert(id, self.options.max_sealed_traces) {
+            self.counts.add("sealed_traces", "forgotten");
+        }
+    }
+
+    fn reschedule(&mut self, id: TraceId, deadline: Timestamp) {
+        if let Some(held) = self.traces.get_mut(&id) {
+            self.deadlines.remove(&(held.deadline, id));
+            held.deadline = deadline;
+            self.deadlines.insert((deadline, id));
+        }
+    }
+
+    fn remove(&mut self, id: TraceId) {
+        if let Some(held) = self.traces.remove(&id) {
+            self.deadlines.remove(&(held.deadline, id));
+        }
+        // Gives memory back after a burst.
+        if self.traces.capacity() > 4 * self.traces.len().max(1_024) {
+            self.traces.shrink_to(2 * self.traces.len());
+        }
+    }
+}
+
+impl Held {
+    /// Fills in what the stage knows.
+    fn stamp(&self, update: TraceUpdate) -> TraceUpdate {
+        let state = match self.state {
+            State::Open => TraceState::Open,
+            State::Done => TraceState::Done,
+            State::Sealed => TraceState::Sealed,
+        };
+        TraceUpdate {
+            revision: self.revision,
+            state: state.into(),
+            touched_unix_nano: self.touched.0,
+            partial: self.partial,
+            ..update
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::math::Quanta;
+use crate::engine::span::{
+    Arguments, ModelFacts, Operation, SessionName, Source, SpanId, ToolFacts,
+};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(1_000 * SECOND + seconds * SECOND)
+}
+
+fn span(id: u8, parent: u8, operation: Operation) -> Span {
+    Span {
+        trace_id: TraceId([7; 16]),
+        span_id: SpanId([id; 8]),
+        parent: (parent > 0).then_some(SpanId([parent; 8])),
+        start: Timestamp(u64::from(id) * 100),
+        end: Timestamp(u64::from(id) * 100 + 50),
+        name: Arc::from("a span"),
+        operation,
+        ..Span::default()
+    }
+}
+
+fn tool(id: u8) -> Span {
+    let facts = ToolFacts {
+        name: Some(Arc::from("search")),
+        arguments: Some(Arguments::from_canonical("{}")),
+        result_hash: Some(1),
+        ..ToolFacts::default()
+    };
+    Span { tool: Some(facts), ..span(id, 1, Operation::ExecuteTool) }
+}
+
+fn root() -> Span {
+    let mut root = span(1, 0, Operation::InvokeAgent);
+    root.end = Timestamp(100_000);
+    root.session = Some(SessionName { attribute: Arc::from("session"), id: Arc::from("s1") });
+    root
+}
+
+fn stage() -> Assemble {
+    Assemble::new(AssembleOptions::default(), LoopOptions::default())
+}
+
+fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
+    spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), now));
+    stage.drain()
+}
+
+fn report(score: i64) -> Report {
+    Report {
+        target: Target::Trace(TraceId([7; 16])),
+        name: Arc::from("confidence"),
+        score: Quanta(score),
+        source: Source::Reported,
+        identifier: Arc::from(""),
+        time: at(0),
+    }
+}
+
+#[test]
+fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
+    let mut stage = stage();
+    let updates = feed(&mut stage, vec![root(), tool(2)], at(0));
+    assert_eq!(updates[0].state(), TraceState::Open);
+    assert_eq!(stage.poll_timeout(), Some(at(10)));
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain()[0].state(), TraceState::Done);
+    assert_eq!(stage.poll_timeout(), Some(at(310)));
+    stage.handle_timeout(at(310));
+    assert_eq!(stage.drain()[0].state(), TraceState::Sealed);
+    assert_eq!((stage.open_traces(), stage.poll_timeout()), (0, None));
+}
+
+#[test]
+fn a_late_span_reopens_the_trace_until_it_is_sealed() {
+    let mut stage = stage();
+    feed(&mut stage, vec![root()], at(0));
+    stage.handle_timeout(at(10));
+    stage.drain();
+    let updates = feed(&mut stage, vec![tool(2)], at(100));
+    assert_eq!((updates[0].state(), updates[0].tools.len()), (TraceState::Open, 1));
+    assert_eq!(stage.counts().get("late", "revised"), 1);
+    stage.handle_timeout(at(1_000));
+    stage.handle_timeout(at(1_000));
+    stage.drain();
+    assert_eq!(feed(&mut stage, vec![tool(3)], at(1_001)), []);
+    assert_eq!(stage.counts().get("late", "dropped"), 1);
+}
+
+#[test]
+fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
+    let mut stage = stage();
+    feed(&mut stage, vec![tool(2)], at(0));
+    assert_eq!(stage.poll_timeout(), Some(at(60)));
+    for minute in 1..=90_u8 {
+        feed(&mut stage, vec![tool(minute + 2)], at(u64::from(minute) * 50));
+        stage.handle_timeout(at(u64::from(minute) * 50));
+        if let Some(update) = stage.drain().first() {
+            assert!(update.partial);
+            assert_eq!(minute, 72);
+            return;
+        }
+    }
+    panic!("it was never done");
+}
+
+#[test]
+fn a_session_that_is_named_late_moves_the_trace() {
+    let mut stage = stage();
+    let first = feed(&mut stage, vec![tool(2)], at(0));
+    assert_eq!(first[0].session.as_ref().unwrap().source, "trace");
+    let second = feed(&mut stage, vec![root()], at(1));
+    assert!(second[0].tombstone);
+    assert_eq!(second[0].session, first[0].session);
+    assert_eq!(second[1].session.as_ref().unwrap().id, "s1");
+    assert!(second[1].revision > first[0].revision);
+}
+
+#[test]
+fn a_loop_is_told_with_the_span_that_closes_it() {
+    let mut stage = stage();
+    let mut spans = vec![root()];
+    spans.extend((2..6).map(tool));
+    for span in spans {
+        let id = span.span_id.0[0];
+        let update = feed(&mut stage, vec![span], at(0)).remove(0);
+        let counts: Vec<u64> = update.loops.iter().map(|found| found.count).collect();
+        assert_eq!(counts, if id >= 4 { vec![u64::from(id) - 1] } else { vec![] });
+    }
+}
+
+#[test]
+fn traces_without_an_agent_are_counted_and_kept_back() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![span(1, 0, Operation::Other)], at(0)), []);
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain(), []);
+    assert_eq!(stage.counts().get("traces_ignored", "no_agent"), 1);
+}
+
+#[test]
+fn a_report_waits_for_its_trace_and_gives_up() {
+    let mut stage = stage();
+    stage.handle(Input::Report(Box::new(report(5))), at(0));
+    assert_eq!(stage.drain(), []);
+    let updates = feed(&mut stage, vec![root()], at(1));
+    assert_eq!(updates[0].reported[0].score_quanta, 5);
+
+    let mut stage = self::stage();
+    stage.handle(Input::Report(Box::new(report(5))), at(0));
+    stage.handle_timeout(at(600));
+    assert_eq!(stage.counts().get("reports", "unmatched"), 1);
+    assert_eq!(feed(&mut stage, vec![root()], at(601))[0].reported, []);
+}
+
+#[test]
+fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
+    let mut stage = Assemble::new(
+        AssembleOptions { max_open_traces: 1, ..AssembleOptions::default() },
+        LoopOptions::default(),
+    );
+    feed(&mut stage, vec![root()], at(0));
+    let mut other = root();
+    other.trace_id = TraceId([8; 16]);
+    let updates = feed(&mut stage, vec![other], at(1));
+    assert_eq!(updates.len(), 2);
+    assert!(updates[0].partial && updates[0].state() == TraceState::Sealed);
+    assert_eq!((stage.open_traces(), stage.counts().get("traces", "evicted")), (1, 1));
+}
+
+#[test]
+fn a_model_call_is_counted_once() {
+    let model = |response: &str| {
+        Some(ModelFacts {
+            response_id: Some(Arc::from(response)),
+            tokens: crate::engine::span::Tokens { input: Some(10), output: Some(1) },
+            ..ModelFacts::default()
+        })
+    };
+    let mut outer = span(2, 1, Operation::Chat);
+    outer.model = model("a");
+    let mut inner = span(3, 2, Operation::Chat);
+    inner.model = model("b");
+    let mut twin = span(4, 1, Operation::Chat);
+    twin.model = model("b");
+    let update = feed(&mut stage(), vec![root(), outer, inner, twin], at(0)).remove(0);
+    assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
+}
+
+fn deliveries() -> impl Strategy<Value = (Vec<usize>, Vec<bool>)> {
+    let order = Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle();
+    (order, prop::collection::vec(any::<bool>(), 12))
+}
+
+proptest! {
+    #[test]
+    fn no_order_and_no_duplicate_changes_a_trace((order, drains) in deliveries()) {
+        let spans: Vec<Span> = (0..12_u8).map(|id| match id {
+            0 => root(),
+            9 => Span { failed: true, ..tool(9) },
+            // The same id with another end: the greater holds.
+            10 => Span { end: Timestamp(777), ..tool(3) },
+            11 => span(11, 2, Operation::Chat),
+            id => tool(id + 1),
+        }).collect();
+        let last = |order: &[usize], drains: &[bool]| {
+            let mut stage = stage();
+            let mut updates = Vec::new();
+            for (at_index, drain) in order.iter().zip(drains) {
+                stage.handle(Input::Span(Box::new(spans[*at_index].clone())), at(0));
+                if *drain {
+                    stage.handle(Input::Span(Box::new(spans[*at_index].clone())), at(0));
+                    updates.extend(stage.drain());
+                }
+            }
+            stage.finish(at(0));
+            updates.extend(stage.drain());
+            TraceUpdate { revision: 0, ..updates.pop().unwrap() }
+        };
+        let plain: Vec<usize> = (0..12).collect();
+        prop_assert_eq!(last(&order, &drains), last(&plain, &[false; 12]));
+    }
+}

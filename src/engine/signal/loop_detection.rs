@@ -1,0 +1,60 @@
+//! Loop detection: how unlike a trace's output is to the ones before it.
+//!
+//! ```text
+//! hybrid = cosine(embeddings) * jaccard(token sets)
+//! score  = 1 - max hybrid over the last 3 earlier traces, clamped to [0,1]
+//! ```
+//!
+//! Source: PandaProbe, `trace/loop_detection/metric.py` (metrics.md 1.4). The window of three is taken before
+//! empty outputs are left out: an empty trace uses up a place. A session's first trace scores 1. Departure: where
+//! the output, or every output of the window, is not there, the signal is absent rather than 1.
+
+use crate::engine::math::Quanta;
+use crate::engine::math::text::{cosine, jaccard};
+use crate::engine::update::OutputDigest;
+
+/// The signal's name.
+pub const NAME: &str = "loop_detection";
+
+/// How many earlier traces are looked at.
+pub const WINDOW: usize = 3;
+
+/// Computes the signal from the outputs of the earlier traces of the session, oldest first (at least the last
+/// three), and of this one; `None` stands for an output that is not there.
+pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) -> Option<Quanta> {
+    if earlier.is_empty() {
+        return Some(Quanta(Quanta::ONE));
+    }
+    let current = current?;
+    let window = &earlier[earlier.len().saturating_sub(WINDOW)..];
+    let mut compared = window.iter().flatten().peekable();
+    compared.peek()?;
+    let worst = compared.fold(0.0, |worst: f64, other| worst.max(hybrid(current, other, worst)));
+    Quanta::from_f64((1.0 - worst).clamp(0.0, 1.0))
+}
+
+/// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so where the cosine is
+/// not above it, nothing is.
+fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
+    let cosine = cosine(&a.embedding, &b.embedding);
+    if cosine <= floor { 0.0 } else { cosine * jaccard(&a.tokens, &b.tokens) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::math::text::digest;
+
+    #[test]
+    fn the_same_output_again_is_a_loop() {
+        let (a, b) = (digest("search flight price"), digest("order refund policy"));
+        let (a, b) = (a.as_ref(), b.as_ref());
+        assert_eq!(score(&[], a), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[], None), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[a], a), Some(Quanta(0)));
+        assert_eq!(score(&[a], b), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[a, b, b, b], a), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[a], None), None);
+        assert_eq!(score(&[a, None, None, None], a), None);
+    }
+}

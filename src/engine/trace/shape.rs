@@ -1,0 +1,132 @@
+//! The shape of a trace: who is below whom, and what is the agent's own behaviour.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::engine::span::{Operation, Span, SpanId};
+
+/// The spans of a trace in order of (start, end, id), and how they hang together.
+pub(super) struct Shape<'a> {
+    /// All spans.
+    pub(super) spans: Vec<&'a Span>,
+    by_id: BTreeMap<SpanId, &'a Span>,
+    depths: BTreeMap<SpanId, usize>,
+    /// Evaluators and all below them: not the agent's behaviour.
+    evaluators: BTreeSet<SpanId>,
+    /// Spans with a model call below them.
+    over_models: BTreeSet<SpanId>,
+}
+
+impl<'a> Shape<'a> {
+    pub(super) fn new(spans: impl Iterator<Item = &'a Span>) -> Self {
+        let mut spans: Vec<&Span> = spans.collect();
+        spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+        let by_id: BTreeMap<_, _> = spans.iter().map(|span| (span.span_id, *span)).collect();
+        let mut shape = Self {
+            spans,
+            by_id,
+            depths: BTreeMap::new(),
+            evaluators: BTreeSet::new(),
+            over_models: BTreeSet::new(),
+        };
+        for span in shape.spans.clone() {
+            shape.place(span);
+        }
+        shape
+    }
+
+    /// The agent's own behaviour, in order.
+    pub(super) fn behaviour(&self) -> impl Iterator<Item = &'a Span> + '_ {
+        self.spans.iter().copied().filter(|span| !self.evaluators.contains(&span.span_id))
+    }
+
+    /// Spans from the outermost inwards: fewest known ancestors, then start, then id.
+    pub(super) fn outermost_first(&self) -> Vec<&'a Span> {
+        let mut spans: Vec<_> = self.behaviour().collect();
+        spans.sort_by_key(|span| (self.depths.get(&span.span_id), span.start, span.span_id));
+        spans
+    }
+
+    /// The earliest span without a parent.
+    pub(super) fn root(&self) -> Option<&'a Span> {
+        self.behaviour().find(|span| span.parent.is_none())
+    }
+
+    /// Model calls without a model call below them, in order; two spans of one answer count once.
+    pub(super) fn model_calls(&self) -> Vec<&'a Span> {
+        let mut answers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut calls: Vec<&Span> = Vec::new();
+        for span in self.behaviour().filter(|span| span.operation == Operation::Chat) {
+            if self.over_models.contains(&span.span_id) {
+                continue;
+            }
+            let facts = span.model.as_ref();
+            let Some(id) = facts.and_then(|facts| facts.response_id.as_deref()) else {
+                calls.push(span);
+                continue;
+            };
+            match answers.get(id) {
+                Some(at) if known(calls[*at]) >= known(span) => {}
+                Some(at) => calls[*at] = span,
+                None => {
+                    answers.insert(id, calls.len());
+                    calls.push(span);
+                }
+            }
+        }
+        calls
+    }
+
+    /// Tool calls of tool spans, in order; a span inside another of the same call counts once.
+    pub(super) fn tool_spans(&self) -> Vec<&'a Span> {
+        let mut call_ids = BTreeSet::new();
+        let tools = self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
+        tools
+            .filter(|span| {
+                let facts = span.tool.as_ref();
+                let name = facts.and_then(|facts| facts.name.as_ref());
+                let inside_itself = self.ancestors(span).any(|above| {
+                    let other =
+                        above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
+                    name.is_some() && other.is_some_and(|other| other.name.as_ref() == name)
+                });
+                let again = facts
+                    .and_then(|facts| facts.call_id.as_ref())
+                    .is_some_and(|id| !call_ids.insert((id, name)));
+                !inside_itself && !again && !facts.is_some_and(|facts| facts.phantom)
+            })
+            .collect()
+    }
+
+    /// Notes the depth of a span and what it says of those above it.
+    fn place(&mut self, span: &'a Span) {
+        let above: Vec<&Span> = self.ancestors(span).collect();
+        self.depths.insert(span.span_id, above.len());
+        let evaluates = |span: &Span| span.operation == Operation::Evaluation;
+        if evaluates(span) || above.iter().any(|span| evaluates(span)) {
+            self.evaluators.insert(span.span_id);
+        }
+        if span.operation == Operation::Chat {
+            self.over_models.extend(above.iter().map(|span| span.span_id));
+        }
+    }
+
+    /// The known spans above one, the nearest first; ends at a cycle.
+    fn ancestors(&self, span: &'a Span) -> impl Iterator<Item = &'a Span> + '_ {
+        let mut seen = BTreeSet::from([span.span_id]);
+        let mut next = span.parent;
+        std::iter::from_fn(move || {
+            let above = *self.by_id.get(&next?)?;
+            next = above.parent;
+            seen.insert(above.span_id).then_some(above)
+        })
+    }
+}
+
+/// How much a model span knows of its call: of two spans for one call, the better counts.
+fn known(span: &Span) -> usize {
+    span.model.as_ref().map_or(0, |facts| {
+        usize::from(facts.tokens.input.is_some())
+            + usize::from(facts.tokens.output.is_some())
+            + usize::from(facts.cost.is_some())
+    })
+}
