@@ -26,6 +26,7 @@ mod summary;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod view;
 mod waiting;
 
@@ -238,8 +239,7 @@ impl Sessions {
     fn forget(&mut self, id: &Arc<SessionId>, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
         self.change(id, |session, shared| {
-            session.touched =
-                session.touched.max(Timestamp(update.touched_unix_nano).min(shared.now));
+            session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
         });
         if let Some(tally) = tally {

@@ -10,9 +10,10 @@ use super::held::{Held, Past};
 use super::key::{Agent, SessionId};
 use super::pane::PaneKey;
 use super::rules::Rules;
-use super::scoring::{Earlier, LOOP_DETECTION, Scored, WINDOW};
+use super::scoring::{Earlier, Scored, WINDOW};
 use super::summary::SessionScores;
 use super::tally::{self, Tally};
+use super::verdict::{PASS, evaluate, verdict};
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
@@ -185,7 +186,7 @@ impl Session {
         for (_, trace) in done {
             if let Some(held) = self.traces.get_mut(&trace) {
                 held.tally.done = true;
-                evaluate(held, &mut self.gates, shared);
+                evaluate(held, &mut self.gates, &shared.rules, &mut shared.fleet);
             }
         }
     }
@@ -261,7 +262,8 @@ impl Session {
         self.traces.get(&self.order.first()?.1)
     }
 
-    fn touch(&mut self, at: Timestamp, shared: &Shared) {
+    /// Notes when something arrived: a closed session of which more comes is open again.
+    pub(super) fn touch(&mut self, at: Timestamp, shared: &Shared) {
         // Unknown or ahead of the time: it came now.
         let at = if at.0 == 0 { shared.now } else { at.min(shared.now) };
         if at > self.touched {
@@ -375,41 +377,3 @@ impl Session {
         looping
     }
 }
-
-/// Counts the verdicts of a trace that is done for the first time.
-fn evaluate(held: &Held, gates: &mut BTreeMap<String, TrajectoryGate>, shared: &mut Shared) {
-    let Some(given) = &held.given else { return };
-    let rules = &shared.rules;
-    let summary = shared.fleet.summary(&given.agent);
-    summary.count("traces", &[], 1);
-    for (name, score) in &given.contribution.signals {
-        let least = if name == LOOP_DETECTION { rules.loop_threshold } else { PASS };
-        summary.count("trace_evaluations", &[name, verdict(Some(*score), least)], 1);
-        summary.observe_signal(name, *score);
-        if rules.weights.contains_key(name) {
-            let gate = gates.entry(name.clone()).or_default();
-            let turn = gate.observe(score.to_f64(), &rules.gate);
-            summary.count("gate_breaches", &[name, "stall"], u64::from(turn.stalled));
-            summary.count("gate_breaches", &[name, "regression"], u64::from(turn.regressed));
-        }
-    }
-    let absent =
-        rules.weights.keys().filter(|name| !given.contribution.signals.contains_key(*name));
-    absent.for_each(|name| summary.count("trace_evaluations", &[name, SKIPPED], 1));
-    let safety = given.contribution.risk.map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
-    summary.count("trace_evaluations", &["trace_risk", verdict(safety, PASS)], 1);
-}
-
-fn verdict(score: Option<Quanta>, least: f64) -> &'static str {
-    match score {
-        Some(score) if score.to_f64() >= least => "pass",
-        Some(_) => "fail",
-        None => SKIPPED,
-    }
-}
-
-/// The score from which a trace or a session passes; one less than this as a risk.
-const PASS: f64 = 0.5;
-
-/// The verdict on what could not be measured.
-const SKIPPED: &str = "skipped";

@@ -1,4 +1,20 @@
 //! What a shard knows of one agent: panes, counters, histograms, gauges.
+//!
+//! | Family of counters | Labels | Counts |
+//! |---|---|---|
+//! | `traces` | | traces, at their first done |
+//! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
+//! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
+//! | `loops` | kind | loops, each once, in flight |
+//! | `loops_detected` | kind, severity | loops that reached this severity, in flight |
+//! | `loop_wasted_tokens` | type (`input`, `output`) | tokens spent inside loops, in flight |
+//! | `loop_wasted_cost_usd` | | 1e-12 USD spent inside loops, in flight |
+//! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
+//! | `cost_usd` | | 1e-12 USD, likewise |
+//! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
+//! | `model_calls` | | model calls, likewise |
+//! | `adjacent_tool_repeats` | | adjacent tool calls of equal name, likewise |
+//! | `sessions_closed` | reason (`idle`, `evicted`, `finished`), verdict | sessions, at their first close |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -304,6 +304,54 @@ fn further_signals_without_a_weight_have_no_sums() {
 }
 
 #[test]
+fn the_documents_profile_shows_four_decimals() {
+    let profile = crate::engine::options::Profile::Pandaprobe;
+    let options = SessionOptions { profile, ..SessionOptions::default() };
+    let mut stage = Sessions::new(0, options, AgentOptions::default());
+    for (id, score) in [(1, 911_111_111_111), (2, 955_555_555_555)] {
+        stage.handle(trace(id, u64::from(id)).reported("confidence", score).error().done(), at(20));
+    }
+    let view = stage.session("", "s").unwrap();
+    assert_eq!((view.reliability, view.consistency), (Some(0.9111), Some(0.9297)));
+    assert!(view.traces[0].signals.keys().eq(["confidence", "loop_detection"]));
+}
+
+#[test]
+fn a_session_over_nothing_has_no_score_unless_the_empty_score_is_one() {
+    let empty_score = crate::engine::options::EmptyScore::One;
+    let options = SessionOptions { empty_score, ..SessionOptions::default() };
+    for (options, score) in [(SessionOptions::default(), None), (options, Some(1.0))] {
+        let mut stage = Sessions::new(0, options, AgentOptions::default());
+        stage.handle(trace(1, 10), at(20));
+        let view = stage.session("", "s").unwrap();
+        assert_eq!((view.reliability, view.consistency), (score, score));
+        assert_eq!((view.traces_evaluated, view.max_risk), (0, None));
+    }
+}
+
+#[test]
+fn sessions_come_by_the_start_of_their_first_trace_then_id() {
+    let mut stage = stage();
+    for (id, start, session) in [(1, 30, "a"), (2, 10, "c"), (3, 10, "b"), (4, 20, "c")] {
+        stage.handle(trace(id, start).session(session), at(40));
+    }
+    let ids: Vec<_> = stage.sessions().map(|view| view.session_id).collect();
+    assert_eq!(ids, ["b", "c", "a"]);
+}
+
+#[test]
+fn a_trace_that_left_before_it_came_is_remembered_for_a_while() {
+    let mut stage = stage();
+    stage.handle(TraceUpdate { tombstone: true, ..trace(1, 10).revision(5) }, at(20));
+    stage.handle_timeout(at(21));
+    stage.handle(trace(1, 10).revision(4), at(22));
+    assert_eq!((stage.session("", "s"), stage.counts().stale_updates), (None, 1));
+    assert_eq!((stage.open_sessions(), stage.held_sessions()), (0, 1));
+    stage.handle_timeout(at(20 + 1800));
+    assert_eq!(stage.held_sessions(), 0);
+}
+
+#[test]
 fn a_low_flat_session_stalls_at_its_sixth_trace() {
     let mut stage = stage();
     for id in 1..=6 {
