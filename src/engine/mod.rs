@@ -19,6 +19,7 @@ pub mod options;
 pub mod resolve;
 pub mod route;
 pub mod score;
+pub mod sessions;
 pub mod signal;
 pub mod span;
 pub mod trace;
