@@ -36,7 +36,7 @@ impl Scored {
     pub(super) fn new(update: &TraceUpdate, earlier: &[Earlier<'_>], rules: &Rules) -> Self {
         let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
         let output = update.output_digest.as_ref();
-        let found = signal::loop_detection::score(&outputs, output, earlier.is_empty());
+        let found = signal::loop_detection::score(&outputs, output);
         let similarity = found.map(|score| if rules.pandaprobe { rounded(score) } else { score });
         let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
         let mut signals = computed(update, rules);
@@ -59,20 +59,17 @@ pub(super) fn is_done(update: &TraceUpdate) -> bool {
     matches!(update.state(), TraceState::Done | TraceState::Sealed)
 }
 
-/// The signal that compares outputs.
-pub(super) const LOOP_DETECTION: &str = "loop_detection";
-
-/// How many earlier traces `loop_detection` looks at.
-pub(super) const WINDOW: usize = 3;
+/// The signal that compares outputs, and how many earlier traces it looks at.
+pub(super) use crate::engine::signal::loop_detection::{NAME as LOOP_DETECTION, WINDOW};
 
 fn computed(update: &TraceUpdate, rules: &Rules) -> BTreeMap<String, (Quanta, Source)> {
     if rules.pandaprobe {
         return BTreeMap::new();
     }
     let scores = [
-        ("tool_loop", signal::tool_loop::score(&update.loops)),
-        ("error", signal::error::score(update.error)),
-        ("confidence", signal::confidence::score(update.steps, update.wasted_steps)),
+        (signal::tool_loop::NAME, Some(signal::tool_loop::score(&update.loops))),
+        (signal::error::NAME, Some(signal::error::score(update.error))),
+        (signal::confidence::NAME, signal::confidence::score(update.steps, update.wasted_steps)),
     ];
     let present = scores.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
     present.map(|(name, score)| (name, (score, Source::Computed))).collect()
@@ -109,7 +106,7 @@ fn reported(scores: &[ReportedScore]) -> (BTreeMap<String, (Quanta, Source)>, u6
 fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
     let output = update.output_digest.as_ref();
     let likeness = |trace: &&Earlier<'_>| {
-        signal::loop_detection::score(&[trace.output], output, false).unwrap_or(Quanta(Quanta::ONE))
+        signal::loop_detection::score(&[trace.output], output).unwrap_or(Quanta(Quanta::ONE))
     };
     let repeated = earlier.iter().rev().min_by_key(likeness);
     let ids = repeated.map(|trace| trace.id.0.to_vec()).into_iter();
