@@ -565,7 +565,7 @@ impl TraceUpdate {
     }
 
     fn output(self, tokens: &[u64]) -> Self {
-        let embedding = (0..8).map(|index| i32::from(tokens.contains(&index))).collect();
+        let embedding = (0..16).map(|index| i32::from(tokens.contains(&index))).collect();
         let digest = OutputDigest { tokens: tokens.into(), embedding };
         Self { output_digest: Some(digest), ..self }
     }
