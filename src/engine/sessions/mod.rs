@@ -11,8 +11,28 @@
 //! of the traces held and not of how they came. Verdicts and the trajectory gate count a trace
 //! once: the traces that are done for the first time between two calls of `drain` are counted
 //! in the order of (start, id).
+//!
+//! What is left out is counted by (what, why):
+//!
+//! | What | Why | Counts |
+//! |---|---|---|
+//! | `trace_updates` | `malformed` | updates without a usable trace id, session, agent or state: dropped |
+//! | | `stale` | updates of a lower revision than the one held: dropped |
+//! | | `late` | updates of traces that went with their evicted session: dropped |
+//! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
+//! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
+//! | `sessions` | `evicted` | sessions let go of because of `max_sessions` |
+//! | | `trace_not_done` | traces that were not done when their session went: in no score |
+//! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
+//! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
+//! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
+//! | `reported_scores` | `malformed` | reported scores out of [0,1], without name or of unknown source |
+//! | `loops` | `malformed` | loops of no known kind or severity: in no counter |
+//! | `reports` | `misdirected` | reports about something other than a session |
+//! | | `unmatched` | reports whose session did not come within `report_wait` |
+//! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
+//! | | `session_full` | reports of further names over `max_reports_per_session` |
 
-mod counts;
 mod departed;
 mod fleet;
 mod held;
@@ -33,7 +53,6 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use counts::Counts;
 pub use histogram::SCORE_BOUNDS;
 
 use departed::{Departed, Fate};
@@ -43,6 +62,7 @@ use rules::Rules;
 use session::{Session, Shared};
 use waiting::Waiting;
 
+use super::count::Counts;
 use super::options::{AgentOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{SessionUpdate, TraceState, TraceUpdate};
@@ -99,21 +119,21 @@ impl Sessions {
     pub fn handle(&mut self, update: TraceUpdate, now: Timestamp) {
         self.advance(now);
         let Some((id, trace)) = address(&update) else {
-            self.shared.counts.malformed_updates += 1;
+            self.shared.counts.add("trace_updates", "malformed");
             return;
         };
         let held = self.sessions.get(&id);
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
-            self.shared.counts.stale_updates += 1;
+            self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
             self.forget(&id, trace, &update);
         } else if self.departed.is_evicted(trace) {
-            self.shared.counts.late_updates += 1;
+            self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
             session.traces.len() >= self.shared.rules.max_traces
                 && !session.traces.contains_key(&trace)
         }) {
-            self.shared.counts.refused_traces += 1;
+            self.shared.counts.add("trace_updates", "session_full");
         } else {
             let tally = self.departed.arrive(trace);
             let waited = self.waiting.arrive(&id);
@@ -128,7 +148,7 @@ impl Sessions {
     pub fn report(&mut self, report: Report, now: Timestamp) {
         self.advance(now);
         let Target::Session { tenant, id } = &report.target else {
-            self.shared.counts.misrouted_reports += 1;
+            self.shared.counts.add("reports", "misdirected");
             return;
         };
         let tenant = tenant.as_deref().unwrap_or_default().to_owned();
@@ -137,7 +157,7 @@ impl Sessions {
             Some(session) => session.report(report, &mut self.shared),
             None => {
                 let displaced = self.waiting.insert(id, report, self.shared.now);
-                self.shared.counts.displaced_reports += u64::from(displaced);
+                self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
             }
         }
     }
@@ -168,7 +188,7 @@ impl Sessions {
         while let Some((_, id)) = self.loops.first().filter(|(due, _)| *due <= now).cloned() {
             self.change(&id, Session::refresh);
         }
-        self.shared.counts.unmatched_reports += self.waiting.handle_timeout(now);
+        self.shared.counts.add_many("reports", "unmatched", self.waiting.handle_timeout(now));
         self.shared.fleet.handle_timeout(now);
     }
 
@@ -244,7 +264,7 @@ impl Sessions {
         });
         if let Some(tally) = tally {
             let forgotten = self.departed.insert(trace, Fate::Moved(tally));
-            self.shared.counts.forgotten_traces += u64::from(forgotten);
+            self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }
 
@@ -291,7 +311,7 @@ impl Sessions {
         if standing == Standing::Open {
             self.change(&id, |session, shared| session.close(EVICTED, shared));
         }
-        self.shared.counts.evicted_sessions += u64::from(standing != Standing::Empty);
+        self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
         self.evict(&id);
     }
 
@@ -301,7 +321,7 @@ impl Sessions {
         self.unsettled.remove(id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(trace, Fate::Evicted);
-            self.shared.counts.forgotten_traces += u64::from(forgotten);
+            self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::rules::{Rules, four_decimals};
+use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
 use crate::engine::math::Quanta;
 use crate::engine::score::risk::TraceRisk;
-use crate::engine::signal;
+use crate::engine::signal::{self, loop_detection};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{Loop, OutputDigest, ReportedScore, TraceState, TraceUpdate};
 
@@ -36,12 +37,12 @@ impl Scored {
     pub(super) fn new(update: &TraceUpdate, earlier: &[Earlier<'_>], rules: &Rules) -> Self {
         let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
         let output = update.output_digest.as_ref();
-        let found = signal::loop_detection::score(&outputs, output);
+        let found = loop_detection::score(&outputs, output);
         let similarity = found.map(|score| if rules.pandaprobe { rounded(score) } else { score });
         let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
         let mut signals = computed(update, rules);
         if let Some(score) = similarity.or(one) {
-            signals.insert(LOOP_DETECTION.to_owned(), (score, Source::Computed));
+            signals.insert(loop_detection::NAME.to_owned(), (score, Source::Computed));
         }
         let (reported, malformed) = reported(&update.reported);
         signals.extend(reported);
@@ -58,9 +59,6 @@ impl Scored {
 pub(super) fn is_done(update: &TraceUpdate) -> bool {
     matches!(update.state(), TraceState::Done | TraceState::Sealed)
 }
-
-/// The signal that compares outputs, and how many earlier traces it looks at.
-pub(super) use crate::engine::signal::loop_detection::{NAME as LOOP_DETECTION, WINDOW};
 
 fn computed(update: &TraceUpdate, rules: &Rules) -> BTreeMap<String, (Quanta, Source)> {
     if rules.pandaprobe {
@@ -106,13 +104,13 @@ fn reported(scores: &[ReportedScore]) -> (BTreeMap<String, (Quanta, Source)>, u6
 fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
     let output = update.output_digest.as_ref();
     let likeness = |trace: &&Earlier<'_>| {
-        signal::loop_detection::score(&[trace.output], output).unwrap_or(Quanta(Quanta::ONE))
+        loop_detection::score(&[trace.output], output).unwrap_or(Quanta(Quanta::ONE))
     };
     let repeated = earlier.iter().rev().min_by_key(likeness);
     let ids = repeated.map(|trace| trace.id.0.to_vec()).into_iter();
     Loop {
-        kind: "output_repeat".to_owned(),
-        severity: "warning".to_owned(),
+        kind: OUTPUT_REPEAT.to_owned(),
+        severity: WARNING.to_owned(),
         count: 2,
         evidence: "text".to_owned(),
         trace_ids: ids.chain([update.trace_id.clone()]).collect(),
@@ -163,7 +161,7 @@ mod tests {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
         let scored = Scored::new(&update, &[], &Rules::new(options));
-        assert!(scored.signals.keys().eq([LOOP_DETECTION]));
+        assert!(scored.signals.keys().eq([loop_detection::NAME]));
     }
 
     #[test]
@@ -172,9 +170,9 @@ mod tests {
         let mut options = SessionOptions::default();
         let update = TraceUpdate::default();
         let scored = Scored::new(&update, &earlier, &Rules::new(options.clone()));
-        assert!(!scored.signals.contains_key(LOOP_DETECTION));
+        assert!(!scored.signals.contains_key(loop_detection::NAME));
         options.empty_score = EmptyScore::One;
         let scored = Scored::new(&update, &earlier, &Rules::new(options.clone()));
-        assert_eq!(scored.signals[LOOP_DETECTION].0, Quanta(Quanta::ONE));
+        assert_eq!(scored.signals[loop_detection::NAME].0, Quanta(Quanta::ONE));
     }
 }

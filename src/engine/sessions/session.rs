@@ -4,20 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::counts::Counts;
 use super::fleet::Fleet;
 use super::held::{Held, Past};
 use super::key::{Agent, SessionId};
 use super::pane::PaneKey;
 use super::rules::Rules;
-use super::scoring::{Earlier, Scored, WINDOW};
+use super::scoring::{Earlier, Scored};
 use super::summary::SessionScores;
 use super::tally::{self, Tally};
 use super::verdict::{PASS, evaluate, verdict};
+use crate::engine::count::Counts;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
+use crate::engine::signal::loop_detection::WINDOW;
 use crate::engine::span::{Report, Timestamp, TraceId};
 use crate::engine::update::{TraceState, TraceUpdate};
 
@@ -105,7 +106,7 @@ impl Session {
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
         let (agent, overflow) = shared.fleet.resolve(update.agent.clone().unwrap_or_default());
-        shared.counts.overflow_updates += u64::from(overflow);
+        shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
         let summary = shared.fleet.summary(&agent);
         summary.held += 1;
         summary.active = shared.now;
@@ -147,7 +148,7 @@ impl Session {
         if self.left.len() < shared.rules.max_traces || self.left.contains_key(&trace) {
             self.left.insert(trace, revision);
         } else {
-            shared.counts.forgotten_traces += 1;
+            shared.counts.add("departed_traces", "forgotten");
         }
         let mut held = self.traces.remove(&trace)?;
         self.retract(&mut held, shared);
@@ -168,7 +169,7 @@ impl Session {
         };
         let held = self.reports.get(&report.name);
         if held.is_none() && self.reports.len() >= shared.rules.max_reports {
-            shared.counts.refused_reports += 1;
+            shared.counts.add("reports", "session_full");
         } else if held.is_none_or(|held| rank(held) < rank(&report)) {
             self.reports.insert(Arc::clone(&report.name), report);
         }
@@ -214,7 +215,7 @@ impl Session {
         self.settle(shared);
         for held in self.traces.values() {
             let open = held.given.is_none();
-            shared.counts.evicted_open_traces += u64::from(open);
+            shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
             shared.fleet.summary(&held.agent).held -= 1;
         }
         let unsealed = self.traces.into_iter();
@@ -292,7 +293,7 @@ impl Session {
             self.retract(&mut held, shared);
             if let Some(contribution) = contribution {
                 let missed = held.give(contribution, shared.now, &mut shared.fleet);
-                shared.counts.outside_windows += missed as u64;
+                shared.counts.add_many("panes", "outside_window", missed as u64);
                 self.count_in(&held, shared);
             }
         }
@@ -341,11 +342,11 @@ impl Session {
 
     fn note_unusable(&self, trace: TraceId, shared: &mut Shared) {
         let Some(held) = self.traces.get(&trace) else { return };
-        shared.counts.malformed_scores += held.scored.malformed;
-        shared.counts.malformed_loops += tally::malformed(&held.update.loops);
+        shared.counts.add_many("reported_scores", "malformed", held.scored.malformed);
+        shared.counts.add_many("loops", "malformed", tally::malformed(&held.update.loops));
         if let Some(given) = &held.given {
             let refused = held.scored.signals.len() - given.contribution.signals.len();
-            shared.counts.refused_signals += refused as u64;
+            shared.counts.add_many("signals", "agent_full", refused as u64);
         }
     }
 

@@ -9,18 +9,13 @@ use std::collections::BTreeMap;
 
 use super::key::Agent;
 use super::summary::Summary;
+use crate::engine::loops::{CRITICAL, OUTPUT_REPEAT, WARNING};
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Loop, TraceUpdate};
 
 /// Kinds of loops that there are.
 pub(super) const KINDS: [&str; 5] =
-    ["cycle", "error_retry", "exact_repeat", "near_repeat", "output_repeat"];
-
-/// The severity from which a run is a loop.
-pub(super) const WARNING: &str = "warning";
-
-/// The severity of a runaway.
-pub(super) const CRITICAL: &str = "critical";
+    ["cycle", "error_retry", "exact_repeat", "near_repeat", OUTPUT_REPEAT];
 
 /// What one trace has counted.
 #[derive(Clone, Debug, Default)]

@@ -33,7 +33,7 @@ fn an_older_revision_is_stale_and_a_newer_one_replaces() {
     let mut stage = stage();
     stage.handle(trace(1, 10).revision(2).error().done(), at(20));
     stage.handle(trace(1, 10).revision(1).done(), at(21));
-    assert_eq!(stage.counts().stale_updates, 1);
+    assert_eq!(stage.counts().get("trace_updates", "stale"), 1);
     assert_eq!(stage.session("", "s").unwrap().reliability, Some(0.0));
     stage.handle(trace(1, 10).revision(3).done(), at(22));
     assert_eq!(stage.session("", "s").unwrap().reliability, Some(0.75));
@@ -178,7 +178,10 @@ fn over_the_cap_the_quietest_session_goes_and_its_traces_are_final() {
     stage.handle(trace(2, 20).session("other").done(), at(30));
     stage.handle(trace(1, 10).revision(2).error().done(), at(31));
     assert_eq!(stage.session("", "s"), None);
-    assert_eq!((stage.counts().evicted_sessions, stage.counts().late_updates), (1, 1));
+    assert_eq!(
+        (stage.counts().get("sessions", "evicted"), stage.counts().get("trace_updates", "late")),
+        (1, 1)
+    );
     let update = only(stage.drain());
     assert_eq!(counter(&update, "sessions_closed", &["evicted", "pass"]), 1);
     assert_eq!((everything(&update).traces, everything(&update).sessions), (2, 2));
@@ -202,7 +205,7 @@ fn a_trace_over_the_cap_of_its_session_is_refused() {
     stage.handle(trace(1, 10), at(20));
     stage.handle(trace(2, 10), at(20));
     stage.handle(trace(1, 10).revision(2).done(), at(20));
-    assert_eq!(stage.counts().refused_traces, 1);
+    assert_eq!(stage.counts().get("trace_updates", "session_full"), 1);
     assert_eq!(stage.session("", "s").unwrap().traces_evaluated, 1);
 }
 
@@ -219,7 +222,7 @@ fn over_the_cap_agents_share_the_overflow() {
         .map(|update| (update.agent.clone().unwrap().service_name, everything(update).traces))
         .collect();
     assert_eq!(traces, [("__overflow__".to_owned(), 2), ("svc".to_owned(), 2)]);
-    assert_eq!(stage.counts().overflow_updates, 2);
+    assert_eq!(stage.counts().get("trace_updates", "agent_overflow"), 2);
 }
 
 #[test]
@@ -273,7 +276,10 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
     let lost = Target::Session { tenant: Some("t".into()), id: "s".into() };
     stage.report(Report { target: lost, ..report(Source::Judge, 1, 1) }, at(21));
     stage.handle_timeout(at(700));
-    assert_eq!((stage.counts().misrouted_reports, stage.counts().unmatched_reports), (1, 1));
+    assert_eq!(
+        (stage.counts().get("reports", "misdirected"), stage.counts().get("reports", "unmatched")),
+        (1, 1)
+    );
 }
 
 #[test]
@@ -285,10 +291,10 @@ fn what_cannot_be_used_is_counted() {
     stage.handle(trace(1, 10).session(""), at(1));
     stage.handle(TraceUpdate { agent: None, ..trace(1, 10) }, at(1));
     stage.handle(TraceUpdate { state: 99, ..trace(1, 10) }, at(1));
-    assert_eq!(stage.counts().malformed_updates, 6);
+    assert_eq!(stage.counts().get("trace_updates", "malformed"), 6);
     let odd = Loop { kind: "spiral".to_owned(), ..Loop::default() };
     stage.handle(TraceUpdate { loops: vec![odd], ..trace(1, 10) }, at(1));
-    assert_eq!(stage.counts().malformed_loops, 1);
+    assert_eq!(stage.counts().get("loops", "malformed"), 1);
 }
 
 #[test]
@@ -299,7 +305,7 @@ fn further_signals_without_a_weight_have_no_sums() {
     let sum = everything(&only(stage.drain()));
     assert!(sum.signals.contains_key("a") && !sum.signals.contains_key("b"));
     assert_eq!(sum.signals["error"].sum_quanta, Some(3.into()));
-    assert_eq!(stage.counts().refused_signals, 1);
+    assert_eq!(stage.counts().get("signals", "agent_full"), 1);
     assert!(stage.session("", "s").unwrap().traces[0].signals.contains_key("b"));
 }
 
@@ -345,7 +351,7 @@ fn a_trace_that_left_before_it_came_is_remembered_for_a_while() {
     stage.handle(TraceUpdate { tombstone: true, ..trace(1, 10).revision(5) }, at(20));
     stage.handle_timeout(at(21));
     stage.handle(trace(1, 10).revision(4), at(22));
-    assert_eq!((stage.session("", "s"), stage.counts().stale_updates), (None, 1));
+    assert_eq!((stage.session("", "s"), stage.counts().get("trace_updates", "stale")), (None, 1));
     assert_eq!((stage.open_sessions(), stage.held_sessions()), (0, 1));
     stage.handle_timeout(at(20 + 1800));
     assert_eq!(stage.held_sessions(), 0);

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use super::fleet::Fleet;
 use super::held::Held;
 use super::rules::Rules;
-use super::scoring::LOOP_DETECTION;
 use crate::engine::math::Quanta;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
+use crate::engine::signal::loop_detection;
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
@@ -21,7 +21,7 @@ pub(super) fn evaluate(
     let summary = fleet.summary(&given.agent);
     summary.count("traces", &[], 1);
     for (name, score) in &given.contribution.signals {
-        let least = if name == LOOP_DETECTION { rules.loop_threshold } else { PASS };
+        let least = if name == loop_detection::NAME { rules.loop_threshold } else { PASS };
         summary.count("trace_evaluations", &[name, verdict(Some(*score), least)], 1);
         summary.observe_signal(name, *score);
         if rules.weights.contains_key(name) {
