@@ -277,19 +277,12 @@ impl AgentUpdate {
         for gauge in &shard.sessions_looping {
             *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
         }
-        let scores = [
-            (&mut self.open_sessions, "reliability", &shard.open_reliability),
-            (&mut self.open_sessions, "consistency", &shard.open_consistency),
-        ];
-        for (held, name, scores) in scores {
-            scores.iter().for_each(|scores| held.entry(name).or_default().add(scores));
-        }
-        let scores = [
-            ("reliability", &shard.closed_reliability),
-            ("consistency", &shard.closed_consistency),
-        ];
-        for (name, scores) in scores {
-            scores
+        for (name, open, closed) in [
+            ("reliability", &shard.open_reliability, &shard.closed_reliability),
+            ("consistency", &shard.open_consistency, &shard.closed_consistency),
+        ] {
+            open.iter().for_each(|scores| self.open_sessions.entry(name).or_default().add(scores));
+            closed
                 .iter()
                 .for_each(|scores| self.closed_sessions.entry(name).or_default().add(scores));
         }
