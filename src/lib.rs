@@ -9,4 +9,5 @@
 //! [`engine`] is pure; everything else is a thin shell around it.
 
 pub mod engine;
+pub mod export;
 pub mod ingest;
