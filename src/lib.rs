@@ -8,5 +8,6 @@
 //!
 //! [`engine`] is pure; everything else is a thin shell around it.
 
+pub mod config;
 pub mod engine;
 pub mod ingest;

@@ -3,6 +3,7 @@
 //! Limits come before allocation, and one bad span never fails a batch.
 
 pub mod decode;
+pub mod server;
 
 use std::collections::BTreeMap;
 use std::future::Future;

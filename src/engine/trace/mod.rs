@@ -14,9 +14,7 @@ use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
-use super::span::{
-    Log, Operation, Report, Span, SpanId, Status, Text, Tokens, ToolFacts, TraceId,
-};
+use super::span::{Log, Operation, Report, Span, SpanId, Status, Text, Tokens, ToolFacts, TraceId};
 use super::update::{
     self, AgentKey, Content, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
 };
