@@ -3,6 +3,9 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["proto/agentgauge/v1/update.proto"], ["proto"])?;
-    prost_build::Config::new().btree_map(["."]).compile_fds(files)?;
+    prost_build::Config::new()
+        .btree_map(["."])
+        .type_attribute("agentgauge.v1.AgentKey", "#[derive(Ord, PartialOrd)]")
+        .compile_fds(files)?;
     Ok(())
 }

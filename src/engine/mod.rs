@@ -10,17 +10,21 @@
 //! A stage has the same face everywhere: `handle(input, now)`, `poll_timeout()`,
 //! `handle_timeout(now)`, `drain()`.
 
+pub mod agents;
 pub mod assemble;
 pub mod convention;
 pub mod count;
 pub mod loops;
 pub mod math;
 pub mod options;
+pub mod pipeline;
 pub mod resolve;
 pub mod route;
 pub mod score;
+pub mod sessions;
 pub mod signal;
 pub mod span;
 pub mod trace;
 pub mod update;
 pub mod view;
+pub mod window;

@@ -106,6 +106,16 @@ pub struct SessionOptions {
     pub max_sessions: usize,
     /// Traces of one session; further ones are refused.
     pub max_traces_per_session: usize,
+    /// Names of scores reported for one session as a whole; further ones are refused.
+    pub max_reports_per_session: usize,
+    /// How long a score reported for a session waits for it.
+    #[serde(with = "human")]
+    pub report_wait: Duration,
+    /// Scores that wait for their session; over it the oldest goes.
+    pub max_waiting_reports: usize,
+    /// Traces remembered that moved on or went with an evicted session, so that they count
+    /// once; over it the oldest is forgotten.
+    pub max_departed_traces: usize,
     /// `agentgauge` or `pandaprobe` (the documents' four signals and four decimals).
     pub profile: Profile,
     /// What an empty score is: `absent`, or `one` as the documents say.
@@ -157,6 +167,8 @@ pub struct AgentOptions {
     pub last_traces: usize,
     /// Agents with series of their own; over it the rest share `__overflow__`.
     pub max_agents: usize,
+    /// Signals without a weight that an agent has sums of; further names have none.
+    pub max_signals_per_agent: usize,
 }
 
 impl Default for ConventionOptions {
@@ -215,6 +227,10 @@ impl Default for SessionOptions {
             loop_hold: Duration::from_secs(300),
             max_sessions: 200_000,
             max_traces_per_session: 10_000,
+            max_reports_per_session: 100,
+            report_wait: Duration::from_secs(600),
+            max_waiting_reports: 1_000,
+            max_departed_traces: 100_000,
             profile: Profile::Agentgauge,
             empty_score: EmptyScore::Absent,
             signal_weights: weights.map(|(name, weight)| (name.to_owned(), weight)).into(),
@@ -233,6 +249,7 @@ impl Default for AgentOptions {
             windows: [300, 3600, 86_400].map(Duration::from_secs).into(),
             last_traces: 50,
             max_agents: 1_000,
+            max_signals_per_agent: 32,
         }
     }
 }

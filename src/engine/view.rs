@@ -197,8 +197,10 @@ pub struct WindowView {
     pub traces: u64,
     /// Sessions with a trace in the window.
     pub sessions: u64,
-    /// Traces with at least one weighted signal.
+    /// Traces with at least one weighted signal: what the reliability is over.
     pub traces_evaluated: u64,
+    /// Traces with a confidence: what the consistency is over.
+    pub traces_with_confidence: u64,
     /// Null over nothing.
     pub reliability: Option<f64>,
     /// Null over nothing.

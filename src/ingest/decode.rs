@@ -1,39 +1,53 @@
 //! From bytes to a [`Batch`]: one path for all transports.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Compression, Encoding, Refusal, Signal};
-use crate::engine::options::ConventionOptions;
+use super::builder::Builder;
+use super::prescan::{self, Bounds, Scan};
+use super::repair::Repair;
+use super::{Batch, Compression, Encoding, Refusal, Signal, inflate, json, protobuf};
+use crate::engine::convention::Conventions;
+use crate::engine::options::{ConventionOptions, human};
 use crate::engine::span::Timestamp;
 
 /// Limits that hold before anything is allocated.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IngestLimits {
-    /// Largest request, in bytes after inflation.
+    /// Largest request, in bytes after inflation; larger ones are refused.
     pub max_request_bytes: usize,
-    /// Spans, log records, events, links and attributes of one request, together.
+    /// Spans, records, events, links, attributes and values of one request, together; more are refused.
     pub max_request_items: usize,
-    /// Nesting of attribute values.
+    /// Nesting of attribute values; deeper requests are refused.
     pub max_nesting: usize,
-    /// Estimated bytes of decoded requests in flight, over all transports.
+    /// Estimated bytes of decoded requests in flight, over all transports; beyond it senders are told to come back.
     pub max_decoded_bytes: usize,
     /// Times further in the future than this are replaced by the arrival time.
-    #[serde(with = "crate::engine::options::human")]
-    pub max_clock_skew: std::time::Duration,
+    #[serde(with = "human")]
+    pub max_clock_skew: Duration,
     /// Times further in the past than this are replaced by the arrival time.
-    #[serde(with = "crate::engine::options::human")]
-    pub max_span_age: std::time::Duration,
+    #[serde(with = "human")]
+    pub max_span_age: Duration,
 }
 
 /// Decodes requests.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     limits: IngestLimits,
-    options: Arc<ConventionOptions>,
+    conventions: Arc<Conventions>,
+}
+
+/// A request that is within the limits but not decoded yet.
+#[derive(Debug)]
+pub struct Prepared {
+    signal: Signal,
+    encoding: Encoding,
+    body: Bytes,
+    scan: Scan,
 }
 
 impl Default for IngestLimits {
@@ -43,8 +57,8 @@ impl Default for IngestLimits {
             max_request_items: 1 << 20,
             max_nesting: 32,
             max_decoded_bytes: 512 << 20,
-            max_clock_skew: std::time::Duration::from_secs(300),
-            max_span_age: std::time::Duration::from_secs(86_400),
+            max_clock_skew: Duration::from_secs(300),
+            max_span_age: Duration::from_secs(86_400),
         }
     }
 }
@@ -52,7 +66,7 @@ impl Default for IngestLimits {
 impl Decoder {
     /// A decoder with these limits and conventions.
     pub fn new(limits: IngestLimits, options: ConventionOptions) -> Self {
-        Self { limits, options: Arc::new(options) }
+        Self { limits, conventions: Arc::new(Conventions::new(options)) }
     }
 
     /// The limits in force.
@@ -60,47 +74,75 @@ impl Decoder {
         &self.limits
     }
 
-    /// Undoes the compression, never beyond `max_request_bytes`.
+    /// Undoes the compression and looks at what is inside, within the limits and before anything is decoded.
     ///
     /// # Errors
     ///
-    /// Refuses what is too large or not what it says it is.
-    pub fn inflate(&self, compression: Compression, body: Bytes) -> Result<Bytes, Refusal> {
-        let _ = compression;
-        Ok(body)
-    }
-
-    /// Estimates what decoding would allocate, in bytes, by walking the wire without
-    /// allocating; checks items and nesting.
-    ///
-    /// # Errors
-    ///
-    /// Refuses what is over a limit or malformed.
-    pub fn estimate(
+    /// Refuses what is over a limit, and what is not what it says it is.
+    pub fn prepare(
         &self,
         signal: Signal,
         encoding: Encoding,
-        body: &[u8],
-    ) -> Result<usize, Refusal> {
-        let _ = (signal, encoding);
-        Ok(body.len())
+        compression: Compression,
+        body: Bytes,
+    ) -> Result<Prepared, Refusal> {
+        let body = inflate::inflate(compression, body, self.limits.max_request_bytes)?;
+        let scan = match encoding {
+            Encoding::Protobuf => prescan::scan(signal, &body, self.bounds())?,
+            Encoding::Json => json::scan(&body, self.bounds())?,
+        };
+        Ok(Prepared { signal, encoding, body, scan })
     }
 
-    /// Decodes one inflated request. `arrival` is `None` for files, which have no arrival
-    /// times: then only times of zero are repaired.
+    /// Decodes a prepared request. `arrival` is `None` for files, which have no arrival times: then only times of
+    /// zero are repaired. One bad span is mended or rejected alone, and counted.
     ///
     /// # Errors
     ///
-    /// Refuses what is over a limit or malformed; one bad span is rejected alone.
+    /// Refuses what is malformed as a whole.
     pub fn decode(
         &self,
-        signal: Signal,
-        encoding: Encoding,
-        body: &[u8],
+        prepared: Prepared,
         arrival: Option<Timestamp>,
         tenant: Option<&Arc<str>>,
     ) -> Result<Batch, Refusal> {
-        let _ = (signal, encoding, body, arrival, tenant, &self.options);
-        Ok(Batch::default())
+        let Prepared { signal, encoding, body, scan } = prepared;
+        let repair = Repair {
+            arrival,
+            max_clock_skew: self.limits.max_clock_skew,
+            max_span_age: self.limits.max_span_age,
+        };
+        let mut builder = Builder::new(&self.conventions, repair, tenant);
+        match encoding {
+            Encoding::Protobuf => protobuf::decode(signal, body, &scan, &mut builder)?,
+            Encoding::Json => json::decode(signal, &body, self.bounds(), &mut builder)?,
+        }
+        Ok(builder.finish())
+    }
+
+    /// Prepares and decodes an uncompressed request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Decoder::prepare`] and [`Decoder::decode`].
+    pub fn decode_plain(
+        &self,
+        signal: Signal,
+        encoding: Encoding,
+        body: &[u8],
+    ) -> Result<Batch, Refusal> {
+        let body = Bytes::copy_from_slice(body);
+        self.decode(self.prepare(signal, encoding, Compression::None, body)?, None, None)
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds { max_items: self.limits.max_request_items, max_nesting: self.limits.max_nesting }
+    }
+}
+
+impl Prepared {
+    /// What decoding allocates, at most, in bytes: what admission counts.
+    pub fn estimated_bytes(&self) -> usize {
+        self.scan.estimated_bytes
     }
 }

@@ -2,7 +2,14 @@
 //!
 //! Limits come before allocation, and one bad span never fails a batch.
 
+mod builder;
 pub mod decode;
+pub mod file;
+mod inflate;
+mod json;
+pub mod prescan;
+mod protobuf;
+mod repair;
 pub mod server;
 
 use std::collections::BTreeMap;
@@ -24,8 +31,6 @@ pub struct Batch {
     pub reports: Vec<Report>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
-    /// Estimated bytes that the decoded batch takes: what admission counts.
-    pub estimated_bytes: usize,
 }
 
 /// Counts of what was in a request and what became of it.

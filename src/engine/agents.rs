@@ -1,0 +1,475 @@
+//! Stage 3: what the shards know of each agent becomes one set of numbers.
+//!
+//! Every shard of the session stage sends, for each agent, full replacements of the panes that changed; this
+//! stage keeps the newest of each and the sum over shards. Sums are integers, so the numbers are the same bits
+//! whatever the number of shards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::count::Counts;
+use super::math::Quanta;
+use super::options::AgentOptions;
+use super::span::Timestamp;
+use super::update::{AgentKey, PaneSum, ScoreHistogram, SessionUpdate};
+use super::view::{AgentName, AgentView, TokensView, WindowView};
+use super::window::{Window, last_traces};
+
+/// The service name of the series that agents over `max_agents` share.
+pub const OVERFLOW: &str = "__overflow__";
+
+/// Panes before the open one that make a window.
+pub const PANES: u64 = 60;
+
+/// Everything about an agent, to show and to export.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentUpdate {
+    /// Whose numbers these are.
+    pub agent: AgentKey,
+    /// It has no numbers any more.
+    pub gone: bool,
+    /// Scores by window (`5m`, `1h`, ..., `last_50`).
+    pub windows: BTreeMap<String, WindowView>,
+    /// Counters by family and label values.
+    pub counters: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
+    /// Open sessions.
+    pub sessions_active: u64,
+    /// Sessions in which a loop goes on, by kind and severity.
+    pub sessions_looping: BTreeMap<Vec<String>, u64>,
+    /// Scores of open and closed sessions, by score.
+    pub open_sessions: BTreeMap<&'static str, Buckets>,
+    /// Scores of closed sessions, by score.
+    pub closed_sessions: BTreeMap<&'static str, Buckets>,
+    /// Scores of traces, by signal.
+    pub trace_signals: BTreeMap<String, Buckets>,
+    /// What the API shows.
+    pub view: AgentView,
+}
+
+/// A histogram of scores: counts of each bucket, not cumulative, and the sum in quanta.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Buckets {
+    /// Counts.
+    pub buckets: Vec<u64>,
+    /// All of them.
+    pub count: u64,
+    /// Sum of the scores, in quanta.
+    pub sum: i128,
+}
+
+/// The stage: all agents.
+#[derive(Debug)]
+pub struct Agents {
+    options: AgentOptions,
+    agents: BTreeMap<AgentKey, Agent>,
+    // Agents with series of their own, first come; at most `max_agents`.
+    exported: BTreeSet<AgentKey>,
+    dirty: BTreeSet<AgentKey>,
+    now: Timestamp,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Agent {
+    shards: BTreeMap<u32, Shard>,
+    // By width; 0 is everything.
+    windows: BTreeMap<u64, Window>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    revision: u64,
+    // By width and index. Invariant: the sum over shards is in `windows`.
+    panes: BTreeMap<(u64, u64), PaneSum>,
+    // The rest of the newest update, without its panes.
+    rest: SessionUpdate,
+}
+
+impl Agents {
+    /// An empty stage.
+    pub fn new(options: AgentOptions) -> Self {
+        Self {
+            options,
+            agents: BTreeMap::new(),
+            exported: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            now: Timestamp::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes what a shard says of an agent, unless a newer word of that shard is held.
+    pub fn handle(&mut self, mut update: SessionUpdate, now: Timestamp) {
+        self.now = self.now.max(now);
+        let key = update.agent.clone().unwrap_or_default();
+        let agent = self.agents.entry(key.clone()).or_default();
+        let shard = agent.shards.entry(update.shard).or_default();
+        if update.revision < shard.revision {
+            self.counts.add("session_updates", "stale");
+            return;
+        }
+        let room = self.exported.len() < self.options.max_agents;
+        if !self.exported.contains(&key) {
+            if room {
+                self.exported.insert(key.clone());
+            } else {
+                self.counts.add("label_values_limited", "agent");
+            }
+        }
+        if update.tombstone {
+            agent.forget(update.shard);
+        } else {
+            shard.revision = update.revision;
+            let panes = std::mem::take(&mut update.panes);
+            shard.rest = update;
+            let number = shard.rest.shard;
+            panes.into_iter().for_each(|pane| agent.replace(number, pane));
+        }
+        self.dirty.insert(key);
+    }
+
+    /// The next edge of a pane, while there is anything to expire.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
+        let next = (self.now.0 / width).saturating_add(1).saturating_mul(width);
+        self.agents.values().any(Agent::has_panes).then_some(Timestamp(next))
+    }
+
+    /// Lets panes go that are in no window any more.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        for (key, agent) in &mut self.agents {
+            if agent.expire(self.now) {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Takes what has changed since the last call, in the order of names.
+    pub fn drain(&mut self) -> Vec<AgentUpdate> {
+        let mut updates = Vec::new();
+        let mut overflow = false;
+        for key in std::mem::take(&mut self.dirty) {
+            let empty = self.agents.get(&key).is_none_or(|agent| agent.shards.is_empty());
+            if !self.exported.contains(&key) {
+                overflow = true;
+            } else if !empty {
+                updates
+                    .extend(self.agents.get(&key).map(|agent| self.update(key.clone(), &[agent])));
+            } else {
+                self.exported.remove(&key);
+                updates.push(AgentUpdate {
+                    agent: key.clone(),
+                    gone: true,
+                    ..AgentUpdate::default()
+                });
+            }
+            if empty {
+                self.agents.remove(&key);
+            }
+        }
+        if overflow {
+            let shared = overflow_key();
+            let others = self
+                .agents
+                .iter()
+                .filter(|(key, _)| **key == shared || !self.exported.contains(*key));
+            let others: Vec<&Agent> = others.map(|(_, agent)| agent).collect();
+            updates.push(self.update(shared, &others));
+        }
+        updates
+    }
+
+    /// What could not be used, and how often a bound bit.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The numbers of one agent, or of several that share their series.
+    fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
+        let mut windows: BTreeMap<u64, Window> = BTreeMap::new();
+        for agent in agents {
+            for (width, window) in &agent.windows {
+                windows.entry(*width).or_default().merge(window);
+            }
+        }
+        let all = windows.remove(&0).unwrap_or_default().view();
+        let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
+        for window in &self.options.windows {
+            let merged = windows.get(&pane_width(*window)).map(Window::view).unwrap_or_default();
+            update.windows.insert(window_name(*window), merged);
+        }
+        let shards: Vec<&SessionUpdate> = agents
+            .iter()
+            .flat_map(|agent| agent.shards.values())
+            .map(|shard| &shard.rest)
+            .collect();
+        if self.options.last_traces > 0 {
+            let last = shards.iter().flat_map(|shard| &shard.last);
+            let name = format!("last_{}", self.options.last_traces);
+            update.windows.insert(name, last_traces(last, self.options.last_traces));
+        }
+        shards.into_iter().for_each(|shard| update.add(shard));
+        update.view = update.describe(all);
+        update
+    }
+}
+
+impl Agent {
+    fn has_panes(&self) -> bool {
+        self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
+    }
+
+    /// Replaces one pane of one shard; one without traces and sessions is deleted.
+    fn replace(&mut self, number: u32, pane: PaneSum) {
+        let key = (pane.width_nanos, pane.index);
+        let shard = self.shards.entry(number).or_default();
+        let window = self.windows.entry(pane.width_nanos).or_default();
+        if let Some(old) = shard.panes.remove(&key) {
+            window.remove(&old);
+        }
+        if pane.traces > 0 || pane.sessions > 0 {
+            window.add(&pane);
+            shard.panes.insert(key, pane);
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        let Some(shard) = self.shards.remove(&number) else { return };
+        for ((width, _), pane) in shard.panes {
+            if let Some(window) = self.windows.get_mut(&width) {
+                window.remove(&pane);
+            }
+        }
+    }
+
+    /// Lets old panes go; returns whether there were any.
+    fn expire(&mut self, now: Timestamp) -> bool {
+        let mut any = false;
+        for shard in self.shards.values_mut() {
+            let old = |(width, index): &(u64, u64)| {
+                *width > 0 && index.saturating_add(PANES) < now.0 / *width
+            };
+            let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(old).collect();
+            for key in keys {
+                if let Some((pane, window)) =
+                    shard.panes.remove(&key).zip(self.windows.get_mut(&key.0))
+                {
+                    window.remove(&pane);
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+}
+
+impl AgentUpdate {
+    /// Adds what one shard says.
+    fn add(&mut self, shard: &SessionUpdate) {
+        for family in &shard.counters {
+            let held = self.counters.entry(family.name.clone()).or_default();
+            for counter in &family.counters {
+                *held.entry(counter.labels.clone()).or_default() += counter.value;
+            }
+        }
+        self.sessions_active += shard.sessions_active;
+        for gauge in &shard.sessions_looping {
+            *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
+        }
+        for (name, open, closed) in [
+            ("reliability", &shard.open_reliability, &shard.closed_reliability),
+            ("consistency", &shard.open_consistency, &shard.closed_consistency),
+        ] {
+            open.iter().for_each(|scores| self.open_sessions.entry(name).or_default().add(scores));
+            closed
+                .iter()
+                .for_each(|scores| self.closed_sessions.entry(name).or_default().add(scores));
+        }
+        for (name, scores) in &shard.trace_signals {
+            self.trace_signals.entry(name.clone()).or_default().add(scores);
+        }
+    }
+
+    /// What the API shows: the formula over all done traces, and the counters in words.
+    fn describe(&self, all: WindowView) -> AgentView {
+        let counter = |family: &str, labels: &[&str]| -> Option<u64> {
+            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+            self.counters.get(family)?.get(&labels).copied()
+        };
+        let loops = self.counters.get("loops").into_iter().flatten();
+        let cost = counter("cost_usd", &[])
+            .and_then(|cost| i64::try_from(cost).ok())
+            .map(|cost| Quanta(cost).to_f64());
+        AgentView {
+            agent: name_of(&self.agent),
+            sessions: all.sessions,
+            traces: all.traces,
+            traces_evaluated: all.traces_evaluated,
+            reliability: all.reliability,
+            consistency: all.consistency,
+            loops: loops
+                .filter_map(|(labels, count)| Some((labels.first()?.clone(), *count)))
+                .collect(),
+            tokens: TokensView {
+                input: counter("tokens", &["input"]),
+                output: counter("tokens", &["output"]),
+            },
+            cost_usd: cost,
+            windows: self.windows.clone(),
+            tasks: Vec::new(),
+        }
+    }
+}
+
+impl Buckets {
+    fn add(&mut self, scores: &ScoreHistogram) {
+        self.buckets.resize(self.buckets.len().max(scores.buckets.len()), 0);
+        for (held, count) in self.buckets.iter_mut().zip(&scores.buckets) {
+            *held += count;
+        }
+        self.count += scores.count;
+        self.sum += scores.sum_quanta.map_or(0, i128::from);
+    }
+}
+
+/// An agent's names as results have them: empty is absent.
+pub fn name_of(key: &AgentKey) -> AgentName {
+    let present = |text: &String| (!text.is_empty()).then(|| text.clone());
+    AgentName {
+        service_name: present(&key.service_name),
+        agent_name: present(&key.agent_name),
+        agent_version: present(&key.agent_version),
+        environment: present(&key.environment),
+    }
+}
+
+/// A window's name as people who write queries know it: `90s`, `5m`, `24h`.
+pub fn window_name(window: Duration) -> String {
+    let seconds = window.as_secs();
+    match seconds {
+        seconds if seconds > 0 && seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
+        seconds if seconds > 0 && seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
+}
+
+fn overflow_key() -> AgentKey {
+    AgentKey { service_name: OVERFLOW.to_owned(), ..AgentKey::default() }
+}
+
+/// A sixtieth of the window, at least a nanosecond.
+fn pane_width(window: Duration) -> u64 {
+    u64::try_from(window.as_nanos() / u128::from(PANES)).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::update::Level;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    fn update(agent: &str, shard: u32, revision: u64, panes: Vec<PaneSum>) -> SessionUpdate {
+        SessionUpdate {
+            agent: Some(AgentKey { service_name: agent.to_owned(), ..AgentKey::default() }),
+            shard,
+            revision,
+            panes,
+            sessions_active: 1,
+            ..SessionUpdate::default()
+        }
+    }
+
+    fn pane(index: u64, level: i32, count: u64) -> PaneSum {
+        PaneSum {
+            width_nanos: MINUTE,
+            index,
+            traces: count,
+            risk_count: count,
+            levels: vec![Level { level, count }],
+            ..PaneSum::default()
+        }
+    }
+
+    fn hour(updates: &[AgentUpdate]) -> &WindowView {
+        &updates.last().unwrap().windows["1h"]
+    }
+
+    #[test]
+    fn a_pane_replaces_itself_and_leaves_with_its_window() {
+        let mut stage = Agents::new(AgentOptions::default());
+        let now = Timestamp(100 * MINUTE);
+        stage.handle(update("a", 0, 1, vec![pane(100, 5_000, 1)]), now);
+        assert_eq!(hour(&stage.drain()).reliability, Some(0.5));
+        stage.handle(update("a", 0, 2, vec![pane(100, 1_000, 2)]), now);
+        let updates = stage.drain();
+        assert_eq!((hour(&updates).traces, hour(&updates).reliability), (2, Some(0.9)));
+        stage.handle(update("a", 0, 1, vec![pane(100, 9_000, 9)]), now);
+        assert_eq!(stage.counts().get("session_updates", "stale"), 1);
+        stage.handle_timeout(Timestamp(160 * MINUTE));
+        assert_eq!(stage.drain(), []);
+        stage.handle_timeout(Timestamp(161 * MINUTE));
+        assert_eq!(hour(&stage.drain()).reliability, None);
+    }
+
+    #[test]
+    fn agents_over_the_bound_share_a_series_and_known_ones_keep_theirs() {
+        let mut stage = Agents::new(AgentOptions { max_agents: 1, ..AgentOptions::default() });
+        let now = Timestamp(100 * MINUTE);
+        for (agent, level) in [("known", 0), ("x", 1_000), ("y", 2_000)] {
+            stage.handle(update(agent, 0, 1, vec![pane(100, level, 1)]), now);
+        }
+        let updates = stage.drain();
+        let names: Vec<&str> =
+            updates.iter().map(|update| update.agent.service_name.as_str()).collect();
+        assert_eq!(names, ["known", OVERFLOW]);
+        assert_eq!((updates[1].windows["1h"].traces, updates[1].sessions_active), (2, 2));
+    }
+
+    #[test]
+    fn an_agent_that_every_shard_forgot_is_gone() {
+        let mut stage = Agents::new(AgentOptions::default());
+        stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), Timestamp(100 * MINUTE));
+        stage.drain();
+        stage.handle(SessionUpdate { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
+        assert!(stage.drain()[0].gone);
+    }
+
+    #[test]
+    fn windows_are_named_as_queries_write_them() {
+        let names =
+            [90, 300, 3_600, 86_400].map(|seconds| window_name(Duration::from_secs(seconds)));
+        assert_eq!(names, ["90s", "5m", "1h", "24h"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_and_split_over_shards_has_the_same_bits(
+            panes in prop::collection::vec((90..101_u64, 0..10_001_i32, 1..5_u64), 1..30),
+            shards in prop::collection::vec(0..8_u32, 30),
+            order in any::<u64>(),
+        ) {
+            let run = |split: &dyn Fn(usize) -> u32, reversed: bool| {
+                let mut stage = Agents::new(AgentOptions::default());
+                // One full replacement a shard, of the panes that fell to it.
+                let mut sums: BTreeMap<u32, BTreeMap<u64, PaneSum>> = BTreeMap::new();
+                for (at, (index, level, count)) in panes.iter().enumerate() {
+                    let held = sums.entry(split(at)).or_default().entry(*index).or_insert_with(|| pane(*index, 0, 0));
+                    held.traces += count;
+                    held.risk_count += count;
+                    held.levels.push(Level { level: *level, count: *count });
+                }
+                let mut updates: Vec<SessionUpdate> =
+                    sums.into_iter().map(|(shard, panes)| update("a", shard, 1, panes.into_values().collect())).collect();
+                if reversed { updates.reverse() }
+                updates.into_iter().for_each(|update| stage.handle(update, Timestamp(100 * MINUTE)));
+                stage.drain().remove(0).windows
+            };
+            let one = run(&|_| 0, false);
+            prop_assert_eq!(run(&|at| shards[at], order % 2 == 0), one);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Tool arguments in canonical form, so that equal calls compare equal whichever library wrote them.
+//!
+//! JSON with sorted keys; JSON inside a JSON string is unwrapped, twice at most; a Python `repr` is
+//! understood; wrappers that libraries put around arguments, and the run ids inside them, are taken off. What is
+//! not JSON becomes a JSON string.
+
+use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::messages;
+use super::python;
+use super::raw::RawValue;
+use crate::engine::span::Arguments;
+
+/// Keys that a wrapper may have beside the arguments: bookkeeping of the library, with ids of the run.
+const BOOKKEEPING: [&str; 8] = [
+    "callbacks",
+    "config",
+    "metadata",
+    "run_id",
+    "run_name",
+    "sanitize_inputs_outputs",
+    "tags",
+    "inputs",
+];
+
+/// Returns the canonical arguments of a value as sent.
+pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
+    let value = unwrap(decoded(value));
+    Arguments::from_canonical(sorted(value).to_string())
+}
+
+/// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
+pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
+    let value = decoded(value);
+    let result = messages::content_of_tool(&value).unwrap_or(value);
+    xxh3_64(sorted(result).to_string().as_bytes())
+}
+
+/// The JSON value that was meant: a string that holds JSON, or Python, is read.
+fn decoded(value: &RawValue<'_>) -> Value {
+    let mut value = messages::json(value);
+    for _ in 0..2 {
+        let Value::String(text) = &value else { break };
+        match serde_json::from_str(text).ok().or_else(|| python::parse(text)) {
+            Some(inner) => value = inner,
+            None => break,
+        }
+    }
+    value
+}
+
+/// Takes off what libraries put around the arguments.
+fn unwrap(value: Value) -> Value {
+    let Value::Object(map) = value else { return value };
+    let empty = |value: &Value| match value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(entries) => entries.is_empty(),
+        Value::Null => true,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    let only = |wrapper: &[&str]| {
+        map.keys().all(|key| wrapper.contains(&key.as_str()) || BOOKKEEPING.contains(&key.as_str()))
+    };
+    if let Some(Value::String(text)) = map.get("input_str").filter(|_| only(&["input_str"])) {
+        let text = RawValue::Str(text.as_str().into());
+        return decoded(&text);
+    }
+    let calls = only(&["args", "kwargs"]);
+    match (map.get("args"), map.get("kwargs")) {
+        (args, Some(Value::Object(kwargs))) if calls && args.is_none_or(empty) => {
+            Value::Object(kwargs.clone())
+        }
+        (Some(args), kwargs) if calls && kwargs.is_none_or(empty) && args.is_array() => {
+            args.clone()
+        }
+        _ => Value::Object(map),
+    }
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> = map.into_iter().collect();
+            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(
+                entries.into_iter().map(|(key, value)| (key, sorted(value))).collect::<Map<_, _>>(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical_of(text: &str) -> String {
+        canonical(&RawValue::Str(text.into())).as_str().to_owned()
+    }
+
+    #[test]
+    fn equal_arguments_have_one_form() {
+        let expected = r#"{"city":"Paris","days":2}"#;
+        for text in [
+            r#"{"days": 2, "city": "Paris"}"#,
+            r#""{\"days\":2,\"city\":\"Paris\"}""#,
+            "{'city': 'Paris', 'days': 2}",
+            r#"{"args":[],"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"args":[],"sanitize_inputs_outputs":true,"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"input_str":"{'city': 'Paris', 'days': 2}","tags":["x"],"metadata":{"run":"a1"}}"#,
+        ] {
+            assert_eq!(canonical_of(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_a_string() {
+        assert_eq!(canonical_of("Paris"), r#""Paris""#);
+        assert_eq!(canonical_of("find 'x' in y"), r#""find 'x' in y""#);
+    }
+
+    #[test]
+    fn a_result_is_the_same_whatever_id_its_call_had() {
+        let result = |id: &str| {
+            let text =
+                format!(r#"{{"type":"tool","data":{{"content":"18 C","tool_call_id":"{id}"}}}}"#);
+            result_hash(&RawValue::Str(text.into()))
+        };
+        assert_eq!(result("a"), result("b"));
+        assert_eq!(result("a"), result_hash(&RawValue::Str("18 C".into())));
+    }
+}

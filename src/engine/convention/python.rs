@@ -1,0 +1,154 @@
+//! Python literals, as `repr` writes them: what some libraries send where JSON is expected.
+
+use serde_json::{Map, Value};
+
+/// Nesting beyond which a text is taken as it is.
+const MAX_NESTING: usize = 32;
+
+/// Reads a dict, list or tuple; `None` for anything else, plain words included.
+pub(super) fn parse(text: &str) -> Option<Value> {
+    let text = text.trim();
+    if !text.starts_with(['{', '[', '(']) {
+        return None;
+    }
+    let mut reader = Reader { rest: text };
+    let value = reader.value(0)?;
+    reader.rest.trim().is_empty().then_some(value)
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl Reader<'_> {
+    fn value(&mut self, depth: usize) -> Option<Value> {
+        if depth > MAX_NESTING {
+            return None;
+        }
+        self.skip_space();
+        match self.rest.chars().next()? {
+            '{' => self.dict(depth),
+            '[' => self.list('[', ']', depth),
+            '(' => self.list('(', ')', depth),
+            '\'' | '"' => self.string().map(Value::String),
+            _ => self.word(),
+        }
+    }
+
+    fn dict(&mut self, depth: usize) -> Option<Value> {
+        self.take('{')?;
+        let mut map = Map::new();
+        while !self.at('}') {
+            let key = match self.value(depth + 1)? {
+                Value::String(key) => key,
+                other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => other.to_string(),
+                Value::Array(_) | Value::Object(_) => return None,
+            };
+            self.skip_space();
+            self.take(':')?;
+            let value = self.value(depth + 1)?;
+            map.insert(key, value);
+            self.separator('}')?;
+        }
+        self.take('}')?;
+        Some(Value::Object(map))
+    }
+
+    fn list(&mut self, open: char, close: char, depth: usize) -> Option<Value> {
+        self.take(open)?;
+        let mut items = Vec::new();
+        while !self.at(close) {
+            items.push(self.value(depth + 1)?);
+            self.separator(close)?;
+        }
+        self.take(close)?;
+        Some(Value::Array(items))
+    }
+
+    fn string(&mut self) -> Option<String> {
+        let quote = self.rest.chars().next()?;
+        self.take(quote)?;
+        let mut text = String::new();
+        loop {
+            let c = self.rest.chars().next()?;
+            self.rest = &self.rest[c.len_utf8()..];
+            match c {
+                '\\' => text.push(self.escape()?),
+                c if c == quote => return Some(text),
+                c => text.push(c),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Option<char> {
+        let c = self.rest.chars().next()?;
+        self.rest = &self.rest[c.len_utf8()..];
+        let digits = match c {
+            'n' => return Some('\n'),
+            't' => return Some('\t'),
+            'r' => return Some('\r'),
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            other => return Some(other),
+        };
+        let code = u32::from_str_radix(self.rest.get(..digits)?, 16).ok()?;
+        self.rest = &self.rest[digits..];
+        char::from_u32(code)
+    }
+
+    fn word(&mut self) -> Option<Value> {
+        let end = self.rest.find([',', ':', ']', '}', ')']).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        match word.trim() {
+            "True" => Some(Value::Bool(true)),
+            "False" => Some(Value::Bool(false)),
+            "None" => Some(Value::Null),
+            number => serde_json::from_str(number).ok().filter(Value::is_number),
+        }
+    }
+
+    /// Takes a comma; none is needed before the end.
+    fn separator(&mut self, close: char) -> Option<()> {
+        self.skip_space();
+        if self.rest.starts_with(close) { Some(()) } else { self.take(',') }
+    }
+
+    fn at(&mut self, c: char) -> bool {
+        self.skip_space();
+        self.rest.starts_with(c)
+    }
+
+    fn take(&mut self, c: char) -> Option<()> {
+        self.rest = self.rest.strip_prefix(c)?;
+        Some(())
+    }
+
+    fn skip_space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn literals_are_read() {
+        let text = r#"{'a': [1, -2.5, True, None], "b": ('it\'s', 'x\u00e9'), 3: {}}"#;
+        assert_eq!(
+            parse(text),
+            Some(json!({"a": [1, -2.5, true, null], "b": ["it's", "xé"], "3": {}}))
+        );
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        for text in ["Paris", "{'a': }", "{'a': f(x)}", "[1, 2", "{'a'}", &"[".repeat(100_000)] {
+            assert_eq!(parse(text), None);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+use super::*;
+use crate::engine::math::Quanta;
+use crate::engine::span::{SpanId, Timestamp, TraceId};
+
+fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
+    RawAttributes(list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
+}
+
+fn text(value: &'static str) -> RawValue<'static> {
+    RawValue::Str(value.into())
+}
+
+fn raw(name: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawSpan<'static> {
+    RawSpan {
+        trace_id: TraceId([1; 16]),
+        span_id: SpanId([1; 8]),
+        name: name.into(),
+        attributes: attributes(list),
+        ..RawSpan::default()
+    }
+}
+
+fn read(raw: &RawSpan<'_>) -> Reading {
+    read_with(ConventionOptions::default(), raw)
+}
+
+fn read_with(options: ConventionOptions, raw: &RawSpan<'_>) -> Reading {
+    Conventions::new(options).span(raw, &RawScope::default(), &Arc::default())
+}
+
+fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawLog<'static> {
+    RawLog { event_name: event.into(), attributes: attributes(list), ..RawLog::default() }
+}
+
+fn read_log(raw: &RawLog<'_>) -> LogReading {
+    Conventions::new(ConventionOptions::default()).log(raw, &RawScope::default(), &Arc::default())
+}
+
+#[test]
+fn a_genai_tool_span_is_read() {
+    let span = read(&raw(
+        "execute_tool get_weather",
+        &[
+            ("gen_ai.operation.name", text("execute_tool")),
+            ("gen_ai.tool.call.arguments", text(r#"{"city": "Paris"}"#)),
+            ("error.type", text("timeout")),
+        ],
+    ))
+    .span;
+    let tool = span.tool.unwrap();
+    assert_eq!((span.operation, span.failed), (Operation::ExecuteTool, true));
+    assert_eq!(tool.name.as_deref(), Some("get_weather"));
+    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
+    assert_eq!(tool.result_hash, None);
+}
+
+#[test]
+fn a_tool_name_on_a_model_span_makes_no_tool() {
+    let span = read(&raw(
+        "chat",
+        &[("gen_ai.operation.name", text("chat")), ("gen_ai.tool.name", text("f"))],
+    ))
+    .span;
+    assert_eq!((span.operation, span.tool), (Operation::Chat, None));
+}
+
+#[test]
+fn openinference_messages_are_put_together() {
+    let span = read(&raw(
+        "ChatCompletion",
+        &[
+            ("openinference.span.kind", text("LLM")),
+            ("llm.input_messages.0.message.role", text("user")),
+            ("llm.input_messages.0.message.content", text("old")),
+            ("llm.input_messages.10.message.role", text("user")),
+            ("llm.input_messages.10.message.contents.0.message_content.text", text("Hi")),
+            ("llm.output_messages.0.message.role", text("assistant")),
+            ("llm.output_messages.0.message.tool_calls.0.tool_call.function.name", text("f")),
+            ("llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments", text("{}")),
+            ("llm.token_count.prompt", RawValue::Int(7)),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
+    assert_eq!(span.output, None);
+    assert_eq!((model.tokens.input, model.tokens.output), (Some(7), None));
+    assert_eq!(model.tool_calls[0].name.as_deref(), Some("f"));
+}
+
+#[test]
+fn the_first_key_of_the_list_names_the_session() {
+    let span = raw(
+        "x",
+        &[
+            ("gen_ai.conversation.id", text("c")),
+            ("session.id", text("s")),
+            ("metadata", text(r#"{"thread_id":"t"}"#)),
+        ],
+    );
+    let reading = read(&span).span;
+    assert_eq!(reading.session.unwrap().id.as_ref(), "s");
+    assert_eq!(reading.session_in_json.unwrap().id.as_ref(), "t");
+}
+
+#[test]
+fn attributes_of_ones_own_go_first() {
+    let mut options = ConventionOptions::default();
+    for (concept, key) in
+        [("operation", "my.kind"), ("tool_name", "my.tool"), ("session", "my.session")]
+    {
+        options.attributes.insert(concept.to_owned(), vec![key.to_owned()]);
+    }
+    let span = raw(
+        "x",
+        &[
+            ("my.kind", text("tool")),
+            ("my.tool", text("f")),
+            ("my.session", text("s")),
+            ("session.id", text("t")),
+        ],
+    );
+    let span = read_with(options, &span).span;
+    assert_eq!(span.convention, Some("custom"));
+    assert_eq!(span.tool.unwrap().name.as_deref(), Some("f"));
+    assert_eq!(span.session.unwrap().id.as_ref(), "s");
+}
+
+#[test]
+fn scores_come_as_floats_integers_strings_and_labels() {
+    for (value, label, score) in [
+        (Some(RawValue::Double(0.82)), None, Ok(0.82)),
+        (Some(RawValue::Int(1)), None, Ok(1.0)),
+        (Some(text("0.75")), Some("Pass"), Ok(0.75)),
+        (None, Some("Fail"), Ok(0.0)),
+        (None, Some("so-so"), Err("report_without_score")),
+        (Some(RawValue::Int(4)), None, Err("report_out_of_range")),
+        (Some(RawValue::Double(f64::NAN)), None, Err("report_without_score")),
+    ] {
+        let mut list = vec![("gen_ai.evaluation.name", text("x"))];
+        list.extend(value.map(|value| ("gen_ai.evaluation.score.value", value)));
+        list.extend(label.map(|label| ("gen_ai.evaluation.score.label", text(label))));
+        let mut record = record("gen_ai.evaluation.result", &list);
+        record.trace_id = Some(TraceId([1; 16]));
+        let reading = read_log(&record);
+        match score {
+            Ok(score) => assert_eq!(reading.reports[0].score, Quanta::from_f64(score).unwrap()),
+            Err(why) => assert_eq!(reading.unused, [why]),
+        }
+    }
+}
+
+#[test]
+fn a_failed_evaluator_made_no_score() {
+    let mut record = record(
+        "",
+        &[
+            ("event.name", text("gen_ai.evaluation.result")),
+            ("gen_ai.evaluation.name", text("coherence")),
+            ("gen_ai.evaluation.score.value", RawValue::Double(0.5)),
+            ("error.type", text("timeout")),
+        ],
+    );
+    record.trace_id = Some(TraceId([1; 16]));
+    assert_eq!(read_log(&record).unused, ["evaluator_failed"]);
+}
+
+#[test]
+fn a_score_is_about_a_trace_a_response_or_a_session() {
+    let list = [
+        ("gen_ai.evaluation.name", text("x")),
+        ("gen_ai.evaluation.score.value", RawValue::Int(1)),
+    ];
+    let with = |key: &'static str| {
+        read_log(&record("gen_ai.evaluation.result", &[&list[..], &[(key, text("id"))]].concat()))
+    };
+    let id: Arc<str> = Arc::from("id");
+    assert_eq!(
+        with("gen_ai.response.id").reports[0].target,
+        Target::Response { tenant: None, id: id.clone() }
+    );
+    assert_eq!(
+        with("gen_ai.conversation.id").reports[0].target,
+        Target::Session { tenant: None, id }
+    );
+    assert_eq!(with("other").unused, ["report_without_target"]);
+}
+
+#[test]
+fn annotations_are_about_what_they_link_to() {
+    let mut span = raw(
+        "evaluation",
+        &[
+            ("openinference.span.kind", text("EVALUATOR")),
+            ("session.id", text("s")),
+            ("evaluations.0.evaluation.name", text("a")),
+            ("evaluations.0.evaluation.score", RawValue::Int(0)),
+            ("session.annotations.0.annotation.name", text("b")),
+            ("session.annotations.0.annotation.score", RawValue::Double(0.95)),
+        ],
+    );
+    span.links.push(RawLink { trace_id: TraceId([9; 16]), ..RawLink::default() });
+    let reports = read(&span).reports;
+    assert_eq!(reports[0].target, Target::Trace(TraceId([9; 16])));
+    assert!(matches!(&reports[1].target, Target::Session { id, .. } if id.as_ref() == "s"));
+}
+
+#[test]
+fn message_records_carry_texts_and_calls() {
+    let body = RawValue::Map(vec![("content".into(), text("Hi"))]);
+    let mut user = record("", &[("event.name", text("gen_ai.user.message"))]);
+    user.body = body.clone();
+    user.trace_id = Some(TraceId([1; 16]));
+    user.time = Timestamp(5);
+    assert_eq!(read_log(&user).log.unwrap().input.unwrap().text.as_ref(), "Hi");
+    let mut choice = record("gen_ai.choice", &[]);
+    choice.body = RawValue::Map(vec![("message".into(), body)]);
+    choice.trace_id = Some(TraceId([1; 16]));
+    assert_eq!(read_log(&choice).log.unwrap().output.unwrap().text.as_ref(), "Hi");
+    let mut empty = record("gen_ai.choice", &[]);
+    empty.trace_id = Some(TraceId([1; 16]));
+    assert_eq!(read_log(&empty).unused, ["log_without_content"]);
+}
+
+#[test]
+fn long_names_and_texts_are_cut_at_a_character() {
+    let options =
+        ConventionOptions { max_name_bytes: 4, max_text_bytes: 5, ..ConventionOptions::default() };
+    let span = raw(
+        "x",
+        &[
+            ("session.id", text("abcé")),
+            ("openinference.span.kind", text("AGENT")),
+            ("input.value", text("éééé")),
+        ],
+    );
+    let span = read_with(options, &span).span;
+    assert_eq!(span.session.unwrap().id.as_ref(), "abc");
+    assert_eq!(span.input.unwrap().text.as_ref(), "éé");
+}

@@ -1,0 +1,191 @@
+//! All stages in one thread: what `replay`, `verify` and tests run.
+//!
+//! The daemon runs the same stages as tasks with channels between them; here a batch goes
+//! through all of them before the next one is looked at.
+
+use std::collections::BTreeMap;
+
+use super::agents::{AgentUpdate, Agents};
+use super::assemble::{Assemble, Input};
+use super::options::{AgentOptions, AssembleOptions, LoopOptions, SessionOptions};
+use super::resolve::Resolve;
+use super::route::Route;
+use super::sessions::Sessions;
+use super::span::{Log, Report, Span, Target, Timestamp};
+use super::update::{AgentKey, TraceUpdate};
+use super::view::{Document, SessionView};
+
+/// What the stages are told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineOptions {
+    /// How traces are assembled.
+    pub assemble: AssembleOptions,
+    /// What a loop is.
+    pub loops: LoopOptions,
+    /// How sessions are scored.
+    pub session: SessionOptions,
+    /// How agents are summed up.
+    pub agents: AgentOptions,
+}
+
+/// The stages, one after the other.
+pub struct Pipeline {
+    route: Route,
+    resolve: Resolve,
+    assemble: Vec<Assemble>,
+    sessions: Vec<Sessions>,
+    agents: Agents,
+    board: BTreeMap<AgentKey, AgentUpdate>,
+}
+
+impl Pipeline {
+    /// Stages with as many shards, at least one.
+    pub fn new(options: &EngineOptions, shards: u32) -> Self {
+        let route = Route::new(shards, 0);
+        let shards = 0..route.shards();
+        Self {
+            route,
+            resolve: Resolve::new(
+                options.assemble.max_waiting_reports,
+                options.assemble.report_wait,
+            ),
+            assemble: shards
+                .clone()
+                .map(|_| Assemble::new(options.assemble.clone(), options.loops.clone()))
+                .collect(),
+            sessions: shards
+                .map(|shard| Sessions::new(shard, options.session.clone(), options.agents.clone()))
+                .collect(),
+            agents: Agents::new(options.agents.clone()),
+            board: BTreeMap::new(),
+        }
+    }
+
+    /// Applies one batch that arrived at `now`.
+    pub fn apply(
+        &mut self,
+        spans: Vec<Span>,
+        logs: Vec<Log>,
+        reports: Vec<Report>,
+        now: Timestamp,
+    ) {
+        for span in spans {
+            self.resolve_waiting(&span, now);
+            self.assemble[self.route.trace(span.trace_id)].handle(Input::Span(Box::new(span)), now);
+        }
+        for log in logs {
+            self.assemble[self.route.trace(log.trace_id)].handle(Input::Log(Box::new(log)), now);
+        }
+        for report in reports {
+            self.report(report, now);
+        }
+        self.flow(now);
+    }
+
+    /// Runs the timers up to `now`, each at its own time.
+    pub fn advance(&mut self, now: Timestamp) {
+        while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
+            self.resolve.handle_timeout(due);
+            self.assemble.iter_mut().for_each(|stage| stage.handle_timeout(due));
+            self.flow(due);
+            self.sessions.iter_mut().for_each(|stage| stage.handle_timeout(due));
+            self.agents.handle_timeout(due);
+            self.flow(due);
+        }
+    }
+
+    /// The next moment at which a timer fires.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let stages = self.assemble.iter().map(Assemble::poll_timeout);
+        stages
+            .chain(self.sessions.iter().map(Sessions::poll_timeout))
+            .chain([self.resolve.poll_timeout(), self.agents.poll_timeout()])
+            .flatten()
+            .min()
+    }
+
+    /// Ends the input: every trace is done and sealed, every session closed.
+    pub fn finish(&mut self, now: Timestamp) {
+        self.assemble.iter_mut().for_each(|stage| stage.finish(now));
+        self.flow(now);
+        self.sessions.iter_mut().for_each(|stage| stage.finish(now));
+        self.flow(now);
+    }
+
+    /// Everything that is held, as `replay` prints it.
+    pub fn document(&self) -> Document {
+        let mut sessions: Vec<SessionView> =
+            self.sessions.iter().flat_map(Sessions::sessions).collect();
+        sessions.sort_by(|a, b| {
+            let start = |session: &SessionView| {
+                session.traces.first().and_then(|trace| trace.start_unix_nano.parse::<u64>().ok())
+            };
+            start(a).cmp(&start(b)).then_with(|| a.session_id.cmp(&b.session_id))
+        });
+        Document {
+            sessions,
+            agents: self.board.values().map(|update| update.view.clone()).collect(),
+        }
+    }
+
+    /// The agents as they stand.
+    pub fn board(&self) -> &BTreeMap<AgentKey, AgentUpdate> {
+        &self.board
+    }
+
+    /// Sends on the reports that waited for the response id of this span.
+    fn resolve_waiting(&mut self, span: &Span, now: Timestamp) {
+        let Some(response_id) = span.model.as_ref().and_then(|model| model.response_id.as_ref())
+        else {
+            return;
+        };
+        for report in
+            self.resolve.seen(span.resource.tenant.as_ref(), response_id, span.trace_id, now)
+        {
+            self.deliver(report, now);
+        }
+    }
+
+    fn report(&mut self, report: Report, now: Timestamp) {
+        if let Some(report) = self.resolve.report(report, now) {
+            self.deliver(report, now);
+        }
+    }
+
+    fn deliver(&mut self, report: Report, now: Timestamp) {
+        match &report.target {
+            Target::Trace(trace_id) => {
+                self.assemble[self.route.trace(*trace_id)]
+                    .handle(Input::Report(Box::new(report)), now);
+            }
+            Target::Session { tenant, id } => {
+                let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
+                self.sessions[shard].report(report, now);
+            }
+            // `resolve` keeps these until they have become traces.
+            Target::Response { .. } => {}
+        }
+    }
+
+    /// Moves what the stages have to say down to the board.
+    fn flow(&mut self, now: Timestamp) {
+        let updates: Vec<TraceUpdate> =
+            self.assemble.iter_mut().flat_map(Assemble::drain).collect();
+        for update in updates {
+            let session = update.session.clone().unwrap_or_default();
+            self.sessions[self.route.session(&session.tenant, &session.id)].handle(update, now);
+        }
+        for stage in &mut self.sessions {
+            for update in stage.drain() {
+                self.agents.handle(update, now);
+            }
+        }
+        for update in self.agents.drain() {
+            if update.gone {
+                self.board.remove(&update.agent);
+            } else {
+                self.board.insert(update.agent.clone(), update);
+            }
+        }
+    }
+}

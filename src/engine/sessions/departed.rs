@@ -1,0 +1,80 @@
+//! Traces that left a session and may be heard of again.
+
+use std::collections::BTreeMap;
+
+use super::tally::Tally;
+use crate::engine::span::TraceId;
+
+/// What became of a trace.
+#[derive(Clone, Debug)]
+pub(super) enum Fate {
+    /// It went with its evicted session: final.
+    Evicted,
+    /// It moves to another session, which must not count again what was counted.
+    Moved(Tally),
+}
+
+/// The last traces that left, at most so many; over it the oldest is forgotten.
+#[derive(Clone, Debug)]
+pub(super) struct Departed {
+    fates: BTreeMap<TraceId, (u64, Fate)>,
+    by_age: BTreeMap<u64, TraceId>,
+    next: u64,
+    max: usize,
+}
+
+impl Departed {
+    /// Makes room for `max` traces.
+    pub(super) fn new(max: usize) -> Self {
+        Self { fates: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max }
+    }
+
+    /// Remembers a trace; returns whether one had to be forgotten for it.
+    pub(super) fn insert(&mut self, trace: TraceId, fate: Fate) -> bool {
+        self.remove(trace);
+        self.by_age.insert(self.next, trace);
+        self.fates.insert(trace, (self.next, fate));
+        self.next += 1;
+        let over = self.fates.len() > self.max;
+        if over && let Some((_, oldest)) = self.by_age.pop_first() {
+            self.fates.remove(&oldest);
+        }
+        over
+    }
+
+    /// Returns whether the trace went with its session.
+    pub(super) fn is_evicted(&self, trace: TraceId) -> bool {
+        self.fates.get(&trace).is_some_and(|(_, fate)| matches!(fate, Fate::Evicted))
+    }
+
+    /// Takes what a moved trace has counted.
+    pub(super) fn arrive(&mut self, trace: TraceId) -> Option<Tally> {
+        match self.remove(trace)? {
+            Fate::Evicted => None,
+            Fate::Moved(tally) => Some(tally),
+        }
+    }
+
+    fn remove(&mut self, trace: TraceId) -> Option<Fate> {
+        let (age, fate) = self.fates.remove(&trace)?;
+        self.by_age.remove(&age);
+        Some(fate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn over_the_bound_the_oldest_is_forgotten() {
+        let mut departed = Departed::new(2);
+        let [a, b, c] = [1, 2, 3].map(|byte| TraceId([byte; 16]));
+        assert!(!departed.insert(a, Fate::Evicted));
+        assert!(!departed.insert(b, Fate::Moved(Tally::default())));
+        assert!(!departed.insert(a, Fate::Evicted));
+        assert!(departed.insert(c, Fate::Evicted));
+        assert!(departed.is_evicted(a) && departed.is_evicted(c));
+        assert!(departed.arrive(b).is_none());
+    }
+}

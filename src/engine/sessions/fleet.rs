@@ -1,0 +1,123 @@
+//! All agents of a shard: bounded, first come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::key::Agent;
+use super::pane;
+use super::summary::Summary;
+use crate::engine::options::AgentOptions;
+use crate::engine::span::Timestamp;
+use crate::engine::update::{AgentKey, SessionUpdate};
+
+/// The agents by name, and which of them changed.
+#[derive(Clone, Debug)]
+pub(super) struct Fleet {
+    agents: BTreeMap<Agent, Summary>,
+    dirty: BTreeSet<Agent>,
+    gone: BTreeSet<Agent>,
+    overflow: Agent,
+    widths: Arc<[u64]>,
+    /// How long an agent of which nothing is held is remembered.
+    remember: Duration,
+    shard: u32,
+    // One sequence for all agents: an agent that comes back goes on above its tombstone.
+    revision: u64,
+    options: AgentOptions,
+}
+
+impl Fleet {
+    /// No agents yet; one is forgotten when it was quiet for `idle` and the longest window.
+    pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
+        let longest = options.windows.iter().max().copied().unwrap_or_default();
+        Self {
+            agents: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            overflow: Agent::overflow(),
+            widths: pane::widths(&options.windows),
+            remember: idle.saturating_add(longest),
+            shard,
+            revision: 0,
+            options,
+        }
+    }
+
+    /// The agent that something with this key counts towards, and whether that is
+    /// `__overflow__` for want of room.
+    pub(super) fn resolve(&self, key: AgentKey) -> (Agent, bool) {
+        let agent = Agent::from(key);
+        let others = self.agents.len() - usize::from(self.agents.contains_key(&self.overflow));
+        if self.agents.contains_key(&agent) || others < self.options.max_agents {
+            (agent, false)
+        } else {
+            (self.overflow.clone(), true)
+        }
+    }
+
+    /// An agent's summary, which then counts as changed.
+    pub(super) fn summary(&mut self, agent: &Agent) -> &mut Summary {
+        self.dirty.insert(agent.clone());
+        self.gone.remove(agent);
+        self.agents.entry(agent.clone()).or_insert_with(|| {
+            let AgentOptions { last_traces, max_signals_per_agent, .. } = self.options;
+            Summary::new(Arc::clone(&self.widths), last_traces, max_signals_per_agent)
+        })
+    }
+
+    /// How many agents are known.
+    pub(super) fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// When panes or agents may have to go next.
+    pub(super) fn poll_timeout(&self, now: Timestamp) -> Option<Timestamp> {
+        let width = self.widths.first().copied().unwrap_or(NO_WINDOWS);
+        let edge = (now.0 / width).saturating_add(1).saturating_mul(width);
+        (!self.agents.is_empty()).then_some(Timestamp(edge))
+    }
+
+    /// Lets old panes go, and agents that nothing was heard of for long.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        for (agent, summary) in &mut self.agents {
+            summary.expire(now);
+            if summary.held == 0 && summary.active.after(self.remember) <= now {
+                self.gone.insert(agent.clone());
+            }
+        }
+        for agent in &self.gone {
+            self.dirty.insert(agent.clone());
+        }
+    }
+
+    /// One message for each agent that changed, in the order of their names.
+    pub(super) fn drain(&mut self) -> Vec<SessionUpdate> {
+        let dirty = std::mem::take(&mut self.dirty);
+        dirty.iter().filter_map(|agent| self.message(agent)).collect()
+    }
+
+    fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {
+        let summary = self.agents.get_mut(agent)?;
+        let gone = self.gone.remove(agent) || summary.is_void();
+        let announced = std::mem::replace(&mut summary.announced, true);
+        let update = if gone { SessionUpdate::default() } else { summary.drain() };
+        if gone {
+            self.agents.remove(agent);
+        }
+        if gone && !announced {
+            return None;
+        }
+        self.revision += 1;
+        Some(SessionUpdate {
+            agent: Some(agent.key().clone()),
+            shard: self.shard,
+            revision: self.revision,
+            tombstone: gone,
+            ..update
+        })
+    }
+}
+
+/// Nanoseconds between two looks at the agents if there are no windows.
+const NO_WINDOWS: u64 = 60_000_000_000;

@@ -1,0 +1,136 @@
+//! One trace of a session: its newest form, its scores, and what it has given to its agent.
+
+use std::collections::BTreeMap;
+
+use super::fleet::Fleet;
+use super::key::Agent;
+use super::pane::{Contribution, PaneKey};
+use super::rules::Rules;
+use super::scoring::{Scored, is_done};
+use super::tally::{Growth, Tally, growth};
+use crate::engine::span::{Timestamp, TraceId};
+use crate::engine::update::{TraceState, TraceUpdate};
+
+/// One trace.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) id: TraceId,
+    pub(super) update: TraceUpdate,
+    /// Whose it is, `__overflow__` included.
+    pub(super) agent: Agent,
+    pub(super) scored: Scored,
+    /// Present exactly while the trace is done.
+    pub(super) given: Option<Given>,
+    pub(super) tally: Tally,
+    /// How far its loops have grown, by kind; only of a trace that is open.
+    pub(super) growth: BTreeMap<&'static str, Growth>,
+}
+
+/// What outlives one form of a trace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Past {
+    pub(super) given: Option<Given>,
+    pub(super) tally: Tally,
+    pub(super) growth: BTreeMap<&'static str, Growth>,
+}
+
+/// What a trace has given, as it must be taken back.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub(super) agent: Agent,
+    pub(super) contribution: Contribution,
+    start: Timestamp,
+    pub(super) end: Timestamp,
+    panes: Vec<PaneKey>,
+}
+
+impl Held {
+    /// A trace in this form; what its earlier form has given and counted goes on.
+    pub(super) fn new(id: TraceId, update: TraceUpdate, agent: Agent, past: Past) -> Self {
+        let Past { given, tally, growth } = past;
+        Self { id, update, agent, scored: Scored::default(), given, tally, growth }
+    }
+
+    /// What outlives this form of the trace.
+    pub(super) fn into_past(self) -> Past {
+        Past { given: self.given, tally: self.tally, growth: self.growth }
+    }
+
+    /// Its place in the session.
+    pub(super) fn position(&self) -> (Timestamp, TraceId) {
+        (Timestamp(self.update.start_unix_nano), self.id)
+    }
+
+    /// What it adds to its agent, if it is done: of its signals those that have sums there.
+    pub(super) fn contribution(&self, rules: &Rules, fleet: &mut Fleet) -> Option<Contribution> {
+        if !is_done(&self.update) {
+            return None;
+        }
+        let summary = fleet.summary(&self.agent);
+        let signals = self.scored.signals.iter();
+        let signals = signals
+            .filter(|(name, _)| rules.weights.contains_key(*name) || summary.admits(name))
+            .map(|(name, (score, _))| (name.clone(), *score))
+            .collect();
+        let risk = &self.scored.risk;
+        Some(Contribution { risk: risk.risk, uncertainty: risk.uncertainty, signals })
+    }
+
+    /// Returns whether it has given exactly this, to its agent, at its time.
+    pub(super) fn gives(&self, contribution: Option<&Contribution>) -> bool {
+        match (&self.given, contribution) {
+            (None, None) => true,
+            (Some(given), Some(contribution)) => {
+                given.contribution == *contribution
+                    && given.agent == self.agent
+                    && given.end == self.end()
+                    && given.start.0 == self.update.start_unix_nano
+            }
+            (None, Some(_)) | (Some(_), None) => false,
+        }
+    }
+
+    /// Gives to its agent; returns how many windows it is not in.
+    pub(super) fn give(
+        &mut self,
+        contribution: Contribution,
+        now: Timestamp,
+        fleet: &mut Fleet,
+    ) -> usize {
+        let (start, end) = (Timestamp(self.update.start_unix_nano), self.end());
+        let summary = fleet.summary(&self.agent);
+        let (panes, missed) = summary.observe((start, end, self.id), &contribution, now);
+        self.given = Some(Given { agent: self.agent.clone(), contribution, start, end, panes });
+        missed
+    }
+
+    /// Takes back what it has given.
+    pub(super) fn take_back(&mut self, fleet: &mut Fleet) -> Option<Given> {
+        let given = self.given.take()?;
+        let summary = fleet.summary(&given.agent);
+        summary.forget((given.start, self.id), &given.contribution, &given.panes);
+        Some(given)
+    }
+
+    /// Raises its agent's counters by what it has more than it counted.
+    pub(super) fn count(&mut self, fleet: &mut Fleet) {
+        let summary = fleet.summary(&self.agent);
+        let loops = self.update.loops.iter().chain(&self.scored.output_repeat);
+        self.tally.count_loops(loops, &self.agent, summary);
+        if self.update.complete || is_done(&self.update) {
+            self.tally.count_spend(&self.update, summary);
+        }
+    }
+
+    /// Notes how far its loops have grown; returns whether it is open and has any.
+    pub(super) fn grow(&mut self, now: Timestamp) -> bool {
+        let touched = self.update.touched_unix_nano;
+        let at = if touched == 0 { now } else { Timestamp(touched).min(now) };
+        self.growth = growth(&self.update.loops, &self.growth, at);
+        self.update.state() == TraceState::Open && !self.growth.is_empty()
+    }
+
+    fn end(&self) -> Timestamp {
+        Timestamp(self.update.end_unix_nano.max(self.update.start_unix_nano))
+    }
+}

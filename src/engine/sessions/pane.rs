@@ -1,0 +1,275 @@
+//! The panes of rolling windows: exact sums that can be taken back.
+//!
+//! A trace is in the pane of its end. Of every window the open pane, the 60 before it and a
+//! few more for stragglers are kept; what ended before them makes no pane. Beside the windows
+//! there is one pane for everything, of width 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::math::Quanta;
+use crate::engine::score::agent_consistency::AgentConsistency;
+use crate::engine::span::Timestamp;
+use crate::engine::update::{Level, PaneSum, SignalSum};
+
+/// Which pane: of windows of which width, and which of them.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct PaneKey {
+    /// Nanoseconds; 0 for the pane of everything.
+    pub(super) width: u64,
+    /// `floor(end / width)`.
+    pub(super) index: u64,
+}
+
+/// What a done trace adds to a pane.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Contribution {
+    /// Its greatest weighted risk; `None` if no weighted signal is present.
+    pub(super) risk: Option<Quanta>,
+    /// Its weighted uncertainty; `None` without confidence.
+    pub(super) uncertainty: Option<Quanta>,
+    /// Its signals.
+    pub(super) signals: BTreeMap<String, Quanta>,
+}
+
+/// The panes of one agent.
+#[derive(Clone, Debug)]
+pub(super) struct Panes {
+    widths: Arc<[u64]>,
+    panes: BTreeMap<PaneKey, Pane>,
+    dirty: BTreeSet<PaneKey>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pane {
+    traces: u64,
+    risks: u64,
+    levels: BTreeMap<i32, u64>,
+    uncertainty: AgentConsistency,
+    signals: BTreeMap<String, (u64, i128)>,
+    sessions: u64,
+}
+
+impl Panes {
+    /// No panes yet, for windows with panes of these widths.
+    pub(super) fn new(widths: Arc<[u64]>) -> Self {
+        Self { widths, panes: BTreeMap::new(), dirty: BTreeSet::new() }
+    }
+
+    /// Returns whether there is no pane.
+    pub(super) fn is_empty(&self) -> bool {
+        self.panes.values().all(Pane::is_empty)
+    }
+
+    /// The panes that a trace with this end is in.
+    pub(super) fn keys(&self, end: Timestamp, now: Timestamp) -> Vec<PaneKey> {
+        let windows = self.widths.iter().filter_map(|width| {
+            let key = PaneKey { width: *width, index: end.0 / width };
+            kept(*width, now).contains(&key.index).then_some(key)
+        });
+        std::iter::once(EVERYTHING).chain(windows).collect()
+    }
+
+    /// How many windows there are.
+    pub(super) fn windows(&self) -> usize {
+        self.widths.len()
+    }
+
+    /// Adds a trace to panes.
+    pub(super) fn observe(&mut self, keys: &[PaneKey], trace: &Contribution) {
+        for key in keys {
+            self.panes.entry(*key).or_default().observe(trace);
+            self.dirty.insert(*key);
+        }
+    }
+
+    /// Takes a trace back from the panes that it was added to and that are still kept.
+    pub(super) fn forget(&mut self, keys: &[PaneKey], trace: &Contribution) {
+        self.change(keys, |pane| pane.forget(trace));
+    }
+
+    /// Adds a session whose newest trace is in these panes.
+    pub(super) fn mark(&mut self, keys: &[PaneKey]) {
+        self.change(keys, |pane| pane.sessions += 1);
+    }
+
+    /// Takes a session back.
+    pub(super) fn unmark(&mut self, keys: &[PaneKey]) {
+        self.change(keys, |pane| pane.sessions = pane.sessions.saturating_sub(1));
+    }
+
+    /// Forgets panes that are in no window any more; the receiver does so by itself.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        for width in self.widths.iter() {
+            let oldest = PaneKey { width: *width, index: *kept(*width, now).start() };
+            let first = PaneKey { width: *width, index: 0 };
+            while let Some((key, _)) = self.panes.range(first..oldest).next() {
+                let key = *key;
+                self.panes.remove(&key);
+                self.dirty.remove(&key);
+            }
+        }
+    }
+
+    /// The panes that changed since the last time; empty ones are let go.
+    pub(super) fn drain(&mut self) -> Vec<PaneSum> {
+        let sums = std::mem::take(&mut self.dirty).into_iter().map(|key| {
+            let pane = self.panes.get(&key).cloned().unwrap_or_default();
+            if pane.is_empty() {
+                self.panes.remove(&key);
+            }
+            pane.message(key)
+        });
+        sums.collect()
+    }
+
+    fn change(&mut self, keys: &[PaneKey], mut change: impl FnMut(&mut Pane)) {
+        for key in keys {
+            if let Some(pane) = self.panes.get_mut(key) {
+                change(pane);
+                self.dirty.insert(*key);
+            }
+        }
+    }
+}
+
+impl Pane {
+    fn observe(&mut self, trace: &Contribution) {
+        self.traces += 1;
+        if let Some(risk) = trace.risk {
+            self.risks += 1;
+            *self.levels.entry(level(risk)).or_default() += 1;
+        }
+        if let Some(uncertainty) = trace.uncertainty {
+            self.uncertainty.observe(uncertainty);
+        }
+        for (name, score) in &trace.signals {
+            let (count, sum) = self.signals.entry(name.clone()).or_default();
+            *count += 1;
+            *sum += i128::from(score.0);
+        }
+    }
+
+    fn forget(&mut self, trace: &Contribution) {
+        self.traces -= 1;
+        if let Some(risk) = trace.risk {
+            self.risks -= 1;
+            let level = level(risk);
+            if let Some(count) = self.levels.get_mut(&level) {
+                *count -= 1;
+            }
+            self.levels.retain(|_, count| *count > 0);
+        }
+        if let Some(uncertainty) = trace.uncertainty {
+            self.uncertainty.forget(uncertainty);
+        }
+        for (name, score) in &trace.signals {
+            if let Some((count, sum)) = self.signals.get_mut(name) {
+                *count -= 1;
+                *sum -= i128::from(score.0);
+            }
+        }
+        self.signals.retain(|_, (count, _)| *count > 0);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.traces == 0 && self.sessions == 0
+    }
+
+    fn message(self, key: PaneKey) -> PaneSum {
+        let sums = self.signals.into_iter();
+        PaneSum {
+            width_nanos: key.width,
+            index: key.index,
+            traces: self.traces,
+            risk_count: self.risks,
+            levels: self.levels.into_iter().map(|(level, count)| Level { level, count }).collect(),
+            uncertainty_count: self.uncertainty.count,
+            uncertainty_squares: Some(self.uncertainty.squares.into()),
+            signals: sums
+                .map(|(name, (count, sum))| {
+                    (name, SignalSum { count, sum_quanta: Some(sum.into()) })
+                })
+                .collect(),
+            sessions: self.sessions,
+        }
+    }
+}
+
+/// The widths of the panes of these windows, each once; a window without length has none.
+pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
+    let widths: BTreeSet<u64> = windows
+        .iter()
+        .filter_map(|window| u64::try_from(window.as_nanos() / u128::from(PANES)).ok())
+        .filter(|width| *width > 0)
+        .collect();
+    widths.into_iter().collect()
+}
+
+/// A risk in steps of 1e-4, rounded half away from zero.
+pub(super) fn level(risk: Quanta) -> i32 {
+    let half = if risk.0 < 0 { -LEVEL / 2 } else { LEVEL / 2 };
+    let level = risk.0.saturating_add(half) / LEVEL;
+    i32::try_from(level).unwrap_or(if level < 0 { i32::MIN } else { i32::MAX })
+}
+
+/// The indexes of the panes that are kept: a window back, and as far ahead of `now`.
+fn kept(width: u64, now: Timestamp) -> std::ops::RangeInclusive<u64> {
+    let open = now.0 / width;
+    open.saturating_sub(PANES + STRAGGLERS)..=open.saturating_add(PANES)
+}
+
+/// The pane that every done trace is in.
+const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0 };
+
+/// Closed panes of a window.
+const PANES: u64 = 60;
+
+/// Panes kept beyond a window, for a receiver whose time is a little behind.
+const STRAGGLERS: u64 = 2;
+
+/// Quanta in a level.
+const LEVEL: i64 = Quanta::ONE / 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_rounded_half_away_from_zero() {
+        let levels = [0, 49_999_999, 50_000_000, -50_000_000, -49_999_999, i64::MAX]
+            .map(|quanta| level(Quanta(quanta)));
+        assert_eq!(levels, [0, 0, 1, -1, 0, 92_233_720_368_i64.try_into().unwrap_or(i32::MAX)]);
+    }
+
+    #[test]
+    fn a_trace_that_ended_before_a_window_is_only_in_the_pane_of_everything() {
+        let panes = Panes::new(widths(&[Duration::from_secs(60), Duration::ZERO]));
+        let now = Timestamp(1_000_000_000_000);
+        let recent = panes.keys(Timestamp(999_500_000_000), now);
+        assert_eq!(recent, [EVERYTHING, PaneKey { width: 1_000_000_000, index: 999 }]);
+        assert_eq!(panes.keys(Timestamp(900_000_000_000), now), [EVERYTHING]);
+        assert_eq!(panes.keys(Timestamp(2_000_000_000_000), now), [EVERYTHING]);
+    }
+
+    #[test]
+    fn forgetting_a_trace_leaves_an_empty_pane_that_is_sent_once() {
+        let mut panes = Panes::new(widths(&[Duration::from_secs(60)]));
+        let keys = panes.keys(Timestamp(5), Timestamp(5));
+        let trace = Contribution {
+            risk: Some(Quanta(3)),
+            uncertainty: Some(Quanta(4)),
+            signals: [("error".to_owned(), Quanta(5))].into(),
+        };
+        panes.observe(&keys, &trace);
+        panes.mark(&keys);
+        assert_eq!(panes.drain().len(), 2);
+        panes.forget(&keys, &trace);
+        panes.unmark(&keys);
+        let sums = panes.drain();
+        assert!(sums.iter().all(|sum| sum.traces == 0 && sum.levels.is_empty()));
+        assert!(sums.iter().all(|sum| sum.signals.is_empty() && sum.uncertainty_count == 0));
+        assert!(panes.drain().is_empty() && panes.is_empty());
+    }
+}

@@ -1,0 +1,87 @@
+//! The options of the stage in the form that scoring uses.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::engine::options::{EmptyScore, Profile, SessionOptions};
+use crate::engine::score::trajectory_gate::GateRule;
+
+/// What decides about signals and scores.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    /// Weights in force.
+    pub(super) weights: BTreeMap<String, f64>,
+    /// Only the documents' signals, rounded as they do.
+    pub(super) pandaprobe: bool,
+    /// A score over nothing is 1.
+    pub(super) empty_is_one: bool,
+    /// A `loop_detection` below this is a loop.
+    pub(super) loop_threshold: f64,
+    /// The trajectory gate's numbers.
+    pub(super) gate: GateRule,
+    /// Quiet time after which a session closes.
+    pub(super) session_idle: Duration,
+    /// How long a loop counts as going on after it last grew.
+    pub(super) loop_hold: Duration,
+    /// Traces of one session.
+    pub(super) max_traces: usize,
+    /// Names of scores reported for one session.
+    pub(super) max_reports: usize,
+}
+
+impl Rules {
+    /// Reads the options; the profile `pandaprobe` knows the documents' four signals only.
+    pub(super) fn new(options: SessionOptions) -> Self {
+        let pandaprobe = options.profile == Profile::Pandaprobe;
+        let weights = options.signal_weights.into_iter();
+        Self {
+            weights: weights
+                .filter(|(name, _)| !pandaprobe || DOCUMENT_SIGNALS.contains(&name.as_str()))
+                .collect(),
+            pandaprobe,
+            empty_is_one: options.empty_score == EmptyScore::One,
+            loop_threshold: options.loop_detection_threshold,
+            gate: GateRule {
+                window: options.gate_window,
+                target: options.gate_target,
+                gain: options.gate_gain,
+                drop: options.gate_drop,
+            },
+            session_idle: options.session_idle,
+            loop_hold: options.loop_hold,
+            max_traces: options.max_traces_per_session,
+            max_reports: options.max_reports_per_session,
+        }
+    }
+
+    /// The score as the profile shows it: to four decimals, or as it is.
+    pub(super) fn shown(&self, score: f64) -> f64 {
+        if self.pandaprobe { four_decimals(score) } else { score }
+    }
+}
+
+/// The float nearest to the correctly rounded decimal.
+///
+/// Formatting rounds the exact value of the float, as the documents' language does;
+/// multiplying, rounding and dividing would not.
+pub(super) fn four_decimals(value: f64) -> f64 {
+    format!("{value:.4}").parse().unwrap_or(value)
+}
+
+/// The signals that the documents' scores are made of.
+const DOCUMENT_SIGNALS: [&str; 4] =
+    ["coherence", "confidence", "loop_detection", "tool_correctness"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_profile_weighs_only_their_signals() {
+        let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
+        let rules = Rules::new(options);
+        assert!(rules.weights.keys().eq(DOCUMENT_SIGNALS));
+        assert_eq!(rules.shown(0.123_45).to_bits(), 0.1235_f64.to_bits());
+        assert_eq!(four_decimals(0.000_25).to_bits(), 0.0003_f64.to_bits());
+    }
+}

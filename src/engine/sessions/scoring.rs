@@ -1,0 +1,178 @@
+//! One trace's signals, from whoever is believed most, and the risk they make.
+
+use std::collections::BTreeMap;
+
+use super::rules::{Rules, four_decimals};
+use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
+use crate::engine::math::Quanta;
+use crate::engine::score::risk::TraceRisk;
+use crate::engine::signal::{self, loop_detection};
+use crate::engine::span::{Source, TraceId};
+use crate::engine::update::{Loop, OutputDigest, ReportedScore, TraceState, TraceUpdate};
+
+/// An earlier trace of the session and its output, if any arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Earlier<'a> {
+    /// The trace.
+    pub(super) id: TraceId,
+    /// Its output.
+    pub(super) output: Option<&'a OutputDigest>,
+}
+
+/// What a trace is worth.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Scored {
+    /// Signals by name, and who made them.
+    pub(super) signals: BTreeMap<String, (Quanta, Source)>,
+    /// The risks that they make.
+    pub(super) risk: TraceRisk,
+    /// The output repeats that of an earlier trace; only when the trace is done.
+    pub(super) output_repeat: Option<Loop>,
+    /// Reported scores that are no score.
+    pub(super) malformed: u64,
+}
+
+impl Scored {
+    /// Scores a trace; `earlier` are the last few traces before it, oldest first.
+    pub(super) fn new(update: &TraceUpdate, earlier: &[Earlier<'_>], rules: &Rules) -> Self {
+        let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
+        let output = update.output_digest.as_ref();
+        let found = loop_detection::score(&outputs, output);
+        let similarity = found.map(|score| if rules.pandaprobe { rounded(score) } else { score });
+        let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
+        let mut signals = computed(update, rules);
+        if let Some(score) = similarity.or(one) {
+            signals.insert(loop_detection::NAME.to_owned(), (score, Source::Computed));
+        }
+        let (reported, malformed) = reported(&update.reported);
+        signals.extend(reported);
+        let scores = signals.iter().map(|(name, (score, _))| (name.as_str(), *score));
+        let risk = TraceRisk::new(scores, &rules.weights);
+        let repeats = is_done(update)
+            && similarity.is_some_and(|score| score.to_f64() < rules.loop_threshold);
+        let output_repeat = repeats.then(|| output_repeat(update, earlier));
+        Self { signals, risk, output_repeat, malformed }
+    }
+}
+
+/// Returns whether a trace counts in scores: its root ended and it was quiet, or it timed out.
+pub(super) fn is_done(update: &TraceUpdate) -> bool {
+    matches!(update.state(), TraceState::Done | TraceState::Sealed)
+}
+
+fn computed(update: &TraceUpdate, rules: &Rules) -> BTreeMap<String, (Quanta, Source)> {
+    if rules.pandaprobe {
+        return BTreeMap::new();
+    }
+    let scores = [
+        (signal::tool_loop::NAME, Some(signal::tool_loop::score(&update.loops))),
+        (signal::error::NAME, Some(signal::error::score(update.error))),
+        (signal::confidence::NAME, signal::confidence::score(update.steps, update.wasted_steps)),
+    ];
+    let present = scores.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
+    present.map(|(name, score)| (name, (score, Source::Computed))).collect()
+}
+
+/// The score to believe of each name, and how many are no score: of two of one source the later
+/// wins, then the greater (identifier, score).
+fn reported(scores: &[ReportedScore]) -> (BTreeMap<String, (Quanta, Source)>, u64) {
+    let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
+    let mut malformed = 0;
+    for score in scores {
+        let source = match score.source.as_str() {
+            "reported" => Source::Reported,
+            "judge" => Source::Judge,
+            _ => {
+                malformed += 1;
+                continue;
+            }
+        };
+        if score.name.is_empty() || !(0..=Quanta::ONE).contains(&score.score_quanta) {
+            malformed += 1;
+            continue;
+        }
+        let rank = (source, score.time_unix_nano, score.identifier.as_str(), score.score_quanta);
+        let held = best.entry(&score.name).or_insert(rank);
+        *held = (*held).max(rank);
+    }
+    let best = best.into_iter();
+    let best = best.map(|(name, (source, _, _, score))| (name.to_owned(), (Quanta(score), source)));
+    (best.collect(), malformed)
+}
+
+/// The loop entry of a trace whose output repeats: which earlier one, the newest if several.
+fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
+    let output = update.output_digest.as_ref();
+    let likeness = |trace: &&Earlier<'_>| {
+        loop_detection::score(&[trace.output], output).unwrap_or(Quanta(Quanta::ONE))
+    };
+    let repeated = earlier.iter().rev().min_by_key(likeness);
+    let ids = repeated.map(|trace| trace.id.0.to_vec()).into_iter();
+    Loop {
+        kind: OUTPUT_REPEAT.to_owned(),
+        severity: WARNING.to_owned(),
+        count: 2,
+        evidence: "text".to_owned(),
+        trace_ids: ids.chain([update.trace_id.clone()]).collect(),
+        ..Loop::default()
+    }
+}
+
+fn rounded(score: Quanta) -> Quanta {
+    Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::options::{EmptyScore, Profile, SessionOptions};
+
+    fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
+        ReportedScore {
+            name: name.to_owned(),
+            score_quanta: quanta,
+            source: source.to_owned(),
+            identifier: "judge-1".to_owned(),
+            time_unix_nano: time,
+        }
+    }
+
+    #[test]
+    fn somebody_elses_score_is_believed_over_our_judge_over_our_own() {
+        let scores = [
+            score("confidence", "judge", 7, 9),
+            score("confidence", "reported", 5, 1),
+            score("confidence", "reported", 4, 2),
+            score("error", "judge", 3, 1),
+            score("error", "rumour", 2, 1),
+            score("error", "judge", -1, 1),
+            score("error", "judge", Quanta::ONE + 1, 1),
+        ];
+        let update = TraceUpdate { reported: scores.into(), steps: 2, ..TraceUpdate::default() };
+        let scored = Scored::new(&update, &[], &Rules::new(SessionOptions::default()));
+        assert_eq!(scored.signals["confidence"], (Quanta(4), Source::Reported));
+        assert_eq!(scored.signals["error"], (Quanta(3), Source::Judge));
+        assert_eq!(scored.signals["tool_loop"], (Quanta(Quanta::ONE), Source::Computed));
+        assert_eq!(scored.malformed, 3);
+    }
+
+    #[test]
+    fn the_documents_profile_computes_only_loop_detection() {
+        let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
+        let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
+        let scored = Scored::new(&update, &[], &Rules::new(options));
+        assert!(scored.signals.keys().eq([loop_detection::NAME]));
+    }
+
+    #[test]
+    fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
+        let earlier = [Earlier { id: TraceId([1; 16]), output: None }];
+        let mut options = SessionOptions::default();
+        let update = TraceUpdate::default();
+        let scored = Scored::new(&update, &earlier, &Rules::new(options.clone()));
+        assert!(!scored.signals.contains_key(loop_detection::NAME));
+        options.empty_score = EmptyScore::One;
+        let scored = Scored::new(&update, &earlier, &Rules::new(options.clone()));
+        assert_eq!(scored.signals[loop_detection::NAME].0, Quanta(Quanta::ONE));
+    }
+}

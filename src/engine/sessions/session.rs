@@ -1,0 +1,380 @@
+//! One session: its traces in order, and its scores, kept up to date with every change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::fleet::Fleet;
+use super::held::{Held, Past};
+use super::key::{Agent, SessionId};
+use super::pane::PaneKey;
+use super::rules::Rules;
+use super::scoring::{Earlier, Scored};
+use super::summary::SessionScores;
+use super::tally::{self, Tally};
+use super::verdict::{PASS, evaluate, verdict};
+use crate::engine::count::Counts;
+use crate::engine::math::Quanta;
+use crate::engine::score::agent_consistency::AgentConsistency;
+use crate::engine::score::agent_reliability::AgentReliability;
+use crate::engine::score::trajectory_gate::TrajectoryGate;
+use crate::engine::signal::loop_detection::WINDOW;
+use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::update::{TraceState, TraceUpdate};
+
+/// What all sessions share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) rules: Rules,
+    pub(super) fleet: Fleet,
+    pub(super) counts: Counts,
+    /// The time, which does not go back.
+    pub(super) now: Timestamp,
+}
+
+/// One session. Everything derived is a function of the traces held, not of their arrival.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) id: Arc<SessionId>,
+    pub(super) traces: BTreeMap<TraceId, Held>,
+    // Invariant: exactly the traces held.
+    pub(super) order: BTreeSet<(Timestamp, TraceId)>,
+    // Revisions at which traces left: an older update must not bring them back.
+    left: BTreeMap<TraceId, u64>,
+    pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Arrival time of the newest thing.
+    pub(super) touched: Timestamp,
+    pub(super) closed: bool,
+    close_counted: bool,
+    pub(super) reliability: AgentReliability,
+    pub(super) consistency: AgentConsistency,
+    // Done traces of each agent by end, and in which panes the session counts for the newest.
+    ends: BTreeMap<Agent, BTreeSet<(Timestamp, TraceId)>>,
+    marks: BTreeMap<Agent, (Timestamp, Vec<PaneKey>)>,
+    gates: BTreeMap<String, TrajectoryGate>,
+    unsettled: BTreeSet<TraceId>,
+    placed: Option<(Agent, SessionScores)>,
+    growing: BTreeSet<TraceId>,
+    looping: BTreeSet<(Agent, &'static str, &'static str)>,
+    /// When one of its loops will have been quiet for long enough.
+    pub(super) loop_deadline: Option<Timestamp>,
+}
+
+impl Session {
+    /// A session without traces.
+    pub(super) fn new(id: Arc<SessionId>) -> Self {
+        Self {
+            id,
+            traces: BTreeMap::new(),
+            order: BTreeSet::new(),
+            left: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            touched: Timestamp::default(),
+            closed: false,
+            close_counted: false,
+            reliability: AgentReliability::default(),
+            consistency: AgentConsistency::default(),
+            ends: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            gates: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            placed: None,
+            growing: BTreeSet::new(),
+            looping: BTreeSet::new(),
+            loop_deadline: None,
+        }
+    }
+
+    /// The revision at which a trace is held or at which it left.
+    pub(super) fn revision(&self, trace: TraceId) -> Option<u64> {
+        let held = self.traces.get(&trace).map(|held| held.update.revision);
+        held.max(self.left.get(&trace).copied())
+    }
+
+    /// Returns whether traces are done whose verdicts are not counted.
+    pub(super) fn is_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// Holds a trace in this form; `tally` is what it has counted elsewhere.
+    pub(super) fn upsert(
+        &mut self,
+        trace: TraceId,
+        update: TraceUpdate,
+        tally: Option<Tally>,
+        shared: &mut Shared,
+    ) {
+        self.touch(Timestamp(update.touched_unix_nano), shared);
+        let (agent, overflow) = shared.fleet.resolve(update.agent.clone().unwrap_or_default());
+        shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
+        let summary = shared.fleet.summary(&agent);
+        summary.held += 1;
+        summary.active = shared.now;
+        self.left.remove(&trace);
+        let mut stale = BTreeSet::from([trace]);
+        let old = self.traces.remove(&trace);
+        let same = old.as_ref().is_some_and(|old| {
+            old.update.start_unix_nano == update.start_unix_nano
+                && old.update.output_digest == update.output_digest
+        });
+        if let Some(old) = &old {
+            shared.fleet.summary(&old.agent).held -= 1;
+            if !same {
+                stale.extend(self.after(old.position()));
+                self.order.remove(&old.position());
+            }
+        }
+        let moved = || Past { tally: tally.unwrap_or_default(), ..Past::default() };
+        let past = old.map_or_else(moved, Held::into_past);
+        let held = Held::new(trace, update, agent, past);
+        if !same {
+            self.order.insert(held.position());
+            stale.extend(self.after(held.position()));
+        }
+        self.traces.insert(trace, held);
+        stale.into_iter().for_each(|trace| self.rescore(trace, shared));
+        self.note_unusable(trace, shared);
+        self.grow(trace, shared.now);
+        self.refresh(shared);
+    }
+
+    /// Forgets a trace that left with `revision`; returns what it has counted.
+    pub(super) fn remove(
+        &mut self,
+        trace: TraceId,
+        revision: u64,
+        shared: &mut Shared,
+    ) -> Option<Tally> {
+        if self.left.len() < shared.rules.max_traces || self.left.contains_key(&trace) {
+            self.left.insert(trace, revision);
+        } else {
+            shared.counts.add("departed_traces", "forgotten");
+        }
+        let mut held = self.traces.remove(&trace)?;
+        self.retract(&mut held, shared);
+        shared.fleet.summary(&held.agent).held -= 1;
+        self.order.remove(&held.position());
+        self.unsettled.remove(&trace);
+        self.growing.remove(&trace);
+        let stale = self.after(held.position());
+        stale.into_iter().for_each(|trace| self.rescore(trace, shared));
+        self.refresh(shared);
+        Some(held.tally)
+    }
+
+    /// Takes a score of the session as a whole; of each name the one to believe most is kept.
+    pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
+        let rank = |report: &Report| {
+            (report.source, report.time, Arc::clone(&report.identifier), report.score)
+        };
+        let held = self.reports.get(&report.name);
+        if held.is_none() && self.reports.len() >= shared.rules.max_reports {
+            shared.counts.add("reports", "session_full");
+        } else if held.is_none_or(|held| rank(held) < rank(&report)) {
+            self.reports.insert(Arc::clone(&report.name), report);
+        }
+    }
+
+    /// Counts the verdicts of traces that are done for the first time, in their order.
+    pub(super) fn settle(&mut self, shared: &mut Shared) {
+        let traces = std::mem::take(&mut self.unsettled).into_iter();
+        let mut done: Vec<_> = traces
+            .filter_map(|trace| self.traces.get(&trace))
+            .filter(|held| held.given.is_some())
+            .map(Held::position)
+            .collect();
+        done.sort_unstable();
+        for (_, trace) in done {
+            if let Some(held) = self.traces.get_mut(&trace) {
+                held.tally.done = true;
+                evaluate(held, &mut self.gates, &shared.rules, &mut shared.fleet);
+            }
+        }
+    }
+
+    /// Closes the session and counts how it went, once.
+    pub(super) fn close(&mut self, reason: &str, shared: &mut Shared) {
+        self.settle(shared);
+        self.closed = true;
+        if let Some(agent) = self.first().map(|first| first.agent.clone())
+            && !self.close_counted
+        {
+            self.close_counted = true;
+            let scores = self.scores(&shared.rules);
+            let verdict = verdict(scores.reliability, PASS);
+            let summary = shared.fleet.summary(&agent);
+            summary.count("sessions_closed", &[reason, verdict], 1);
+            summary.close(scores);
+        }
+        self.refresh(shared);
+    }
+
+    /// Lets go of the session, which was closed: what it gave stays. Returns the traces that
+    /// may be heard of again.
+    pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
+        self.settle(shared);
+        for held in self.traces.values() {
+            let open = held.given.is_none();
+            shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
+            shared.fleet.summary(&held.agent).held -= 1;
+        }
+        let unsealed = self.traces.into_iter();
+        let unsealed = unsealed.filter(|(_, held)| held.update.state() != TraceState::Sealed);
+        unsealed.map(|(trace, _)| trace).collect()
+    }
+
+    /// Brings the gauges up to date: whether it is open, with which scores, and what loops.
+    pub(super) fn refresh(&mut self, shared: &mut Shared) {
+        let open = self.first().filter(|_| !self.closed).map(|first| first.agent.clone());
+        let placed = open.map(|agent| (agent, self.scores(&shared.rules)));
+        if placed != self.placed {
+            if let Some((agent, scores)) = self.placed.take() {
+                shared.fleet.summary(&agent).unopen(scores);
+            }
+            if let Some((agent, scores)) = &placed {
+                shared.fleet.summary(agent).open(*scores);
+            }
+            self.placed = placed;
+        }
+        let looping = self.loops_going_on(shared);
+        for (agent, kind, severity) in self.looping.difference(&looping) {
+            shared.fleet.summary(agent).stop_looping(kind, severity);
+        }
+        for (agent, kind, severity) in looping.difference(&self.looping) {
+            shared.fleet.summary(agent).start_looping(kind, severity);
+        }
+        self.looping = looping;
+    }
+
+    /// The scores as the profile has them.
+    pub(super) fn scores(&self, rules: &Rules) -> SessionScores {
+        let empty = rules.empty_is_one.then_some(1.0);
+        let quanta = |score: Option<f64>| {
+            score.or(empty).and_then(|score| Quanta::from_f64(rules.shown(score)))
+        };
+        SessionScores {
+            reliability: quanta(self.reliability.result().map(|result| result.score)),
+            consistency: quanta(self.consistency.result().map(|result| result.score)),
+        }
+    }
+
+    /// The trace that started first.
+    pub(super) fn first(&self) -> Option<&Held> {
+        self.traces.get(&self.order.first()?.1)
+    }
+
+    /// Notes when something arrived: a closed session of which more comes is open again.
+    pub(super) fn touch(&mut self, at: Timestamp, shared: &Shared) {
+        // Unknown or ahead of the time: it came now.
+        let at = if at.0 == 0 { shared.now } else { at.min(shared.now) };
+        if at > self.touched {
+            self.touched = at;
+            self.closed &= at.after(shared.rules.session_idle) <= shared.now;
+        }
+    }
+
+    /// The traces whose window a trace at this position is in.
+    fn after(&self, position: (Timestamp, TraceId)) -> Vec<TraceId> {
+        let later = self.order.range((Bound::Excluded(position), Bound::Unbounded));
+        later.take(WINDOW).map(|(_, trace)| *trace).collect()
+    }
+
+    fn rescore(&mut self, trace: TraceId, shared: &mut Shared) {
+        let Some(mut held) = self.traces.remove(&trace) else { return };
+        let earlier = self.order.range(..held.position()).rev().take(WINDOW);
+        let mut earlier: Vec<_> = earlier
+            .filter_map(|(_, id)| Some((*id, self.traces.get(id)?)))
+            .map(|(id, held)| Earlier { id, output: held.update.output_digest.as_ref() })
+            .collect();
+        earlier.reverse();
+        held.scored = Scored::new(&held.update, &earlier, &shared.rules);
+        let contribution = held.contribution(&shared.rules, &mut shared.fleet);
+        if !held.gives(contribution.as_ref()) {
+            self.retract(&mut held, shared);
+            if let Some(contribution) = contribution {
+                let missed = held.give(contribution, shared.now, &mut shared.fleet);
+                shared.counts.add_many("panes", "outside_window", missed as u64);
+                self.count_in(&held, shared);
+            }
+        }
+        if held.given.is_some() && !held.tally.done {
+            self.unsettled.insert(trace);
+        }
+        held.count(&mut shared.fleet);
+        self.traces.insert(trace, held);
+    }
+
+    fn count_in(&mut self, held: &Held, shared: &mut Shared) {
+        let Some(given) = &held.given else { return };
+        given.contribution.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
+        let uncertainty = given.contribution.uncertainty.into_iter();
+        uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
+        self.ends.entry(given.agent.clone()).or_default().insert((given.end, held.id));
+        self.mark(&given.agent, shared);
+    }
+
+    fn retract(&mut self, held: &mut Held, shared: &mut Shared) {
+        let Some(given) = held.take_back(&mut shared.fleet) else { return };
+        given.contribution.risk.into_iter().for_each(|risk| self.reliability.forget(risk));
+        let uncertainty = given.contribution.uncertainty.into_iter();
+        uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
+        if let Some(ends) = self.ends.get_mut(&given.agent) {
+            ends.remove(&(given.end, held.id));
+        }
+        self.ends.retain(|_, ends| !ends.is_empty());
+        self.mark(&given.agent, shared);
+    }
+
+    /// Lets the session count in the panes of an agent's newest trace.
+    fn mark(&mut self, agent: &Agent, shared: &mut Shared) {
+        let newest = self.ends.get(agent).and_then(|ends| ends.last()).map(|(end, _)| *end);
+        if newest == self.marks.get(agent).map(|(end, _)| *end) {
+            return;
+        }
+        let summary = shared.fleet.summary(agent);
+        if let Some((_, keys)) = self.marks.remove(agent) {
+            summary.unmark(&keys);
+        }
+        if let Some(end) = newest {
+            self.marks.insert(agent.clone(), (end, summary.mark(end, shared.now)));
+        }
+    }
+
+    fn note_unusable(&self, trace: TraceId, shared: &mut Shared) {
+        let Some(held) = self.traces.get(&trace) else { return };
+        shared.counts.add_many("reported_scores", "malformed", held.scored.malformed);
+        shared.counts.add_many("loops", "malformed", tally::malformed(&held.update.loops));
+        if let Some(given) = &held.given {
+            let refused = held.scored.signals.len() - given.contribution.signals.len();
+            shared.counts.add_many("signals", "agent_full", refused as u64);
+        }
+    }
+
+    fn grow(&mut self, trace: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&trace) else { return };
+        if held.grow(now) {
+            self.growing.insert(trace);
+        } else {
+            self.growing.remove(&trace);
+        }
+    }
+
+    fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, &'static str, &'static str)> {
+        let mut looping = BTreeSet::new();
+        self.loop_deadline = None;
+        if self.closed {
+            return looping;
+        }
+        for held in self.growing.iter().filter_map(|trace| self.traces.get(trace)) {
+            for (kind, growth) in &held.growth {
+                let deadline = growth.at.after(shared.rules.loop_hold);
+                if deadline > shared.now {
+                    looping.insert((held.agent.clone(), *kind, growth.severity));
+                    let sooner = self.loop_deadline.is_none_or(|other| deadline < other);
+                    self.loop_deadline = if sooner { Some(deadline) } else { self.loop_deadline };
+                }
+            }
+        }
+        looping
+    }
+}

@@ -1,0 +1,258 @@
+//! What a shard knows of one agent: panes, counters, histograms, gauges.
+//!
+//! | Family of counters | Labels | Counts |
+//! |---|---|---|
+//! | `traces` | | traces, at their first done |
+//! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
+//! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
+//! | `loops` | kind | loops, each once, in flight |
+//! | `loops_detected` | kind, severity | loops that reached this severity, in flight |
+//! | `loop_wasted_tokens` | type (`input`, `output`) | tokens spent inside loops, in flight |
+//! | `loop_wasted_cost_usd` | | 1e-12 USD spent inside loops, in flight |
+//! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
+//! | `cost_usd` | | 1e-12 USD, likewise |
+//! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
+//! | `model_calls` | | model calls, likewise |
+//! | `adjacent_tool_repeats` | | adjacent tool calls of equal name, likewise |
+//! | `sessions_closed` | reason (`idle`, `evicted`, `finished`), verdict | sessions, at their first close |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::histogram::Histogram;
+use super::pane::{Contribution, PaneKey, Panes};
+use crate::engine::math::Quanta;
+use crate::engine::span::{Timestamp, TraceId};
+use crate::engine::update::{Counter, Family, Gauge, LastTrace, ScoreHistogram, SessionUpdate};
+
+/// One agent, as far as this shard knows.
+#[derive(Clone, Debug)]
+pub(super) struct Summary {
+    /// How many held traces are this agent's.
+    pub(super) held: u64,
+    /// When something of this agent's was last handled.
+    pub(super) active: Timestamp,
+    /// A message about this agent has gone out.
+    pub(super) announced: bool,
+    panes: Panes,
+    last: BTreeMap<(Timestamp, TraceId), Worth>,
+    max_last: usize,
+    counters: BTreeMap<&'static str, BTreeMap<Vec<String>, u64>>,
+    sessions_active: u64,
+    looping: BTreeMap<(&'static str, &'static str), u64>,
+    open: Scores,
+    closed: Scores,
+    trace_signals: BTreeMap<String, Histogram>,
+    other_signals: BTreeSet<String>,
+    max_signals: usize,
+}
+
+/// What one of the last traces was worth.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    risk: Option<Quanta>,
+    uncertainty: Option<Quanta>,
+}
+
+/// Distributions of the two scores of sessions.
+#[derive(Clone, Debug, Default)]
+struct Scores {
+    reliability: Histogram,
+    consistency: Histogram,
+}
+
+/// The two scores of one session; `None` over nothing.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct SessionScores {
+    /// `agent_reliability`.
+    pub(super) reliability: Option<Quanta>,
+    /// `agent_consistency`.
+    pub(super) consistency: Option<Quanta>,
+}
+
+impl Summary {
+    /// Nothing yet.
+    pub(super) fn new(widths: Arc<[u64]>, max_last: usize, max_signals: usize) -> Self {
+        Self {
+            held: 0,
+            active: Timestamp::default(),
+            announced: false,
+            panes: Panes::new(widths),
+            last: BTreeMap::new(),
+            max_last,
+            counters: BTreeMap::new(),
+            sessions_active: 0,
+            looping: BTreeMap::new(),
+            open: Scores::default(),
+            closed: Scores::default(),
+            trace_signals: BTreeMap::new(),
+            other_signals: BTreeSet::new(),
+            max_signals,
+        }
+    }
+
+    /// Returns whether there is nothing that anyone could want to see.
+    pub(super) fn is_void(&self) -> bool {
+        self.held == 0 && self.counters.is_empty() && self.panes.is_empty()
+    }
+
+    /// Returns whether a signal has sums of its own: the first so many names do, for good.
+    pub(super) fn admits(&mut self, signal: &str) -> bool {
+        if self.other_signals.contains(signal) {
+            return true;
+        }
+        let room = self.other_signals.len() < self.max_signals;
+        if room {
+            self.other_signals.insert(signal.to_owned());
+        }
+        room
+    }
+
+    /// Raises a counter; `labels` are the values in the order of the family's labels.
+    pub(super) fn count(&mut self, family: &'static str, labels: &[&str], more: u64) {
+        if more == 0 {
+            return;
+        }
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        let value = self.counters.entry(family).or_default().entry(labels).or_default();
+        *value = value.saturating_add(more);
+    }
+
+    /// Adds a done trace; returns the panes it is in and how many windows it is not in.
+    pub(super) fn observe(
+        &mut self,
+        (start, end, id): (Timestamp, Timestamp, TraceId),
+        trace: &Contribution,
+        now: Timestamp,
+    ) -> (Vec<PaneKey>, usize) {
+        let keys = self.panes.keys(end, now);
+        self.panes.observe(&keys, trace);
+        let Contribution { risk, uncertainty, .. } = *trace;
+        self.last.insert((start, id), Worth { risk, uncertainty });
+        if self.last.len() > self.max_last {
+            self.last.pop_first();
+        }
+        let missed = self.panes.windows() + 1 - keys.len();
+        (keys, missed)
+    }
+
+    /// Takes back a done trace.
+    pub(super) fn forget(
+        &mut self,
+        (start, id): (Timestamp, TraceId),
+        trace: &Contribution,
+        keys: &[PaneKey],
+    ) {
+        self.panes.forget(keys, trace);
+        self.last.remove(&(start, id));
+    }
+
+    /// Adds a session whose newest trace ended at `end`; returns the panes it counts in.
+    pub(super) fn mark(&mut self, end: Timestamp, now: Timestamp) -> Vec<PaneKey> {
+        let keys = self.panes.keys(end, now);
+        self.panes.mark(&keys);
+        keys
+    }
+
+    /// Takes back a session from the panes it counted in.
+    pub(super) fn unmark(&mut self, keys: &[PaneKey]) {
+        self.panes.unmark(keys);
+    }
+
+    /// Forgets panes that are in no window any more.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        self.panes.expire(now);
+    }
+
+    /// Adds an open session.
+    pub(super) fn open(&mut self, scores: SessionScores) {
+        self.sessions_active += 1;
+        self.open.observe(scores);
+    }
+
+    /// Takes back an open session.
+    pub(super) fn unopen(&mut self, scores: SessionScores) {
+        self.sessions_active -= 1;
+        self.open.forget(scores);
+    }
+
+    /// Adds a session that closed.
+    pub(super) fn close(&mut self, scores: SessionScores) {
+        self.closed.observe(scores);
+    }
+
+    /// Adds a session in which a loop goes on.
+    pub(super) fn start_looping(&mut self, kind: &'static str, severity: &'static str) {
+        *self.looping.entry((kind, severity)).or_default() += 1;
+    }
+
+    /// Takes back a session in which a loop went on.
+    pub(super) fn stop_looping(&mut self, kind: &'static str, severity: &'static str) {
+        if let Some(sessions) = self.looping.get_mut(&(kind, severity)) {
+            *sessions -= 1;
+        }
+        self.looping.retain(|_, sessions| *sessions > 0);
+    }
+
+    /// Adds a signal of a trace that is done for the first time.
+    pub(super) fn observe_signal(&mut self, name: &str, score: Quanta) {
+        self.trace_signals.entry(name.to_owned()).or_default().observe(score);
+    }
+
+    /// The message; who and when is for the caller to say. Panes are those that changed.
+    pub(super) fn drain(&mut self) -> SessionUpdate {
+        let signals = self.trace_signals.iter();
+        SessionUpdate {
+            panes: self.panes.drain(),
+            last: self.last.iter().map(last_trace).collect(),
+            counters: self.counters.iter().map(|(name, values)| family(name, values)).collect(),
+            sessions_active: self.sessions_active,
+            sessions_looping: self.looping.iter().map(gauge).collect(),
+            open_reliability: self.open.reliability.message(),
+            open_consistency: self.open.consistency.message(),
+            closed_reliability: self.closed.reliability.message(),
+            closed_consistency: self.closed.consistency.message(),
+            trace_signals: signals.filter_map(signal).collect(),
+            ..SessionUpdate::default()
+        }
+    }
+}
+
+impl Scores {
+    fn observe(&mut self, scores: SessionScores) {
+        scores.reliability.into_iter().for_each(|score| self.reliability.observe(score));
+        scores.consistency.into_iter().for_each(|score| self.consistency.observe(score));
+    }
+
+    fn forget(&mut self, scores: SessionScores) {
+        scores.reliability.into_iter().for_each(|score| self.reliability.forget(score));
+        scores.consistency.into_iter().for_each(|score| self.consistency.forget(score));
+    }
+}
+
+fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
+    LastTrace {
+        start_unix_nano: start.0,
+        trace_id: id.0.to_vec(),
+        risk_quanta: worth.risk.map(|risk| risk.0),
+        uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
+    }
+}
+
+fn family(name: &str, values: &BTreeMap<Vec<String>, u64>) -> Family {
+    let counters = values.iter();
+    Family {
+        name: name.to_owned(),
+        counters: counters
+            .map(|(labels, value)| Counter { labels: labels.clone(), value: *value })
+            .collect(),
+    }
+}
+
+fn gauge(((kind, severity), value): (&(&'static str, &'static str), &u64)) -> Gauge {
+    Gauge { labels: vec![(*kind).to_owned(), (*severity).to_owned()], value: *value }
+}
+
+fn signal((name, scores): (&String, &Histogram)) -> Option<(String, ScoreHistogram)> {
+    Some((name.clone(), scores.message()?))
+}

@@ -1,0 +1,184 @@
+//! What a trace has counted: counters rise by the excess over it and never fall.
+//!
+//! Loops count in flight. They count towards the agent that the trace has at the time, and
+//! again towards the one it turns out to have: until the outermost span has ended its name may
+//! not be known. Spend counts once a root or the end of the trace says whose it is, so that
+//! dollars add up over agents.
+
+use std::collections::BTreeMap;
+
+use super::key::Agent;
+use super::summary::Summary;
+use crate::engine::loops::{CRITICAL, OUTPUT_REPEAT, WARNING};
+use crate::engine::span::Timestamp;
+use crate::engine::update::{Loop, TraceUpdate};
+
+/// Kinds of loops that there are.
+pub(super) const KINDS: [&str; 5] =
+    ["cycle", "error_retry", "exact_repeat", "near_repeat", OUTPUT_REPEAT];
+
+/// What one trace has counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Its verdicts are counted.
+    pub(super) done: bool,
+    loops: BTreeMap<Agent, Loops>,
+    spend: Spend,
+}
+
+/// What the loops of one trace have counted towards one agent.
+#[derive(Clone, Debug, Default)]
+struct Loops {
+    entries: BTreeMap<&'static str, u64>,
+    reached: BTreeMap<(&'static str, &'static str), u64>,
+    wasted_input: u64,
+    wasted_output: u64,
+    wasted_cost: u64,
+}
+
+/// What a trace has spent. Cost is in 1e-12 USD.
+#[derive(Clone, Debug, Default)]
+struct Spend {
+    input: u64,
+    output: u64,
+    cost: u64,
+    tools: BTreeMap<&'static str, u64>,
+    model_calls: u64,
+    adjacent_tool_repeats: u64,
+}
+
+/// How far the loops of one kind have grown in a trace that is open.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Growth {
+    /// The worst severity.
+    pub(super) severity: &'static str,
+    /// Calls in all runs of this kind.
+    calls: u64,
+    /// Arrival time of what made it grow.
+    pub(super) at: Timestamp,
+}
+
+impl Tally {
+    /// Counts what the loops have more than was counted.
+    ///
+    /// A critical loop has been a warning, seen or not, so it counts as both: what is
+    /// counted does not depend on how the spans were batched.
+    pub(super) fn count_loops<'a>(
+        &mut self,
+        found: impl Iterator<Item = &'a Loop>,
+        agent: &Agent,
+        summary: &mut Summary,
+    ) {
+        let mut fresh = Loops::default();
+        for (entry, (kind, severity)) in found.filter_map(|entry| Some((entry, known(entry)?))) {
+            fresh.add(entry, kind, severity);
+        }
+        if !fresh.entries.is_empty() {
+            self.loops.entry(agent.clone()).or_default().raise(&fresh, summary);
+        }
+    }
+
+    /// Counts what the trace has spent more than was counted.
+    pub(super) fn count_spend(&mut self, update: &TraceUpdate, summary: &mut Summary) {
+        let spend = &mut self.spend;
+        let tokens = update.tokens.unwrap_or_default();
+        let cost = update.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        let mut count = |family, labels: &[&str], counted: &mut u64, value| {
+            summary.count(family, labels, excess(counted, value));
+        };
+        count("tokens", &["input"], &mut spend.input, tokens.input.unwrap_or(0));
+        count("tokens", &["output"], &mut spend.output, tokens.output.unwrap_or(0));
+        count("cost_usd", &[], &mut spend.cost, cost.unwrap_or(0));
+        count("model_calls", &[], &mut spend.model_calls, update.llm_calls);
+        let repeats = &mut spend.adjacent_tool_repeats;
+        count("adjacent_tool_repeats", &[], repeats, update.adjacent_tool_repeats);
+        for (outcome, calls) in outcomes(update) {
+            count("tool_calls", &[outcome], spend.tools.entry(outcome).or_default(), calls);
+        }
+    }
+}
+
+impl Loops {
+    fn add(&mut self, entry: &Loop, kind: &'static str, severity: &'static str) {
+        let tokens = entry.tokens.unwrap_or_default();
+        let cost = entry.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        *self.entries.entry(kind).or_default() += 1;
+        *self.reached.entry((kind, WARNING)).or_default() += 1;
+        if severity == CRITICAL {
+            *self.reached.entry((kind, CRITICAL)).or_default() += 1;
+        }
+        self.wasted_input = self.wasted_input.saturating_add(tokens.input.unwrap_or(0));
+        self.wasted_output = self.wasted_output.saturating_add(tokens.output.unwrap_or(0));
+        self.wasted_cost = self.wasted_cost.saturating_add(cost.unwrap_or(0));
+    }
+
+    fn raise(&mut self, fresh: &Self, summary: &mut Summary) {
+        for (kind, value) in &fresh.entries {
+            let counted = self.entries.entry(kind).or_default();
+            summary.count("loops", &[kind], excess(counted, *value));
+        }
+        for ((kind, severity), value) in &fresh.reached {
+            let counted = self.reached.entry((kind, severity)).or_default();
+            summary.count("loops_detected", &[kind, severity], excess(counted, *value));
+        }
+        let mut count = |family, labels: &[&str], counted: &mut u64, value| {
+            summary.count(family, labels, excess(counted, value));
+        };
+        count("loop_wasted_tokens", &["input"], &mut self.wasted_input, fresh.wasted_input);
+        count("loop_wasted_tokens", &["output"], &mut self.wasted_output, fresh.wasted_output);
+        count("loop_wasted_cost_usd", &[], &mut self.wasted_cost, fresh.wasted_cost);
+    }
+}
+
+/// How far the loops of each kind have grown by `at`, given how far they had before.
+pub(super) fn growth(
+    loops: &[Loop],
+    before: &BTreeMap<&'static str, Growth>,
+    at: Timestamp,
+) -> BTreeMap<&'static str, Growth> {
+    let mut grown: BTreeMap<&'static str, Growth> = BTreeMap::new();
+    for (entry, (kind, severity)) in loops.iter().filter_map(|entry| Some((entry, known(entry)?))) {
+        let growth = grown.entry(kind).or_insert(Growth { severity, calls: 0, at });
+        growth.calls = growth.calls.saturating_add(entry.count);
+        if severity == CRITICAL {
+            growth.severity = CRITICAL;
+        }
+    }
+    for (kind, growth) in &mut grown {
+        if let Some(earlier) = before.get(kind).filter(|earlier| growth.calls <= earlier.calls) {
+            growth.at = earlier.at;
+            growth.calls = earlier.calls;
+        }
+    }
+    grown
+}
+
+/// How many of the loops are of no known kind or severity.
+pub(super) fn malformed(loops: &[Loop]) -> u64 {
+    loops.iter().filter(|entry| known(entry).is_none()).count() as u64
+}
+
+fn known(entry: &Loop) -> Option<(&'static str, &'static str)> {
+    let one_of =
+        |list: &[&'static str], name: &str| list.iter().find(|known| **known == name).copied();
+    Some((one_of(&KINDS, &entry.kind)?, one_of(&[WARNING, CRITICAL], &entry.severity)?))
+}
+
+fn outcomes(update: &TraceUpdate) -> BTreeMap<&'static str, u64> {
+    let mut outcomes = BTreeMap::new();
+    for tool in &update.tools {
+        let outcome = match tool.error {
+            Some(false) => "ok",
+            Some(true) => "error",
+            None => "unknown",
+        };
+        *outcomes.entry(outcome).or_default() += 1;
+    }
+    outcomes
+}
+
+fn excess(counted: &mut u64, value: u64) -> u64 {
+    let more = value.saturating_sub(*counted);
+    *counted += more;
+    more
+}

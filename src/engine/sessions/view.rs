@@ -1,0 +1,154 @@
+//! Sessions and traces as people and scripts read them.
+
+use std::collections::BTreeMap;
+
+use super::held::Held;
+use super::rules::Rules;
+use super::scoring::is_done;
+use super::session::Session;
+use crate::engine::math::Quanta;
+use crate::engine::score::agent_reliability::band;
+use crate::engine::span::{Source, TraceId};
+use crate::engine::update::{AgentKey, Loop, SpanStatus, Tokens, ToolCall};
+use crate::engine::view::{
+    AgentName, LoopView, SessionView, SignalView, TokensView, ToolView, TraceView,
+};
+
+/// One session, explained.
+pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
+    let traces: Vec<&Held> =
+        session.order.iter().filter_map(|(_, trace)| session.traces.get(trace)).collect();
+    let first = traces.first();
+    let key = first.and_then(|held| held.update.session.as_ref());
+    let reliability = session.reliability.result();
+    let consistency = session.consistency.result();
+    let empty = (rules.empty_is_one && !traces.is_empty()).then_some(1.0);
+    let score = |score: Option<f64>| score.or(empty).map(|score| rules.shown(score));
+    let shown = score(reliability.map(|result| result.score));
+    let reports = session.reports.iter();
+    SessionView {
+        session_id: session.id.id.clone(),
+        session_source: key.map(|key| key.source.clone()).unwrap_or_default(),
+        agent: first.map(|held| agent(held)).unwrap_or_default(),
+        signals: reports
+            .map(|(name, report)| (name.to_string(), signal(report.score, report.source)))
+            .collect(),
+        total_traces: traces.len() as u64,
+        traces_evaluated: reliability.map_or(0, |result| result.evaluated),
+        reliability: shown,
+        consistency: score(consistency.map(|result| result.score)),
+        raw_risk: reliability.map(|result| rules.shown(result.raw_risk)),
+        max_risk: reliability.map(|result| result.max_risk),
+        mean_top_k_risk: reliability.map(|result| result.mean_top_k_risk),
+        rms: consistency.map(|result| result.rms),
+        flagged: traces
+            .iter()
+            .filter(|held| is_flagged(held))
+            .map(|held| held.id.to_string())
+            .collect(),
+        band: shown.map(band),
+        signal_weights: rules.weights.clone(),
+        traces: traces.into_iter().map(trace).collect(),
+    }
+}
+
+fn trace(held: &Held) -> TraceView {
+    let update = &held.update;
+    let risk = &held.scored.risk;
+    let content = update.content.as_ref();
+    let signals = held.scored.signals.iter();
+    TraceView {
+        trace_id: held.id.to_string(),
+        start_unix_nano: update.start_unix_nano.to_string(),
+        end_unix_nano: update.end_unix_nano.to_string(),
+        complete: update.complete,
+        status: status(update.status()),
+        error: update.error,
+        agent: agent(held),
+        input: content.and_then(|content| content.input.clone()),
+        output: content.and_then(|content| content.output.clone()),
+        content: if content.is_some() { "kept" } else { "dropped" },
+        tools: update.tools.iter().map(tool).collect(),
+        llm_calls: update.llm_calls,
+        tokens: tokens(update.tokens),
+        cost_usd: dollars(update.cost_quanta),
+        loops: update.loops.iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
+        adjacent_tool_repeats: update.adjacent_tool_repeats,
+        signals: signals
+            .map(|(name, (score, source))| (name.clone(), signal(*score, *source)))
+            .collect(),
+        risks: floats(&risk.risks),
+        risk: risk.risk.map(Quanta::to_f64),
+        weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
+        situational_penalty: risk.penalty.map(Quanta::to_f64),
+    }
+}
+
+fn is_flagged(held: &Held) -> bool {
+    is_done(&held.update) && held.scored.risk.is_flagged()
+}
+
+fn agent(held: &Held) -> AgentName {
+    let sent = |name: &String| (!name.is_empty()).then(|| name.clone());
+    let name = |key: &AgentKey| AgentName {
+        service_name: sent(&key.service_name),
+        agent_name: sent(&key.agent_name),
+        agent_version: sent(&key.agent_version),
+        environment: sent(&key.environment),
+    };
+    held.update.agent.as_ref().map(name).unwrap_or_default()
+}
+
+fn signal(score: Quanta, source: Source) -> SignalView {
+    SignalView { score: score.to_f64(), source: source.name().to_owned() }
+}
+
+fn status(status: SpanStatus) -> Option<&'static str> {
+    match status {
+        SpanStatus::Unspecified => None,
+        SpanStatus::Unset => Some("unset"),
+        SpanStatus::Ok => Some("ok"),
+        SpanStatus::Error => Some("error"),
+    }
+}
+
+fn tool(call: &ToolCall) -> ToolView {
+    let json = |text: &String| {
+        serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()))
+    };
+    ToolView {
+        name: (!call.name.is_empty()).then(|| call.name.clone()),
+        arguments: call.arguments.as_ref().map(json),
+        error: call.error,
+    }
+}
+
+fn found_loop(entry: &Loop) -> LoopView {
+    let hex = |id: &Vec<u8>| {
+        let id = <[u8; 16]>::try_from(id.as_slice()).ok()?;
+        Some(TraceId(id).to_string())
+    };
+    LoopView {
+        kind: entry.kind.clone(),
+        severity: entry.severity.clone(),
+        tool: (!entry.tool.is_empty()).then(|| entry.tool.clone()),
+        count: entry.count,
+        evidence: entry.evidence.clone(),
+        trace_ids: entry.trace_ids.iter().filter_map(hex).collect(),
+        tokens: tokens(entry.tokens),
+        cost_usd: dollars(entry.cost_quanta),
+    }
+}
+
+fn tokens(tokens: Option<Tokens>) -> TokensView {
+    let Tokens { input, output } = tokens.unwrap_or_default();
+    TokensView { input, output }
+}
+
+fn dollars(quanta: Option<i64>) -> Option<f64> {
+    quanta.map(|quanta| Quanta(quanta).to_f64())
+}
+
+fn floats(quanta: &BTreeMap<String, Quanta>) -> BTreeMap<String, f64> {
+    quanta.iter().map(|(name, value)| (name.clone(), value.to_f64())).collect()
+}

@@ -1,0 +1,191 @@
+//! Panes added up: what is known of an agent over one window.
+//!
+//! Risks are on a grid of 1e-4, a sparse map from level to count, so a window is exact on that grid, panes are
+//! added and taken back without drift, and the sum over shards has the same bits in any order. The scores are within
+//! 5e-5 of the formula over unrounded risks.
+
+use std::collections::BTreeMap;
+
+use super::math::{Quanta, ratio};
+use super::score::agent_consistency::AgentConsistency;
+use super::score::agent_reliability::reliability;
+use super::update::{LastTrace, PaneSum};
+use super::view::WindowView;
+
+/// Levels of a risk of one.
+const LEVELS: i128 = 10_000;
+
+/// The sum of some panes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Window {
+    traces: u64,
+    sessions: u64,
+    risks: u64,
+    levels: BTreeMap<i32, u64>,
+    consistency: AgentConsistency,
+    signals: BTreeMap<String, (u64, i128)>,
+}
+
+impl Window {
+    /// Adds a pane.
+    pub fn add(&mut self, pane: &PaneSum) {
+        self.traces += pane.traces;
+        self.sessions += pane.sessions;
+        self.risks += pane.risk_count;
+        for level in &pane.levels {
+            *self.levels.entry(level.level).or_default() += level.count;
+        }
+        self.consistency.merge(consistency(pane));
+        for (name, sum) in &pane.signals {
+            let held = self.signals.entry(name.clone()).or_default();
+            held.0 += sum.count;
+            held.1 += sum.sum_quanta.map_or(0, i128::from);
+        }
+    }
+
+    /// Takes back a pane that was added.
+    pub fn remove(&mut self, pane: &PaneSum) {
+        self.traces -= pane.traces;
+        self.sessions -= pane.sessions;
+        self.risks -= pane.risk_count;
+        for level in &pane.levels {
+            if let Some(count) = self.levels.get_mut(&level.level) {
+                *count -= level.count;
+            }
+        }
+        self.levels.retain(|_, count| *count > 0);
+        self.consistency.unmerge(consistency(pane));
+        for (name, sum) in &pane.signals {
+            if let Some(held) = self.signals.get_mut(name) {
+                held.0 -= sum.count;
+                held.1 -= sum.sum_quanta.map_or(0, i128::from);
+            }
+        }
+        self.signals.retain(|_, (count, _)| *count > 0);
+    }
+
+    /// Adds all that another window holds.
+    pub fn merge(&mut self, other: &Self) {
+        self.traces += other.traces;
+        self.sessions += other.sessions;
+        self.risks += other.risks;
+        for (level, count) in &other.levels {
+            *self.levels.entry(*level).or_default() += count;
+        }
+        self.consistency.merge(other.consistency);
+        for (name, (count, sum)) in &other.signals {
+            let held = self.signals.entry(name.clone()).or_default();
+            held.0 += count;
+            held.1 += sum;
+        }
+    }
+
+    /// The scores; each is `None` over nothing.
+    pub fn view(&self) -> WindowView {
+        let greatest_first =
+            self.levels.iter().rev().map(|(level, count)| (i128::from(*level), *count));
+        let reliability = reliability(self.risks, greatest_first, LEVELS);
+        let mean = |(name, (count, sum)): (&String, &(u64, i128))| {
+            (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
+        };
+        WindowView {
+            traces: self.traces,
+            sessions: self.sessions,
+            traces_evaluated: self.risks,
+            traces_with_confidence: self.consistency.count,
+            reliability: reliability.map(|found| found.score),
+            consistency: self.consistency.result().map(|found| found.score),
+            max_risk: reliability.map(|found| found.max_risk),
+            signals: self.signals.iter().map(mean).collect(),
+        }
+    }
+}
+
+/// The scores of the last traces, unrounded; the greatest `max` by (start, trace id) count.
+pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) -> WindowView {
+    let mut traces: Vec<&LastTrace> = traces.collect();
+    traces.sort_by(|a, b| (b.start_unix_nano, &b.trace_id).cmp(&(a.start_unix_nano, &a.trace_id)));
+    traces.truncate(max);
+    let mut risks: Vec<i64> = traces.iter().filter_map(|trace| trace.risk_quanta).collect();
+    risks.sort_unstable_by(|a, b| b.cmp(a));
+    let greatest_first = risks.iter().map(|risk| (i128::from(*risk), 1));
+    let reliability = reliability(risks.len() as u64, greatest_first, i128::from(Quanta::ONE));
+    let mut consistency = AgentConsistency::default();
+    traces
+        .iter()
+        .filter_map(|trace| trace.uncertainty_quanta)
+        .for_each(|one| consistency.observe(Quanta(one)));
+    WindowView {
+        traces: traces.len() as u64,
+        traces_evaluated: risks.len() as u64,
+        traces_with_confidence: consistency.count,
+        reliability: reliability.map(|found| found.score),
+        consistency: consistency.result().map(|found| found.score),
+        max_risk: reliability.map(|found| found.max_risk),
+        ..WindowView::default()
+    }
+}
+
+fn consistency(pane: &PaneSum) -> AgentConsistency {
+    AgentConsistency {
+        count: pane.uncertainty_count,
+        squares: pane.uncertainty_squares.map_or(0, i128::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::score::agent_reliability::AgentReliability;
+    use crate::engine::update::Level;
+
+    fn pane(risks: &[f64]) -> PaneSum {
+        let level =
+            |risk: &f64| Level { level: format!("{:.0}", risk * 1e4).parse().unwrap(), count: 1 };
+        PaneSum {
+            traces: risks.len() as u64,
+            risk_count: risks.len() as u64,
+            levels: risks.iter().map(level).collect(),
+            ..PaneSum::default()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_is_within_half_a_level_of_the_formula(risks in prop::collection::vec(0.0..1.0_f64, 1..200), split in 0..200_usize) {
+            let (left, right) = risks.split_at(split.min(risks.len()));
+            let mut window = Window::default();
+            window.add(&pane(left));
+            window.add(&pane(right));
+            let mut exact = AgentReliability::default();
+            risks.iter().for_each(|risk| exact.observe(Quanta::from_f64(*risk).unwrap()));
+            let difference = window.view().reliability.unwrap() - exact.result().unwrap().score;
+            prop_assert!(difference.abs() <= 5e-5 + 1e-12, "{difference}");
+        }
+
+        #[test]
+        fn taking_a_pane_back_undoes_adding_it(left in prop::collection::vec(0.0..1.0_f64, 0..20), right in prop::collection::vec(0.0..1.0_f64, 0..20)) {
+            let mut window = Window::default();
+            window.add(&pane(&left));
+            let before = window.clone();
+            window.add(&pane(&right));
+            window.remove(&pane(&right));
+            prop_assert_eq!(window, before);
+        }
+    }
+
+    #[test]
+    fn the_last_traces_are_the_greatest_by_start_and_id() {
+        let trace = |start: u64, risk: i64| LastTrace {
+            start_unix_nano: start,
+            risk_quanta: Some(risk * Quanta::ONE / 10),
+            ..LastTrace::default()
+        };
+        let traces = [trace(3, 2), trace(1, 9), trace(2, 1)];
+        let view = last_traces(traces.iter(), 2);
+        assert_eq!((view.traces, view.max_risk), (2, Some(0.2)));
+        assert_eq!(last_traces([].iter(), 2).reliability, None);
+    }
+}

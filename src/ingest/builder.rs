@@ -1,0 +1,152 @@
+//! The one place where decoded spans and records become the engine's, whatever they were encoded as.
+
+use std::sync::Arc;
+
+use super::repair::{Repair, ids, parent, rejected};
+use super::{Batch, Tally};
+use crate::engine::convention::{
+    Conventions, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue,
+};
+use crate::engine::span::{Resource, SpanId, Status, Timestamp, TraceId};
+
+/// Builds a batch.
+pub(super) struct Builder<'a> {
+    conventions: &'a Conventions,
+    repair: Repair,
+    tenant: Option<&'a Arc<str>>,
+    resource: Arc<Resource>,
+    batch: Batch,
+}
+
+/// A span as its encoding has it: ids as bytes, times as numbers.
+#[derive(Default)]
+pub(super) struct Sent<'a> {
+    pub(super) trace_id: &'a [u8],
+    pub(super) span_id: &'a [u8],
+    pub(super) parent: &'a [u8],
+    pub(super) name: &'a str,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) status: Status,
+    pub(super) status_message: &'a str,
+    pub(super) attributes: RawAttributes<'a>,
+    pub(super) events: Vec<RawEvent<'a>>,
+    pub(super) links: Vec<(&'a [u8], &'a [u8])>,
+    pub(super) dropped_attributes: u32,
+}
+
+/// A log record as its encoding has it.
+#[derive(Default)]
+pub(super) struct SentLog<'a> {
+    pub(super) trace_id: &'a [u8],
+    pub(super) span_id: &'a [u8],
+    pub(super) time: u64,
+    pub(super) observed: u64,
+    pub(super) event_name: &'a str,
+    pub(super) body: RawValue<'a>,
+    pub(super) attributes: RawAttributes<'a>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(
+        conventions: &'a Conventions,
+        repair: Repair,
+        tenant: Option<&'a Arc<str>>,
+    ) -> Self {
+        let batch = Batch { arrival: repair.arrival.unwrap_or_default(), ..Batch::default() };
+        Self { conventions, repair, tenant, resource: Arc::default(), batch }
+    }
+
+    /// What follows is of this resource.
+    pub(super) fn resource(&mut self, attributes: RawAttributes<'_>) {
+        self.resource = self.conventions.resource(&RawResource { attributes }, self.tenant);
+    }
+
+    pub(super) fn span(&mut self, sent: Sent<'_>, scope: &RawScope<'_>) {
+        let tally = &mut self.batch.tally;
+        tally.spans += 1;
+        let (trace_id, span_id) = match ids(sent.trace_id, sent.span_id) {
+            Ok(ids) => ids,
+            Err(why) => return rejected(tally, why),
+        };
+        let (start, end) = self.repair.times(sent.start, sent.end, tally);
+        let links = sent.links.iter().filter_map(|(trace_id, span_id)| {
+            let (trace_id, span_id) = ids(trace_id, span_id).ok()?;
+            Some(RawLink { trace_id, span_id })
+        });
+        let raw = RawSpan {
+            trace_id,
+            span_id,
+            parent: parent(sent.parent, tally).filter(|parent| *parent != span_id),
+            name: sent.name.into(),
+            start,
+            end,
+            status: sent.status,
+            status_message: sent.status_message.into(),
+            attributes: sent.attributes,
+            events: sent.events,
+            links: links.collect(),
+            dropped_attributes: sent.dropped_attributes,
+        };
+        let reading = self.conventions.span(&raw, scope, &self.resource);
+        self.batch.spans.push(reading.span);
+        self.batch.reports.extend(reading.reports);
+        self.unused(reading.unused);
+    }
+
+    pub(super) fn log(&mut self, sent: SentLog<'_>, scope: &RawScope<'_>) {
+        let tally = &mut self.batch.tally;
+        let index = u32::try_from(tally.logs).unwrap_or(u32::MAX);
+        tally.logs += 1;
+        let trace_id = sent.trace_id.try_into().map(TraceId).ok().filter(|id| !id.is_zero());
+        let span_id = sent.span_id.try_into().map(SpanId).ok().filter(|id| !id.is_zero());
+        let raw = RawLog {
+            trace_id,
+            span_id,
+            time: self.repair.time(sent.time, sent.observed, tally),
+            index,
+            event_name: sent.event_name.into(),
+            body: sent.body,
+            attributes: sent.attributes,
+        };
+        let reading = self.conventions.log(&raw, scope, &self.resource);
+        self.batch.logs.extend(reading.log);
+        self.batch.reports.extend(reading.reports);
+        self.unused(reading.unused);
+    }
+
+    /// A span or record that is not even one.
+    pub(super) fn reject(&mut self, why: &'static str, logs: bool) {
+        let tally = &mut self.batch.tally;
+        *(if logs { &mut tally.logs } else { &mut tally.spans }) += 1;
+        rejected(tally, why);
+    }
+
+    pub(super) fn tally(&mut self) -> &mut Tally {
+        &mut self.batch.tally
+    }
+
+    pub(super) fn finish(self) -> Batch {
+        self.batch
+    }
+
+    fn unused(&mut self, unused: Vec<&'static str>) {
+        for why in unused {
+            *self.batch.tally.unused.entry(why).or_default() += 1;
+        }
+    }
+}
+
+/// The status of a code; unknown codes say nothing.
+pub(super) fn status(code: i64) -> Status {
+    match code {
+        1 => Status::Ok,
+        2 => Status::Error,
+        _ => Status::Unset,
+    }
+}
+
+/// An event.
+pub(super) fn event<'a>(name: &'a str, time: u64, attributes: RawAttributes<'a>) -> RawEvent<'a> {
+    RawEvent { name: name.into(), time: Timestamp(time), attributes }
+}

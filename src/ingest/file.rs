@@ -1,0 +1,147 @@
+//! Files: recorded requests in protobuf (`.pb`), OTLP JSON, and JSON lines as the Collector's file exporter writes
+//! them; each also compressed (`.gz`, `.zst`). Directories are read in the order of names.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::decode::Decoder;
+use super::{Batch, Compression, Encoding, Refusal, Signal};
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system will not give it.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its name does not tell what it is.
+    #[error("cannot tell what {} holds: {hint}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What the name should be like.
+        hint: &'static str,
+    },
+    /// Its content is refused.
+    #[error("{}, line {line}: {source}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1; 1 for files without lines.
+        line: usize,
+        /// Why.
+        source: Refusal,
+    },
+}
+
+/// The recordings under some paths, in order: a file as it is, of a folder every recording in it.
+///
+/// # Errors
+///
+/// Fails if a path cannot be read, or a file named directly is no recording.
+pub fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FileError> {
+    let mut files = Vec::new();
+    for path in paths {
+        let read = |source| FileError::Read { path: path.clone(), source };
+        if !fs::metadata(path).map_err(read)?.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let entries: Result<Vec<_>, _> = fs::read_dir(path)
+            .map_err(read)?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect();
+        let mut entries = entries.map_err(read)?;
+        entries.sort();
+        for entry in entries {
+            if entry.is_dir() {
+                files.extend(list(&[entry])?);
+            } else if recording(&entry).is_some() {
+                files.push(entry);
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Reads one recording: a batch for each request in it.
+///
+/// # Errors
+///
+/// Fails if it cannot be read, or holds something else than its name says.
+pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
+    let hint = "use a name that ends in .pb (with `traces` or `logs` in it), .json or .jsonl, and .gz or .zst after it";
+    let unknown = || FileError::Unknown { path: path.to_owned(), hint };
+    let (encoding, compression, logs) = recording(path).ok_or_else(unknown)?;
+    let bytes =
+        fs::read(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let refused = |line| move |source| FileError::Refused { path: path.to_owned(), line, source };
+    let decode = |signal, bytes: Bytes, compression| {
+        decoder
+            .prepare(signal, encoding, compression, bytes)
+            .and_then(|prepared| decoder.decode(prepared, None, None))
+    };
+    if encoding == Encoding::Protobuf {
+        let signal = logs.ok_or_else(unknown)?;
+        return Ok(vec![decode(signal, bytes.into(), compression).map_err(refused(1))?]);
+    }
+    let text =
+        super::inflate::inflate(compression, bytes.into(), usize::MAX).map_err(refused(1))?;
+    let mut batches = Vec::new();
+    // One document, or one a line.
+    let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
+    let lines: Vec<&[u8]> =
+        if whole { vec![&text[..]] } else { text.split(|byte| *byte == b'\n').collect() };
+    for (number, line) in (1..).zip(lines) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        for signal in signals(line) {
+            batches.push(
+                decode(signal, text.slice_ref(line), Compression::None).map_err(refused(number))?,
+            );
+        }
+    }
+    Ok(batches)
+}
+
+/// How a file is written, by its name; `None` if it is no recording.
+fn recording(path: &Path) -> Option<(Encoding, Compression, Option<Signal>)> {
+    let name = path.file_name()?.to_str()?;
+    let (name, compression) = match name.rsplit_once('.') {
+        Some((name, "gz")) => (name, Compression::Gzip),
+        Some((name, "zst")) => (name, Compression::Zstd),
+        _ => (name, Compression::None),
+    };
+    let signal = if name.contains("traces") {
+        Some(Signal::Traces)
+    } else {
+        name.contains("logs").then_some(Signal::Logs)
+    };
+    match name.rsplit_once('.')?.1 {
+        "pb" => Some((Encoding::Protobuf, compression, signal)),
+        "json" | "jsonl" | "ndjson" => Some((Encoding::Json, compression, signal)),
+        _ => None,
+    }
+}
+
+/// What a JSON request holds, by the names in it.
+fn signals(line: &[u8]) -> Vec<Signal> {
+    let text = String::from_utf8_lossy(line);
+    let has = |names: [&str; 2]| names.iter().any(|name| text.contains(name));
+    let mut signals = Vec::new();
+    if has(["resourceLogs", "resource_logs"]) {
+        signals.push(Signal::Logs);
+    }
+    if signals.is_empty() || has(["resourceSpans", "resource_spans"]) {
+        signals.push(Signal::Traces);
+    }
+    signals
+}

@@ -1,0 +1,157 @@
+//! Undoes compression, never beyond a bound.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use libdeflater::{Crc, DecompressionError, Decompressor};
+
+use super::{Compression, Refusal};
+
+/// Deflate cannot do better than about 1,032 to 1.
+const MAX_DEFLATE_RATIO: usize = 1_040;
+
+/// Windows beyond this are refused: 8 MiB, what the format asks every decoder to support.
+const MAX_WINDOW_LOG: u32 = 23;
+
+/// Inflates a body to at most `max` bytes.
+///
+/// # Errors
+///
+/// Refuses what inflates to more, and what is not compressed as it says.
+pub(super) fn inflate(compression: Compression, body: Bytes, max: usize) -> Result<Bytes, Refusal> {
+    let inflated = match compression {
+        Compression::None => body,
+        Compression::Gzip => gzip(&body, max)?.into(),
+        Compression::Zstd => zstd(&body, max)?.into(),
+    };
+    if inflated.len() > max { Err(too_large(max)) } else { Ok(inflated) }
+}
+
+fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
+    // The last four bytes are the sender's word for the size of the last member: a hint, no more.
+    let (crc, size) = trailer(body).ok_or_else(|| malformed("gzip", "truncated"))?;
+    let bound = max.min(body.len().saturating_mul(MAX_DEFLATE_RATIO));
+    let mut capacity = usize::try_from(size).unwrap_or(max).clamp(1, bound.max(1));
+    let mut decompressor = Decompressor::new();
+    loop {
+        let mut inflated = vec![0; capacity];
+        match decompressor.gzip_decompress(body, &mut inflated) {
+            Ok(length) => {
+                inflated.truncate(length);
+                // It reads the first member alone; another one shows in a trailer that is not this one's.
+                let mut sum = Crc::new();
+                sum.update(&inflated);
+                let whole = sum.sum() == crc && u32::try_from(length).ok() == Some(size);
+                return if whole { Ok(inflated) } else { members(body, max) };
+            }
+            Err(DecompressionError::InsufficientSpace) if capacity < bound => {
+                capacity = capacity.saturating_mul(2).min(bound);
+            }
+            Err(DecompressionError::InsufficientSpace) => return Err(too_large(max)),
+            Err(DecompressionError::BadData) => return Err(malformed("gzip", "damaged")),
+        }
+    }
+}
+
+/// Inflates any number of members.
+fn members(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
+    read(flate2::read::MultiGzDecoder::new(body), "gzip", max)
+}
+
+fn zstd(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
+    let mut decoder =
+        zstd::stream::read::Decoder::new(body).map_err(|_| malformed("zstd", "not decodable"))?;
+    decoder.window_log_max(MAX_WINDOW_LOG).map_err(|_| malformed("zstd", "not decodable"))?;
+    read(decoder, "zstd", max)
+}
+
+fn read(decoder: impl Read, what: &'static str, max: usize) -> Result<Vec<u8>, Refusal> {
+    let mut inflated = Vec::new();
+    let beyond = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
+    decoder
+        .take(beyond)
+        .read_to_end(&mut inflated)
+        .map_err(|_| malformed(what, "damaged or truncated"))?;
+    if inflated.len() > max { Err(too_large(max)) } else { Ok(inflated) }
+}
+
+/// The checksum and size at the end of a gzip body.
+fn trailer(body: &[u8]) -> Option<(u32, u32)> {
+    let (rest, size) = body.split_last_chunk::<4>()?;
+    let (_, crc) = rest.split_last_chunk::<4>()?;
+    Some((u32::from_le_bytes(*crc), u32::from_le_bytes(*size)))
+}
+
+fn malformed(what: &'static str, why: &str) -> Refusal {
+    Refusal::Malformed { what, why: why.to_owned() }
+}
+
+fn too_large(max: usize) -> Refusal {
+    Refusal::TooLarge { what: "the inflated request", max, key: "ingest.max_request_bytes" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn gzipped(text: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn every_member_is_read() {
+        let body = [gzipped(b"first, "), gzipped(b"second")].concat();
+        let inflated = inflate(Compression::Gzip, body.into(), 100).unwrap();
+        assert_eq!(&inflated[..], b"first, second");
+    }
+
+    #[test]
+    fn the_bound_holds_for_what_comes_out() {
+        let text = vec![b'x'; 1_000_000];
+        for (compression, body) in [
+            (Compression::Gzip, gzipped(&text)),
+            (Compression::Zstd, zstd::encode_all(&text[..], 3).unwrap()),
+        ] {
+            assert_eq!(
+                inflate(compression, body.clone().into(), 1_000_000).unwrap().len(),
+                1_000_000
+            );
+            assert!(matches!(
+                inflate(compression, body.into(), 999_999),
+                Err(Refusal::TooLarge { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused() {
+        let body = gzipped(b"a text that is long enough to be cut somewhere");
+        for body in [Vec::new(), b"plain".to_vec(), body[..body.len() - 9].to_vec()] {
+            assert!(matches!(
+                inflate(Compression::Gzip, body.clone().into(), 100),
+                Err(Refusal::Malformed { .. })
+            ));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_compressed_comes_out(text in prop::collection::vec(any::<u8>(), 0..5_000)) {
+            prop_assert_eq!(&inflate(Compression::Gzip, gzipped(&text).into(), 5_000).unwrap()[..], &text[..]);
+            let body = zstd::encode_all(&text[..], 3).unwrap();
+            prop_assert_eq!(&inflate(Compression::Zstd, body.into(), 5_000).unwrap()[..], &text[..]);
+        }
+
+        #[test]
+        fn any_bytes_are_inflated_or_refused(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = inflate(Compression::Gzip, body.clone().into(), 1_000);
+            let _ = inflate(Compression::Zstd, body.into(), 1_000);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Mends what can be mended in one span or record, and rejects alone what cannot.
+
+use std::time::Duration;
+
+use super::Tally;
+use crate::engine::span::{SpanId, Timestamp, TraceId};
+
+/// The rules of repair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repair {
+    /// When the request arrived; `None` for files, which have no arrival times.
+    pub(super) arrival: Option<Timestamp>,
+    /// Times further in the future are replaced by the arrival.
+    pub(super) max_clock_skew: Duration,
+    /// Times further in the past are replaced by the arrival.
+    pub(super) max_span_age: Duration,
+}
+
+impl Repair {
+    /// The times of a span: present, plausible, and the end not before the start.
+    pub(super) fn times(&self, start: u64, end: u64, tally: &mut Tally) -> (Timestamp, Timestamp) {
+        let known = |time: u64| (time != 0).then_some(time);
+        // One of the two is better than the arrival.
+        let start_known = known(start).or_else(|| known(end));
+        let end_known = known(end).or_else(|| known(start));
+        if start == 0 || end == 0 {
+            repaired(tally, "time_missing");
+        }
+        let start = self.plausible(start_known, tally);
+        let end = self.plausible(end_known, tally);
+        if end < start {
+            repaired(tally, "end_before_start");
+        }
+        (start, end.max(start))
+    }
+
+    /// A single time, else the other, else the arrival.
+    pub(super) fn time(&self, time: u64, otherwise: u64, tally: &mut Tally) -> Timestamp {
+        let known = [time, otherwise].into_iter().find(|time| *time != 0);
+        self.plausible(known, tally)
+    }
+
+    fn plausible(&self, time: Option<u64>, tally: &mut Tally) -> Timestamp {
+        let Some(arrival) = self.arrival else { return Timestamp(time.unwrap_or(0)) };
+        let Some(time) = time.map(Timestamp) else { return arrival };
+        if time > arrival.after(self.max_clock_skew) {
+            repaired(tally, "time_in_future");
+            arrival
+        } else if time < arrival.before(self.max_span_age) {
+            repaired(tally, "time_too_old");
+            arrival
+        } else {
+            time
+        }
+    }
+}
+
+/// The ids of a span, or why it has to go.
+pub(super) fn ids(trace_id: &[u8], span_id: &[u8]) -> Result<(TraceId, SpanId), &'static str> {
+    let trace_id = trace_id.try_into().map(TraceId).map_err(|_| "invalid_trace_id")?;
+    let span_id = span_id.try_into().map(SpanId).map_err(|_| "invalid_span_id")?;
+    if trace_id.is_zero() {
+        return Err("invalid_trace_id");
+    }
+    if span_id.is_zero() { Err("invalid_span_id") } else { Ok((trace_id, span_id)) }
+}
+
+/// A parent's id; one that is none makes a root, and is counted unless it is just not there.
+pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
+    let parent = id.try_into().map(SpanId).ok().filter(|id| !id.is_zero());
+    if parent.is_none() && id.iter().any(|byte| *byte != 0) {
+        repaired(tally, "invalid_parent_id");
+    }
+    parent
+}
+
+/// Counts a repair.
+pub(super) fn repaired(tally: &mut Tally, why: &'static str) {
+    *tally.repaired.entry(why).or_default() += 1;
+}
+
+/// Counts a span or record that is left out.
+pub(super) fn rejected(tally: &mut Tally, why: &'static str) {
+    *tally.rejected.entry(why).or_default() += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_790_000_000_000_000_000;
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn times(start: u64, end: u64) -> (u64, u64, Vec<&'static str>) {
+        let repair = Repair {
+            arrival: Some(Timestamp(NOW)),
+            max_clock_skew: Duration::from_secs(300),
+            max_span_age: Duration::from_secs(86_400),
+        };
+        let mut tally = Tally::default();
+        let (start, end) = repair.times(start, end, &mut tally);
+        (start.0, end.0, tally.repaired.into_keys().collect())
+    }
+
+    #[test]
+    fn absurd_times_are_replaced_by_the_arrival() {
+        assert_eq!(times(NOW - 5, NOW), (NOW - 5, NOW, vec![]));
+        assert_eq!(times(0, NOW - 5), (NOW - 5, NOW - 5, vec!["time_missing"]));
+        assert_eq!(times(0, 0), (NOW, NOW, vec!["time_missing"]));
+        assert_eq!(times(NOW - 5, u64::MAX), (NOW - 5, NOW, vec!["time_in_future"]));
+        assert_eq!(times(NOW - 25 * HOUR, NOW), (NOW, NOW, vec!["time_too_old"]));
+        assert_eq!(times(NOW, NOW - 5), (NOW, NOW, vec!["end_before_start"]));
+    }
+
+    #[test]
+    fn ids_have_their_length_and_are_not_zero() {
+        assert!(ids(&[1; 16], &[1; 8]).is_ok());
+        for length in [0, 3, 15, 17] {
+            assert_eq!(ids(&vec![1; length], &[1; 8]), Err("invalid_trace_id"));
+            assert_eq!(ids(&[1; 16], &vec![1; length]), Err("invalid_span_id"));
+        }
+        assert_eq!(ids(&[0; 16], &[1; 8]), Err("invalid_trace_id"));
+        assert_eq!(ids(&[1; 16], &[0; 8]), Err("invalid_span_id"));
+    }
+}
