@@ -9,5 +9,6 @@
 //! [`engine`] is pure; everything else is a thin shell around it.
 
 pub mod config;
+pub mod daemon;
 pub mod engine;
 pub mod ingest;
