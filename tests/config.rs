@@ -1,5 +1,5 @@
 //! The configuration: the listed defaults are the code's, and a mistake is named.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::path::Path;
 

@@ -137,6 +137,10 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     check.lasting("session.loop_hold", session.loop_hold, short, long);
     check.within("session.max_sessions", session.max_sessions, 1, 1 << 30);
     check.within("session.max_traces_per_session", session.max_traces_per_session, 1, 1 << 30);
+    check.within("session.max_reports_per_session", session.max_reports_per_session, 1, 1 << 20);
+    check.lasting("session.report_wait", session.report_wait, Duration::ZERO, long);
+    check.within("session.max_waiting_reports", session.max_waiting_reports, 1, 1 << 30);
+    check.within("session.max_departed_traces", session.max_departed_traces, 1, 1 << 30);
     let threshold = session.loop_detection_threshold;
     check.within("session.loop_detection_threshold", threshold, 0.0, 1.0);
     check.within("session.gate_window", session.gate_window, 1, 1 << 20);
@@ -155,6 +159,7 @@ fn windows(config: &Config, check: &mut Check<'_>) {
     let agents = &config.agents;
     check.within("agents.last_traces", agents.last_traces, 1, 10_000);
     check.within("agents.max_agents", agents.max_agents, 1, 1_000_000);
+    check.within("agents.max_signals_per_agent", agents.max_signals_per_agent, 1, 10_000);
     let key = "agents.windows";
     if agents.windows.len() > MAX_WINDOWS {
         check.fail(key, format!("at most {MAX_WINDOWS} windows"), agents.windows.len());
