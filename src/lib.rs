@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod engine;
+pub mod export;
 pub mod health;
 pub mod ingest;
 pub mod reference;

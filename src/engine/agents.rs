@@ -210,7 +210,7 @@ impl Agents {
             update.windows.insert(name, last_traces(last, self.options.last_traces));
         }
         shards.into_iter().for_each(|shard| update.add(shard));
-        update.view = update.describe(all);
+        update.view = update.describe(&all);
         update
     }
 }
@@ -292,7 +292,7 @@ impl AgentUpdate {
     }
 
     /// What the API shows: the formula over all done traces, and the counters in words.
-    fn describe(&self, all: WindowView) -> AgentView {
+    fn describe(&self, all: &WindowView) -> AgentView {
         let counter = |family: &str, labels: &[&str]| -> Option<u64> {
             let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
             self.counters.get(family)?.get(&labels).copied()

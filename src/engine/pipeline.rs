@@ -112,7 +112,7 @@ impl Pipeline {
         self.flow(now);
     }
 
-    /// Everything that is held, as `replay` prints it.
+    /// Everything that is held, as `replay` prints it; agents without a done trace are left out.
     pub fn document(&self) -> Document {
         let mut sessions: Vec<SessionView> =
             self.sessions.iter().flat_map(Sessions::sessions).collect();
@@ -122,10 +122,9 @@ impl Pipeline {
             };
             start(a).cmp(&start(b)).then_with(|| a.session_id.cmp(&b.session_id))
         });
-        Document {
-            sessions,
-            agents: self.board.values().map(|update| update.view.clone()).collect(),
-        }
+        let agents =
+            self.board.values().map(|update| &update.view).filter(|agent| agent.traces > 0);
+        Document { sessions, agents: agents.cloned().collect() }
     }
 
     /// The agents as they stand.

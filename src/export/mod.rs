@@ -1,0 +1,6 @@
+//! What comes out: the board, the metrics, the HTTP endpoints.
+
+pub mod board;
+mod families;
+pub mod http;
+pub mod prometheus;
