@@ -2,13 +2,17 @@
 //!
 //! Limits come before allocation, and one bad span never fails a batch.
 
+pub mod admission;
 mod builder;
 pub mod decode;
 pub mod file;
+pub mod grpc;
+pub mod http;
 mod inflate;
 mod json;
 pub mod prescan;
 mod protobuf;
+mod receiver;
 mod repair;
 pub mod server;
 
@@ -17,6 +21,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::engine::span::{Log, Report, Span, Timestamp};
+
+pub use receiver::{Now, Observe, Receiver};
 
 /// What one request held, decoded and normalised.
 #[derive(Debug, Default)]
