@@ -8,6 +8,12 @@
 //!
 //! [`engine`] is pure; everything else is a thin shell around it.
 
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod daemon;
 pub mod engine;
 pub mod export;
+pub mod health;
 pub mod ingest;
+pub mod reference;

@@ -1,0 +1,26 @@
+//! `check`: reads the configuration and says whether it can be used.
+
+use clap::Args;
+
+use super::settings::Settings;
+use super::{CliError, Process};
+
+/// Checks the configuration, without starting.
+#[derive(Args, Debug)]
+pub(super) struct Check {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+impl Check {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        let config = self.settings.load(process, &[])?;
+        let listen = &config.listen;
+        writeln!(
+            process.out,
+            "the configuration is good: OTLP/gRPC on {}, OTLP/HTTP on {}, metrics and API on {}",
+            listen.otlp_grpc, listen.otlp_http, listen.http
+        )
+        .map_err(CliError::Output)
+    }
+}

@@ -1,0 +1,94 @@
+//! Why a command failed, and its exit code.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::io;
+
+use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
+use crate::config::ConfigError;
+use crate::daemon::StartError;
+use crate::ingest::file::FileError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A recording cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no recording where one was asked for.
+    #[error("found no recording (.pb, .json or .jsonl) in {paths}")]
+    NoRecording {
+        /// Where.
+        paths: String,
+    },
+    /// The daemon does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The runtime does not start.
+    #[error("failed to start the runtime")]
+    Runtime(#[source] io::Error),
+    /// The result cannot be written.
+    #[error("failed to write the output")]
+    Output(#[source] io::Error),
+    /// The result cannot be written as JSON.
+    #[error("failed to write the output")]
+    Json(#[source] serde_json::Error),
+    /// The demo's client cannot reach the daemon.
+    #[error("failed to reach {address}: {why}")]
+    Client {
+        /// The address.
+        address: String,
+        /// Why.
+        why: String,
+    },
+    /// A score is below its floor.
+    #[error("{score} is {was}, below {floor}")]
+    Gate {
+        /// Which.
+        score: &'static str,
+        /// The least over all agents; `absent` if one has none.
+        was: String,
+        /// What was asked for.
+        floor: f64,
+    },
+    /// Engine and reference model differ.
+    #[error("the engine differs from the reference model in {count} of {compared} values")]
+    Different {
+        /// In how many values.
+        count: usize,
+        /// Of how many.
+        compared: usize,
+    },
+}
+
+impl CliError {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) => EXIT_USAGE,
+            Self::Gate { .. } => EXIT_GATE,
+            Self::File(_)
+            | Self::NoRecording { .. }
+            | Self::Start(_)
+            | Self::Runtime(_)
+            | Self::Output(_)
+            | Self::Json(_)
+            | Self::Client { .. }
+            | Self::Different { .. } => EXIT_FAILURE,
+        }
+    }
+
+    /// The error and what caused it, in one line.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let _ = write!(text, ": {error}");
+            cause = error.source();
+        }
+        text
+    }
+}

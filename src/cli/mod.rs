@@ -1,0 +1,106 @@
+//! The command line: arguments and exit codes. One command, one file.
+
+mod check;
+mod demo;
+mod error;
+mod logging;
+mod replay;
+mod serve;
+mod settings;
+mod verify;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::{Parser, Subcommand};
+
+pub use error::CliError;
+pub use replay::Floor;
+
+/// Usage or configuration is wrong.
+pub const EXIT_USAGE: u8 = 64;
+
+/// A gate was not met.
+pub const EXIT_GATE: u8 = 2;
+
+/// Anything else went wrong.
+pub const EXIT_FAILURE: u8 = 1;
+
+/// Live reliability, consistency and loop detection for AI agents, from their OpenTelemetry
+/// spans to Prometheus.
+#[derive(Debug, Parser)]
+#[command(name = "agentgauge", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Serve,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the daemon (the default)
+    Serve(serve::Serve),
+    /// Scores recorded requests offline, with the daemon's engine
+    Replay(replay::Replay),
+    /// Checks the configuration, without starting
+    Check(check::Check),
+    /// Compares the engine with the reference model on recorded requests
+    Verify(verify::Verify),
+    /// Starts the daemon and sends it recorded sessions
+    Demo(demo::Demo),
+}
+
+/// What a command may use of the process it runs in.
+struct Process<'p> {
+    environment: Vec<(String, String)>,
+    out: &'p mut dyn Write,
+    err: &'p mut dyn Write,
+}
+
+/// Runs the command that `arguments` (the program's name first) ask for and returns the
+/// exit code: 0, [`EXIT_USAGE`], [`EXIT_GATE`] or [`EXIT_FAILURE`].
+pub fn run(
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    // A variable that is not Unicode is none of ours.
+    let environment = environment
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let mut process = Process { environment, out, err };
+    let command = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli.command.unwrap_or(Command::Serve(cli.serve)),
+        Err(error) => return refuse(&error, &mut process),
+    };
+    let result = match command {
+        Command::Serve(serve) => serve.run(&mut process),
+        Command::Replay(replay) => replay.run(&mut process),
+        Command::Check(check) => check.run(&mut process),
+        Command::Verify(verify) => verify.run(&mut process),
+        Command::Demo(demo) => demo.run(&mut process),
+    };
+    // Nobody is left to tell if standard error is gone; the exit code still says it.
+    match result.and_then(|()| process.out.flush().map_err(CliError::Output)) {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ = writeln!(process.err, "error: {}", error.chain());
+            error.code()
+        }
+    }
+}
+
+/// Help and version are no errors; clap itself would exit with 2 for the rest.
+fn refuse(error: &clap::Error, process: &mut Process<'_>) -> u8 {
+    let text = error.render();
+    if error.use_stderr() {
+        let _ = write!(process.err, "{text}");
+        EXIT_USAGE
+    } else {
+        let _ = write!(process.out, "{text}");
+        0
+    }
+}

@@ -1,0 +1,289 @@
+//! `replay`: recorded requests through the daemon's engine, offline, and as a gate.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::settings::Settings;
+use super::{CliError, Process};
+use crate::config::Config;
+use crate::engine::pipeline::{EngineOptions, Pipeline};
+use crate::engine::span::Timestamp;
+use crate::engine::view::{AgentName, AgentView, Document};
+use crate::ingest::decode::Decoder;
+use crate::ingest::file;
+
+/// Scores recorded requests.
+#[derive(Args, Debug)]
+pub(super) struct Replay {
+    /// Recordings (.pb, .json, .jsonl; also .gz, .zst) and folders of them, in the order given
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// How the result is written
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Exit with 2 if this score of any agent is below the value, or absent
+    #[arg(long, value_name = "SCORE=VALUE")]
+    fail_under: Vec<Floor>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// One document
+    Json,
+}
+
+/// The least that a score may be, over all agents.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Floor {
+    score: Score,
+    least: f64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Score {
+    Reliability,
+    Consistency,
+}
+
+/// What is no floor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("write reliability=VALUE or consistency=VALUE, with a value from 0 to 1")]
+pub struct NoFloor;
+
+/// What came out of recordings.
+pub(super) struct Replayed {
+    /// Sessions and agents, with texts.
+    pub(super) document: Document,
+    /// Spans and logs that were left out, by reason.
+    pub(super) rejected: BTreeMap<&'static str, u64>,
+}
+
+impl Replay {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        let config = self.settings.load(process, &[])?;
+        let replayed = replay(&self.paths, config)?;
+        for (reason, count) in &replayed.rejected {
+            // Only a remark: the result does not hang on it being read.
+            let _ = writeln!(process.err, "left out {count} spans or logs: {reason}");
+        }
+        let document = &replayed.document;
+        match self.output {
+            Output::Json => {
+                serde_json::to_writer_pretty(&mut process.out, document).map_err(CliError::Json)?;
+                writeln!(process.out).map_err(CliError::Output)?;
+            }
+            Output::Table => {
+                writeln!(process.out, "{}\n\n{}", sessions(document), agents(&document.agents))
+                    .map_err(CliError::Output)?;
+            }
+        }
+        self.fail_under.iter().try_for_each(|floor| floor.hold(&document.agents))
+    }
+}
+
+/// Runs all recordings under `paths` through the engine. Files have no arrival times, so no
+/// timer fires before the end of the input.
+pub(super) fn replay(paths: &[PathBuf], mut config: Config) -> Result<Replayed, CliError> {
+    // Without the texts there would be nothing to look at afterwards.
+    config.assemble.keep_content = true;
+    let files = file::list(paths)?;
+    if files.is_empty() {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(CliError::NoRecording { paths: paths.join(", ") });
+    }
+    let decoder = Decoder::new(config.ingest, config.convention);
+    let options = EngineOptions {
+        assemble: config.assemble,
+        loops: config.loops,
+        session: config.session,
+        agents: config.agents,
+    };
+    let mut pipeline = Pipeline::new(&options, config.engine.shards);
+    let mut rejected = BTreeMap::new();
+    let mut end = Timestamp::default();
+    let bar = progress(files.len());
+    for path in files {
+        bar.set_message(path.display().to_string());
+        for batch in file::read(&path, &decoder)? {
+            end = batch.spans.iter().map(|span| span.end).fold(end, Ord::max);
+            for (reason, count) in batch.tally.rejected {
+                *rejected.entry(reason).or_default() += count;
+            }
+            pipeline.apply(batch.spans, batch.logs, batch.reports, Timestamp::default());
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    // The windows of agents end where the recording does.
+    pipeline.finish(end);
+    Ok(Replayed { document: pipeline.document(), rejected })
+}
+
+fn progress(files: usize) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(files as u64);
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+impl Floor {
+    fn hold(self, agents: &[AgentView]) -> Result<(), CliError> {
+        let (name, scores): (_, Vec<Option<f64>>) = match self.score {
+            Score::Reliability => {
+                ("reliability", agents.iter().map(|agent| agent.reliability).collect())
+            }
+            Score::Consistency => {
+                ("consistency", agents.iter().map(|agent| agent.consistency).collect())
+            }
+        };
+        let least = scores
+            .into_iter()
+            .collect::<Option<Vec<f64>>>()
+            .and_then(|scores| scores.into_iter().min_by(f64::total_cmp));
+        if least.is_some_and(|score| score >= self.least) {
+            return Ok(());
+        }
+        let was = least.map_or_else(|| "absent".to_owned(), |score| score.to_string());
+        Err(CliError::Gate { score: name, was, floor: self.least })
+    }
+}
+
+impl FromStr for Floor {
+    type Err = NoFloor;
+
+    fn from_str(text: &str) -> Result<Self, NoFloor> {
+        let (score, least) = text.split_once('=').ok_or(NoFloor)?;
+        let score = match score.trim() {
+            "reliability" => Score::Reliability,
+            "consistency" => Score::Consistency,
+            _ => return Err(NoFloor),
+        };
+        let least: f64 = least.trim().parse().map_err(|_| NoFloor)?;
+        if (0.0..=1.0).contains(&least) { Ok(Self { score, least }) } else { Err(NoFloor) }
+    }
+}
+
+fn sessions(document: &Document) -> Table {
+    let header = ["session", "agent", "traces", "reliability", "consistency", "loops", "flagged"];
+    let mut table = table(&header);
+    for session in &document.sessions {
+        let loops: usize = session.traces.iter().map(|trace| trace.loops.len()).sum();
+        table.add_row([
+            session.session_id.clone(),
+            name(&session.agent),
+            session.total_traces.to_string(),
+            score(session.reliability),
+            score(session.consistency),
+            loops.to_string(),
+            session.flagged.len().to_string(),
+        ]);
+    }
+    numbers(table, 2..header.len())
+}
+
+fn agents(agents: &[AgentView]) -> Table {
+    let header =
+        ["agent", "sessions", "traces", "reliability", "consistency", "loops", "cost (USD)"];
+    let mut table = table(&header);
+    for agent in agents {
+        let loops = agent.loops.iter().map(|(kind, count)| format!("{kind} {count}"));
+        table.add_row([
+            name(&agent.agent),
+            agent.sessions.to_string(),
+            agent.traces.to_string(),
+            score(agent.reliability),
+            score(agent.consistency),
+            loops.collect::<Vec<_>>().join(", "),
+            agent.cost_usd.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.6}")),
+        ]);
+    }
+    numbers(table, 1..header.len())
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+fn numbers(mut table: Table, columns: std::ops::Range<usize>) -> Table {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn score(score: Option<f64>) -> String {
+    score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"))
+}
+
+/// The agent's name as people would say it: `agent version (environment)`.
+fn name(agent: &AgentName) -> String {
+    let mut text = agent
+        .agent_name
+        .as_ref()
+        .or(agent.service_name.as_ref())
+        .cloned()
+        .unwrap_or_else(|| "?".to_owned());
+    for (part, open, close) in [(&agent.agent_version, " ", ""), (&agent.environment, " (", ")")] {
+        if let Some(part) = part {
+            text = format!("{text}{open}{part}{close}");
+        }
+    }
+    text
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let score = match self.score {
+            Score::Reliability => "reliability",
+            Score::Consistency => "consistency",
+        };
+        write!(f, "{score}={}", self.least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(reliability: Option<f64>) -> AgentView {
+        AgentView { reliability, ..AgentView::default() }
+    }
+
+    #[test]
+    fn a_floor_reads_back_as_written() {
+        for text in ["reliability=0.7", "consistency=1", "reliability=0"] {
+            assert_eq!(text.parse::<Floor>().unwrap().to_string(), text);
+        }
+        for text in ["reliability", "reliability=", "reliability=2", "reliability=nan", "x=0.5"] {
+            assert_eq!(text.parse::<Floor>(), Err(NoFloor), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_worst_agent_counts_and_absent_fails() {
+        let floor: Floor = "reliability=0.5".parse().unwrap();
+        assert!(floor.hold(&[agent(Some(0.5)), agent(Some(0.9))]).is_ok());
+        assert!(floor.hold(&[agent(Some(0.4)), agent(Some(0.9))]).is_err());
+        assert!(floor.hold(&[agent(None), agent(Some(0.9))]).is_err());
+        assert!(floor.hold(&[]).is_err());
+    }
+}

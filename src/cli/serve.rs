@@ -1,0 +1,101 @@
+//! `serve`: the daemon, until SIGTERM or SIGINT.
+
+use clap::Args;
+
+use super::settings::Settings;
+use super::{CliError, Process, logging};
+use crate::daemon::Daemon;
+
+/// Runs the daemon.
+#[derive(Args, Debug)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    settings: Settings,
+    /// Address for OTLP over gRPC; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    otlp_grpc: Option<String>,
+    /// Address for OTLP over HTTP
+    #[arg(long, value_name = "ADDR")]
+    otlp_http: Option<String>,
+    /// Address for metrics, health and API
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+}
+
+impl Serve {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        let config = self.settings.load(process, &self.flags())?;
+        logging::start(&config.log);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(CliError::Runtime)?;
+        runtime.block_on(async {
+            // Before the daemon says that it is ready, so that no signal after that is missed.
+            let stop = Stop::listen().map_err(CliError::Runtime)?;
+            let daemon = Daemon::start(&config).await?;
+            let line = serde_json::to_string(daemon.bound()).map_err(CliError::Json)?;
+            writeln!(process.out, "{line}")
+                .and_then(|()| process.out.flush())
+                .map_err(CliError::Output)?;
+            stop.asked().await;
+            daemon.stop().await;
+            Ok(())
+        })
+    }
+
+    fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
+        [
+            ("--otlp-grpc", "listen.otlp_grpc", &self.otlp_grpc),
+            ("--otlp-http", "listen.otlp_http", &self.otlp_http),
+            ("--http", "listen.http", &self.http),
+        ]
+        .into_iter()
+        .filter_map(|(flag, key, value)| Some((flag, key, value.clone()?)))
+        .collect()
+    }
+}
+
+/// The wish of the process's owner that it should end.
+#[cfg(unix)]
+pub(super) struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Stop {
+    pub(super) fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    pub(super) async fn asked(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// The wish of the process's owner that it should end.
+#[cfg(not(unix))]
+pub(super) struct Stop;
+
+#[cfg(not(unix))]
+impl Stop {
+    #[expect(clippy::unnecessary_wraps, reason = "other systems can refuse")]
+    pub(super) fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    pub(super) async fn asked(self) {
+        // Without a way to be asked the daemon runs until it is ended from outside.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! File, environment and flags as leaves (key, value, origin), laid over the defaults.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use super::{Config, ConfigError, Origin};
+
+/// What begins the name of an environment variable that sets an option.
+const PREFIX: &str = "AGENTGAUGE__";
+
+/// Tables whose keys are the user's; each is one value and replaces its default whole.
+const FREE: &[&str] = &[
+    "convention.attributes",
+    "convention.score_names",
+    "convention.score_ranges",
+    "session.signal_weights",
+];
+
+/// A key that looks less like the one given than this is not suggested.
+const MIN_SIMILARITY: f64 = 0.7;
+
+/// One value that was set somewhere.
+#[derive(Clone, Debug)]
+pub(super) struct Leaf {
+    key: String,
+    value: Value,
+    origin: Origin,
+}
+
+/// Where the values that are not defaults come from, by dotted key.
+pub(super) type Origins = BTreeMap<String, Origin>;
+
+/// The leaves of a TOML file.
+pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Leaf>, ConfigError> {
+    let at = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
+    let syntax = |error: &toml::de::Error| ConfigError::Syntax {
+        origin: at(error.span().map_or(0, |span| span.start)),
+        message: error.message().to_owned(),
+    };
+    let spans = DeTable::parse(text).map_err(|error| syntax(&error))?;
+    let values: Table = text.parse().map_err(|error| syntax(&error))?;
+    let mut leaves = Vec::new();
+    descend("", spans.get_ref(), &values, &mut |key, value, offset| {
+        leaves.push(Leaf { key, value: value.clone(), origin: at(offset) });
+    });
+    Ok(leaves)
+}
+
+/// The leaves among environment variables. A value is read as TOML where the option is not a
+/// string; `__` stands for the dot.
+pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>) -> Vec<Leaf> {
+    let mut leaves: Vec<Leaf> = variables
+        .into_iter()
+        .filter_map(|(name, text)| {
+            let key = name.strip_prefix(PREFIX)?.to_lowercase().replace("__", ".");
+            Some(Leaf { value: read(&key, &text), key, origin: Origin::Environment(name) })
+        })
+        .collect();
+    // The environment has no order; the first error reported should not depend on it.
+    leaves.sort_by(|a, b| a.key.cmp(&b.key));
+    leaves
+}
+
+/// The leaf that a flag sets.
+pub(super) fn flag(flag: &'static str, key: &str, text: &str) -> Leaf {
+    Leaf { key: key.to_owned(), value: read(key, text), origin: Origin::Flag(flag) }
+}
+
+/// Lays the leaves over the defaults, the last one on top.
+pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
+    let defaults = defaults();
+    let known = known_keys(&defaults);
+    let mut table = defaults.clone();
+    let mut origins = Origins::new();
+    for Leaf { key, value, origin } in leaves {
+        if !known.contains(&key) {
+            let nearest = nearest(&key, &known);
+            return Err(ConfigError::UnknownKey { key, origin, nearest });
+        }
+        // Alone over the defaults, so that what fails is this leaf and nothing else.
+        let mut alone = defaults.clone();
+        set(&mut alone, &key, value.clone());
+        if let Err(error) = Config::deserialize_table(alone) {
+            let message = error.message().trim_end().to_owned();
+            return Err(ConfigError::Value { key, origin, message });
+        }
+        set(&mut table, &key, value);
+        origins.insert(key, origin);
+    }
+    let config = Config::deserialize_table(table).map_err(|error| ConfigError::Value {
+        key: String::new(),
+        origin: Origin::Default,
+        message: error.message().to_owned(),
+    })?;
+    Ok((config, origins))
+}
+
+impl Config {
+    fn deserialize_table(table: Table) -> Result<Self, toml::de::Error> {
+        table.try_into()
+    }
+}
+
+/// The defaults as a table: what keys there are, and of which kind.
+fn defaults() -> Table {
+    // Invariant: every option is a string, number, list or table, so it serialises; a test
+    // reads the result back.
+    Table::try_from(Config::default()).unwrap_or_default()
+}
+
+/// All keys of options, dotted, in order.
+fn known_keys(table: &Table) -> Vec<String> {
+    let mut keys = Vec::new();
+    for (section, value) in table {
+        match value {
+            Value::Table(options) => {
+                keys.extend(options.keys().map(|option| format!("{section}.{option}")));
+            }
+            Value::String(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::Boolean(_)
+            | Value::Datetime(_)
+            | Value::Array(_) => keys.push(section.clone()),
+        }
+    }
+    keys.sort();
+    keys
+}
+
+fn nearest(key: &str, known: &[String]) -> Option<String> {
+    known
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(key, candidate), candidate))
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
+        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
+        .map(|(_, candidate)| candidate.clone())
+}
+
+/// Reads the text of a variable or flag as the kind of value that its option has.
+fn read(key: &str, text: &str) -> Value {
+    let string = || Value::String(text.to_owned());
+    if matches!(get(&defaults(), key), Some(Value::String(_))) {
+        return string();
+    }
+    // What is no TOML stays a string; that it does not fit is said with the key.
+    format!("value = {text}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut table| table.remove("value").filter(|_| table.is_empty()))
+        .unwrap_or_else(string)
+}
+
+fn get<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
+    let (section, option) = key.split_once('.')?;
+    table.get(section)?.get(option)
+}
+
+fn set(table: &mut Table, key: &str, value: Value) {
+    let Some((section, option)) = key.split_once('.') else { return };
+    if let Some(Value::Table(options)) = table.get_mut(section) {
+        options.insert(option.to_owned(), value);
+    }
+}
+
+fn descend(
+    prefix: &str,
+    spans: &DeTable<'_>,
+    values: &Table,
+    leaf: &mut impl FnMut(String, &Value, usize),
+) {
+    // In the order of the file, so that the first mistake in it is the one reported.
+    let mut keys: Vec<_> = spans.iter().collect();
+    keys.sort_by_key(|(key, _)| key.span().start);
+    for (name, span) in keys {
+        let key = match prefix {
+            "" => name.get_ref().to_string(),
+            _ => format!("{prefix}.{}", name.get_ref()),
+        };
+        let Some(value) = values.get(name.get_ref().as_ref()) else { continue };
+        match (span.get_ref(), value) {
+            (DeValue::Table(inner), Value::Table(table)) if !FREE.contains(&key.as_str()) => {
+                if inner.is_empty() && !prefix.is_empty() {
+                    leaf(key, value, name.span().start);
+                } else {
+                    descend(&key, inner, table, leaf);
+                }
+            }
+            _ => leaf(key, value, name.span().start),
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_free_tables_are_options() {
+        let known = known_keys(&defaults());
+        for key in FREE {
+            assert!(known.iter().any(|known| known == key), "{key}");
+        }
+    }
+
+    #[test]
+    fn every_option_is_in_a_section() {
+        for key in known_keys(&defaults()) {
+            assert_eq!(key.split('.').count(), 2, "{key}");
+        }
+    }
+
+    #[test]
+    fn an_empty_section_sets_nothing() {
+        assert!(file(Path::new("x.toml"), "[assemble]\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_variable_is_read_as_its_option_is_kept() {
+        assert_eq!(read("log.level", "warn"), Value::String("warn".into()));
+        assert_eq!(read("engine.shards", "3"), Value::Integer(3));
+        assert_eq!(read("listen.http", "0"), Value::String("0".into()));
+        assert!(read("session.signal_weights", "{ error = 2.0 }").is_table());
+        assert_eq!(read("engine.shards", "3\nx = 1"), Value::String("3\nx = 1".into()));
+    }
+}

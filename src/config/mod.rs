@@ -1,0 +1,231 @@
+//! Everything that can be set, read once at the start: a TOML file, over it the environment,
+//! over that the flags. `config/agentgauge.toml` lists every option with its default.
+
+mod layer;
+mod range;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::options::{
+    AgentOptions, AssembleOptions, ConventionOptions, LoopOptions, SessionOptions,
+};
+use crate::ingest::decode::IngestLimits;
+use crate::ingest::server::ServerOptions;
+
+/// The whole configuration; immutable after the start.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: Listen,
+    /// What the daemon says of itself on standard error.
+    pub log: Log,
+    /// Limits that hold before a request is decoded.
+    pub ingest: IngestLimits,
+    /// Limits of connections.
+    pub server: ServerOptions,
+    /// How the engine is spread over tasks.
+    pub engine: Shards,
+    /// How spans are read.
+    pub convention: ConventionOptions,
+    /// How traces are assembled.
+    pub assemble: AssembleOptions,
+    /// Tool loops.
+    pub loops: LoopOptions,
+    /// How sessions are scored.
+    pub session: SessionOptions,
+    /// How agents are summed up.
+    pub agents: AgentOptions,
+}
+
+/// Addresses as `host:port`; port 0 takes a free one.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listen {
+    /// OTLP over gRPC.
+    pub otlp_grpc: String,
+    /// OTLP over HTTP.
+    pub otlp_http: String,
+    /// Metrics, health and API.
+    pub http: String,
+}
+
+/// How the engine is spread over tasks; no result depends on it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shards {
+    /// Tasks of each keyed stage, 1 to 256.
+    pub shards: u32,
+    /// Messages that one channel between stages holds; a full one makes its sender wait.
+    pub channel_capacity: usize,
+}
+
+/// Logging.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// The least severe events that are written.
+    pub level: LogLevel,
+    /// How they are written.
+    pub format: LogFormat,
+}
+
+/// Severities.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// Only what needs a person.
+    Error,
+    /// And what may soon.
+    Warn,
+    /// And the course of things.
+    #[default]
+    Info,
+    /// And what helps to find a fault.
+    Debug,
+    /// And everything.
+    Trace,
+}
+
+/// Forms of a log line.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where a value was set.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Origin {
+    /// Nowhere.
+    Default,
+    /// In a file, at a line counted from one.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+    },
+    /// In an environment variable.
+    Environment(String),
+    /// By a flag.
+    Flag(&'static str),
+}
+
+/// Why the configuration cannot be used; all of these exit with 64.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("failed to read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is no TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// Where.
+        origin: Origin,
+        /// What the parser expected.
+        message: String,
+    },
+    /// There is no such option.
+    #[error("unknown key `{key}` {origin}{}", did_you_mean(nearest.as_deref()))]
+    UnknownKey {
+        /// The key, dotted.
+        key: String,
+        /// Where.
+        origin: Origin,
+        /// The known key that looks most like it.
+        nearest: Option<String>,
+    },
+    /// The value is of the wrong kind.
+    #[error("`{key}` {origin}: {message}")]
+    Value {
+        /// The key, dotted.
+        key: String,
+        /// Where.
+        origin: Origin,
+        /// What is wrong.
+        message: String,
+    },
+    /// The value is out of range.
+    #[error("`{key}` {origin} must be {expected}, was {was}")]
+    Range {
+        /// The key, dotted.
+        key: &'static str,
+        /// Where.
+        origin: Origin,
+        /// The range.
+        expected: String,
+        /// The value.
+        was: String,
+    },
+}
+
+impl Config {
+    /// Reads the configuration: the file, if there is one, then `environment` (those named
+    /// `AGENTGAUGE__SECTION__KEY`), then `flags`, as (flag, dotted key, value).
+    ///
+    /// # Errors
+    ///
+    /// Fails on the first file, key or value that cannot be used, and names it.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (String, String)>,
+        flags: &[(&'static str, &'static str, String)],
+    ) -> Result<Self, ConfigError> {
+        let mut leaves = Vec::new();
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+            leaves.extend(layer::file(path, &text)?);
+        }
+        leaves.extend(layer::environment(environment));
+        leaves.extend(flags.iter().map(|(flag, key, value)| layer::flag(flag, key, value)));
+        let (config, origins) = layer::lay(leaves)?;
+        range::check(&config, &origins)?;
+        Ok(config)
+    }
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            otlp_grpc: "127.0.0.1:4317".to_owned(),
+            otlp_http: "127.0.0.1:4318".to_owned(),
+            http: "127.0.0.1:9464".to_owned(),
+        }
+    }
+}
+
+impl Default for Shards {
+    fn default() -> Self {
+        Self { shards: 4, channel_capacity: 1024 }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => write!(f, "(by default)"),
+            Self::File { path, line } => write!(f, "at line {line} of {}", path.display()),
+            Self::Environment(name) => write!(f, "in the environment variable {name}"),
+            Self::Flag(flag) => write!(f, "of the flag {flag}"),
+        }
+    }
+}
+
+fn did_you_mean(nearest: Option<&str>) -> String {
+    nearest.map(|key| format!("; did you mean `{key}`?")).unwrap_or_default()
+}

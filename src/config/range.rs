@@ -1,0 +1,177 @@
+//! Ranges that options must keep, each with its key.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use super::layer::Origins;
+use super::{Config, ConfigError, Origin};
+use crate::engine::options::human;
+
+/// Weights beyond this say nothing more, and must not overflow a sum of many.
+const MAX_WEIGHT: f64 = 1000.0;
+
+/// Windows of one agent; each costs some 40 series.
+const MAX_WINDOWS: usize = 8;
+
+/// Panes of a window; one must last whole seconds.
+const PANES: u64 = 60;
+
+struct Check<'o> {
+    origins: &'o Origins,
+    error: Option<ConfigError>,
+}
+
+/// Checks every range; the first that is not kept is the error.
+pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigError> {
+    let mut check = Check { origins, error: None };
+    shell(config, &mut check);
+    ingest(config, &mut check);
+    engine(config, &mut check);
+    sessions(config, &mut check);
+    windows(config, &mut check);
+    check.error.map_or(Ok(()), Err)
+}
+
+impl Check<'_> {
+    fn within<T: Copy + PartialOrd + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        was: T,
+        min: T,
+        max: T,
+    ) {
+        if !(was >= min && was <= max) {
+            self.fail(key, format!("from {min} to {max}"), was);
+        }
+    }
+
+    fn lasting(&mut self, key: &'static str, was: Duration, min: Duration, max: Duration) {
+        if was < min || was > max {
+            let expected = format!("from {} to {}", human::render(min), human::render(max));
+            self.fail(key, expected, human::render(was));
+        }
+    }
+
+    fn fail(&mut self, key: &'static str, expected: String, was: impl fmt::Display) {
+        let origin = self.origins.get(key).cloned().unwrap_or(Origin::Default);
+        let error = ConfigError::Range { key, origin, expected, was: was.to_string() };
+        self.error.get_or_insert(error);
+    }
+}
+
+fn shell(config: &Config, check: &mut Check<'_>) {
+    let addresses = [
+        ("listen.otlp_grpc", &config.listen.otlp_grpc),
+        ("listen.otlp_http", &config.listen.otlp_http),
+        ("listen.http", &config.listen.http),
+    ];
+    for (key, address) in addresses {
+        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            check.fail(key, "an address like 127.0.0.1:4317".to_owned(), format!("`{address}`"));
+        }
+    }
+    let server = &config.server;
+    check.within("server.max_connections", server.max_connections, 1, 1_000_000);
+    check.within("server.max_header_bytes", server.max_header_bytes, 1024, 1 << 20);
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.lasting("server.header_read_timeout", server.header_read_timeout, short, long);
+    check.lasting("server.read_timeout", server.read_timeout, short, long);
+    check.lasting("server.drain_timeout", server.drain_timeout, short, long);
+    check.within("engine.shards", config.engine.shards, 1, 256);
+    check.within("engine.channel_capacity", config.engine.channel_capacity, 1, 1 << 20);
+}
+
+fn ingest(config: &Config, check: &mut Check<'_>) {
+    let ingest = &config.ingest;
+    check.within("ingest.max_request_bytes", ingest.max_request_bytes, 1024, 1 << 30);
+    check.within("ingest.max_request_items", ingest.max_request_items, 1, 1 << 30);
+    // Nesting is walked on the stack.
+    check.within("ingest.max_nesting", ingest.max_nesting, 1, 128);
+    check.within(
+        "ingest.max_decoded_bytes",
+        ingest.max_decoded_bytes,
+        ingest.max_request_bytes,
+        usize::MAX,
+    );
+    let day = Duration::from_secs(86_400);
+    check.lasting("ingest.max_clock_skew", ingest.max_clock_skew, Duration::ZERO, day);
+    let year = day * 366;
+    check.lasting("ingest.max_span_age", ingest.max_span_age, Duration::from_secs(1), year);
+    let convention = &config.convention;
+    check.within("convention.max_text_bytes", convention.max_text_bytes, 1, 16 << 20);
+    check.within("convention.max_name_bytes", convention.max_name_bytes, 16, 4096);
+    for (name, [min, max]) in &convention.score_ranges {
+        if !(min.is_finite() && max.is_finite() && min < max) {
+            let was = format!("[{min}, {max}] for `{name}`");
+            check.fail("convention.score_ranges", "[least, greatest]".to_owned(), was);
+        }
+    }
+}
+
+fn engine(config: &Config, check: &mut Check<'_>) {
+    let assemble = &config.assemble;
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(86_400));
+    check.lasting("assemble.trace_idle", assemble.trace_idle, short, long);
+    check.lasting("assemble.rootless_idle", assemble.rootless_idle, short, long);
+    check.lasting("assemble.trace_max_age", assemble.trace_max_age, assemble.trace_idle, long);
+    check.lasting("assemble.late_horizon", assemble.late_horizon, Duration::ZERO, long);
+    check.lasting("assemble.report_wait", assemble.report_wait, Duration::ZERO, long);
+    let most = 1 << 30;
+    check.within("assemble.max_open_traces", assemble.max_open_traces, 1, most);
+    check.within("assemble.max_spans_per_trace", assemble.max_spans_per_trace, 1, most);
+    check.within("assemble.max_sealed_traces", assemble.max_sealed_traces, 1, most);
+    check.within("assemble.max_waiting_reports", assemble.max_waiting_reports, 1, most);
+    check.within("assemble.max_reports_per_trace", assemble.max_reports_per_trace, 1, most);
+    let loops = &config.loops;
+    check.within("loops.warning", loops.warning, 2, u64::MAX);
+    check.within("loops.critical", loops.critical, loops.warning, u64::MAX);
+    check.within("loops.names_only", loops.names_only, 2, u64::MAX);
+}
+
+fn sessions(config: &Config, check: &mut Check<'_>) {
+    let session = &config.session;
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(30 * 86_400));
+    check.lasting("session.session_idle", session.session_idle, short, long);
+    check.lasting("session.loop_hold", session.loop_hold, short, long);
+    check.within("session.max_sessions", session.max_sessions, 1, 1 << 30);
+    check.within("session.max_traces_per_session", session.max_traces_per_session, 1, 1 << 30);
+    check.within("session.max_reports_per_session", session.max_reports_per_session, 1, 1 << 20);
+    check.lasting("session.report_wait", session.report_wait, Duration::ZERO, long);
+    check.within("session.max_waiting_reports", session.max_waiting_reports, 1, 1 << 30);
+    check.within("session.max_departed_traces", session.max_departed_traces, 1, 1 << 30);
+    let threshold = session.loop_detection_threshold;
+    check.within("session.loop_detection_threshold", threshold, 0.0, 1.0);
+    check.within("session.gate_window", session.gate_window, 1, 1 << 20);
+    check.within("session.gate_target", session.gate_target, 0.0, 1.0);
+    check.within("session.gate_gain", session.gate_gain, 0.0, 1.0);
+    check.within("session.gate_drop", session.gate_drop, 0.0, 1.0);
+    for (signal, weight) in &session.signal_weights {
+        if !(0.0..=MAX_WEIGHT).contains(weight) {
+            let was = format!("{weight} for `{signal}`");
+            check.fail("session.signal_weights", format!("from 0 to {MAX_WEIGHT}"), was);
+        }
+    }
+}
+
+fn windows(config: &Config, check: &mut Check<'_>) {
+    let agents = &config.agents;
+    check.within("agents.last_traces", agents.last_traces, 1, 10_000);
+    check.within("agents.max_agents", agents.max_agents, 1, 1_000_000);
+    check.within("agents.max_signals_per_agent", agents.max_signals_per_agent, 1, 10_000);
+    let key = "agents.windows";
+    if agents.windows.len() > MAX_WINDOWS {
+        check.fail(key, format!("at most {MAX_WINDOWS} windows"), agents.windows.len());
+    }
+    let mut seen = BTreeSet::new();
+    for window in &agents.windows {
+        let whole = window.subsec_nanos() == 0 && window.as_secs() % PANES == 0;
+        if !whole || window.is_zero() || window.as_secs() > 30 * 86_400 {
+            check.fail(key, "whole minutes up to 30d".to_owned(), human::render(*window));
+        }
+        if !seen.insert(*window) {
+            check.fail(key, "different from each other".to_owned(), human::render(*window));
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What the daemon says of itself: what it received, refused, mended and dropped, and how
+//! much it holds. Kept in a registry of the `prometheus` crate, shown after the scores.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+use crate::engine::span::Timestamp;
+use crate::ingest::Tally;
+
+/// The daemon's own metrics.
+#[derive(Debug)]
+pub struct Health {
+    registry: Registry,
+    received: IntCounterVec,
+    logs: IntCounterVec,
+    points: IntCounterVec,
+    refused: IntCounterVec,
+    stages: BTreeMap<&'static str, IntCounterVec>,
+    held: IntGaugeVec,
+    queued: IntGaugeVec,
+    resident: IntGauge,
+    seen: Mutex<Seen>,
+}
+
+/// What was last told, by who told it, so that totals over shards come out right.
+#[derive(Debug, Default)]
+struct Seen {
+    counts: BTreeMap<(String, &'static str, String), u64>,
+    held: BTreeMap<(&'static str, String), u64>,
+}
+
+/// One family of counters that stages feed: how they call it, the metric, its help, its label.
+type Family = (&'static str, &'static str, &'static str, &'static str);
+
+/// Families by what the stages call them. What is not here counts under [`OTHER`].
+const FAMILIES: &[Family] = &[
+    ("spans", "spans_rejected_total", "Spans left out, by reason.", "reason"),
+    ("duplicates", "duplicates_total", "Spans, logs and reports that were there before.", "what"),
+    ("logs", "logs_rejected_total", "Log records left out, by reason.", "reason"),
+    (
+        "repaired",
+        "spans_repaired_total",
+        "Spans and logs kept after a repair, by reason.",
+        "reason",
+    ),
+    (
+        "unused",
+        "records_unused_total",
+        "Records that nothing could be made of, by reason.",
+        "reason",
+    ),
+    ("late", "late_spans_total", "What came after its trace was done, by outcome.", "outcome"),
+    ("traces_ignored", "traces_ignored_total", "Traces that are no agent's, by reason.", "reason"),
+    ("reports", "reports_total", "Reported scores, by outcome.", "outcome"),
+    ("label_values", "label_values_limited_total", "Series merged into __overflow__.", "label"),
+    (OTHER, "limits_reached_total", "How often a bound of the engine was reached.", "limit"),
+];
+
+/// The family of everything else.
+const OTHER: &str = "other";
+
+impl Health {
+    /// Metrics of a daemon that started at `started`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if two metrics have the same name.
+    pub fn new(started: Timestamp) -> Result<Arc<Self>, prometheus::Error> {
+        let registry = Registry::new();
+        let mut stages = BTreeMap::new();
+        for (what, name, help, label) in FAMILIES {
+            stages.insert(*what, counter(&registry, name, help, &[label])?);
+        }
+        let resident =
+            IntGauge::new("process_resident_memory_bytes", "Resident memory size in bytes.")?;
+        registry.register(Box::new(resident.clone()))?;
+        let start = Gauge::new(
+            "process_start_time_seconds",
+            "Start time of the process since the Unix epoch in seconds.",
+        )?;
+        registry.register(Box::new(start.clone()))?;
+        start.set(started.0 as f64 / 1e9);
+        let build =
+            gauge(&registry, "build_info", "The version that runs; always 1.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let transport = ["transport", "encoding"];
+        Ok(Arc::new(Self {
+            received: counter(&registry, "spans_received_total", "Spans received.", &transport)?,
+            logs: counter(
+                &registry,
+                "log_records_received_total",
+                "Log records received.",
+                &transport,
+            )?,
+            points: counter(
+                &registry,
+                "metric_points_received_total",
+                "Metric data points received; they are dropped.",
+                &transport,
+            )?,
+            refused: counter(
+                &registry,
+                "requests_refused_total",
+                "Requests refused whole, by reason.",
+                &["reason"],
+            )?,
+            held: gauge(&registry, "held", "Traces, sessions, agents in memory.", &["what"])?,
+            queued: gauge(
+                &registry,
+                "queue_messages",
+                "Messages waiting before a stage.",
+                &["stage"],
+            )?,
+            stages,
+            resident,
+            registry,
+            seen: Mutex::default(),
+        }))
+    }
+
+    /// The registry, to be encoded.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Counts what one request held; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
+    pub fn received(&self, transport: &str, encoding: &str, tally: &Tally) {
+        let labels = [transport, encoding];
+        self.received.with_label_values(&labels).inc_by(tally.spans);
+        self.logs.with_label_values(&labels).inc_by(tally.logs);
+        self.points.with_label_values(&labels).inc_by(tally.metric_points);
+        for (what, reasons) in
+            [("spans", &tally.rejected), ("repaired", &tally.repaired), ("unused", &tally.unused)]
+        {
+            for (reason, count) in reasons {
+                self.add(what, reason, *count);
+            }
+        }
+    }
+
+    /// Counts a request that was refused whole.
+    pub fn refused(&self, reason: &str) {
+        self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Takes over the counts of a stage so far, as (what, why, count); `source` names the stage
+    /// and its shard. Counts that were told before are not counted again.
+    pub fn counts(
+        &self,
+        source: &str,
+        counts: impl IntoIterator<Item = (&'static str, &'static str, u64)>,
+    ) {
+        for (what, why, count) in counts {
+            let key = (source.to_owned(), what, why.to_owned());
+            let more = {
+                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let before = seen.counts.entry(key).or_default();
+                let more = count.saturating_sub(*before);
+                *before = count.max(*before);
+                more
+            };
+            match (what, why) {
+                (_, "duplicate") => self.add("duplicates", what, more),
+                _ if self.stages.contains_key(what) => self.add(what, why, more),
+                _ => self.add(OTHER, &format!("{what}_{why}"), more),
+            }
+        }
+    }
+
+    /// Says how many of `what` (`traces`, `sessions`, `agents`) one shard holds.
+    pub fn held(&self, what: &'static str, shard: &str, count: usize) {
+        let sum: u64 = {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.held.insert((what, shard.to_owned()), count as u64);
+            seen.held.iter().filter(|((of, _), _)| *of == what).map(|(_, count)| count).sum()
+        };
+        self.held.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+    }
+
+    /// Says how many messages wait before a stage.
+    pub fn queued(&self, stage: &str, count: usize) {
+        self.queued.with_label_values(&[stage]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Reads what only the system knows; to be called before the registry is encoded.
+    pub fn refresh(&self) {
+        // Where there is no such file the gauge stays at zero.
+        if let Some(bytes) = std::fs::read_to_string("/proc/self/status")
+            .ok()
+            .and_then(|status| resident_bytes(&status))
+        {
+            self.resident.set(bytes);
+        }
+    }
+
+    fn add(&self, what: &str, why: &str, count: u64) {
+        if let Some(family) = self.stages.get(what).filter(|_| count > 0) {
+            family.with_label_values(&[why]).inc_by(count);
+        }
+    }
+}
+
+fn resident_bytes(status: &str) -> Option<i64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+fn counter(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntCounterVec, prometheus::Error> {
+    let family = IntCounterVec::new(Opts::new(format!("agentgauge_{name}"), help), labels)?;
+    registry.register(Box::new(family.clone()))?;
+    Ok(family)
+}
+
+fn gauge(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntGaugeVec, prometheus::Error> {
+    let family = IntGaugeVec::new(Opts::new(format!("agentgauge_{name}"), help), labels)?;
+    registry.register(Box::new(family.clone()))?;
+    Ok(family)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(health: &Health) -> String {
+        prometheus::TextEncoder::new().encode_to_string(&health.registry().gather()).unwrap()
+    }
+
+    #[test]
+    fn counts_of_shards_add_up_and_are_taken_once() {
+        let health = Health::new(Timestamp(0)).unwrap();
+        for _ in 0..2 {
+            health.counts("assemble/0", [("late", "dropped", 2), ("spans", "duplicate", 1)]);
+            health.counts("assemble/1", [("late", "dropped", 3), ("traces", "evicted", 4)]);
+        }
+        health.counts("assemble/0", [("late", "dropped", 5)]);
+        let text = text(&health);
+        assert!(text.contains("agentgauge_late_spans_total{outcome=\"dropped\"} 8\n"), "{text}");
+        assert!(text.contains("agentgauge_duplicates_total{what=\"spans\"} 1\n"), "{text}");
+        let limit = "agentgauge_limits_reached_total{limit=\"traces_evicted\"} 4\n";
+        assert!(text.contains(limit), "{text}");
+    }
+
+    #[test]
+    fn what_shards_hold_adds_up() {
+        let health = Health::new(Timestamp(0)).unwrap();
+        health.held("traces", "0", 7);
+        health.held("traces", "1", 2);
+        health.held("traces", "0", 3);
+        health.held("sessions", "0", 9);
+        assert!(text(&health).contains("agentgauge_held{what=\"traces\"} 5\n"));
+    }
+
+    #[test]
+    fn a_request_is_counted_with_what_became_of_it() {
+        let health = Health::new(Timestamp(1_500_000_000)).unwrap();
+        let mut tally = Tally { spans: 3, ..Tally::default() };
+        tally.rejected.insert("invalid_trace_id", 1);
+        health.received("grpc", "protobuf", &tally);
+        health.refused("too_large");
+        let text = text(&health);
+        for line in [
+            "agentgauge_spans_received_total{encoding=\"protobuf\",transport=\"grpc\"} 3\n",
+            "agentgauge_spans_rejected_total{reason=\"invalid_trace_id\"} 1\n",
+            "agentgauge_requests_refused_total{reason=\"too_large\"} 1\n",
+            "process_start_time_seconds 1.5\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(resident_bytes("Name: x\nVmRSS:\t   12 kB\n"), Some(12_288));
+        assert_eq!(resident_bytes("Name: x\n"), None);
+    }
+}
