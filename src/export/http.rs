@@ -9,7 +9,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use prometheus::{Encoder, Registry, TextEncoder};
+use prometheus::proto::MetricFamily;
+use prometheus::{Encoder, TextEncoder};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -41,11 +42,14 @@ pub trait Query: Clone + Send + Sync + 'static {
     fn ready(&self) -> bool;
 }
 
+/// Gathers the daemon's own metrics.
+pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
+
 /// What the endpoints read.
 #[derive(Clone)]
 pub struct Exporter<Q> {
     board: Arc<Board>,
-    health: Registry,
+    health: Gather,
     query: Q,
     scrapes: Arc<Semaphore>,
 }
@@ -58,7 +62,7 @@ struct Page {
 
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions.
-    pub fn new(board: Arc<Board>, health: Registry, query: Q) -> Self {
+    pub fn new(board: Arc<Board>, health: Gather, query: Q) -> Self {
         Self { board, health, query, scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)) }
     }
 
@@ -86,7 +90,7 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderM
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
     let mut page = render(&exporter.board.sorted(), format);
-    match health(&exporter.health, format) {
+    match health(&(exporter.health)(), format) {
         Ok(text) => page.push_str(&text),
         Err(problem) => {
             return error(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &problem.to_string());
@@ -99,9 +103,9 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderM
 }
 
 /// The daemon's own metrics; OpenMetrics names a counter's family without its `_total`.
-fn health(registry: &Registry, format: Format) -> Result<String, prometheus::Error> {
+fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheus::Error> {
     let mut bytes = Vec::new();
-    TextEncoder::new().encode(&registry.gather(), &mut bytes)?;
+    TextEncoder::new().encode(families, &mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     if format == Format::Text {
         return Ok(text.into_owned());
@@ -184,7 +188,7 @@ mod tests {
     use axum::body::Body;
     use axum::http::Request;
     use http_body_util::BodyExt;
-    use prometheus::IntCounter;
+    use prometheus::{IntCounter, Registry};
     use tower::ServiceExt;
 
     use super::*;
@@ -218,7 +222,11 @@ mod tests {
         board.apply(AgentUpdate::default());
         let request =
             Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
-        let response = Exporter::new(board, health, Held).router().oneshot(request).await.unwrap();
+        let response = Exporter::new(board, Arc::new(move || health.gather()), Held)
+            .router()
+            .oneshot(request)
+            .await
+            .unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())

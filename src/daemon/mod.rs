@@ -1,0 +1,310 @@
+//! The daemon: wiring only. The one place that names every stage.
+
+mod router;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+pub use router::Router;
+
+use self::tasks::{Common, ToAssemble, ToSessions};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::agents::Agents;
+use crate::engine::assemble::Assemble;
+use crate::engine::resolve::Resolve;
+use crate::engine::route::Route;
+use crate::engine::sessions::Sessions;
+use crate::engine::update::Barrier;
+use crate::engine::view::SessionView;
+use crate::export::board::Board;
+use crate::export::http::{Exporter, Query};
+use crate::health::Health;
+use crate::ingest::decode::Decoder;
+use crate::ingest::server::serve;
+use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+
+/// A running daemon.
+pub struct Daemon {
+    bound: Bound,
+    board: Arc<Board>,
+    router: Router,
+    epoch: AtomicU64,
+    flushed: watch::Receiver<u64>,
+    shutdown: watch::Sender<bool>,
+    servers: Vec<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// The addresses that a daemon listens on, as its line of JSON says.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bound {
+    /// OTLP/gRPC.
+    pub otlp_grpc: SocketAddr,
+    /// OTLP/HTTP.
+    pub otlp_http: SocketAddr,
+    /// Metrics, health and API.
+    pub http: SocketAddr,
+}
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error(
+        "cannot listen on {address} (`{key}`): {source}; is another process using it? port 0 takes a free one"
+    )]
+    Bind {
+        /// The address.
+        address: String,
+        /// The option that sets it.
+        key: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon's own metrics cannot be set up.
+    #[error("cannot set up the daemon's own metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Answers questions about sessions by asking the shards.
+#[derive(Clone)]
+pub struct SessionQuery {
+    route: Route,
+    sessions: Vec<mpsc::Sender<ToSessions>>,
+}
+
+impl Daemon {
+    /// Binds all addresses, then starts all tasks.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an address cannot be listened on.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
+        let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
+        let export_listener = bind(&config.listen.http, "listen.http").await?;
+        let bound = Bound {
+            otlp_grpc: address(&grpc_listener, &config.listen.otlp_grpc, "listen.otlp_grpc")?,
+            otlp_http: address(&http_listener, &config.listen.otlp_http, "listen.otlp_http")?,
+            http: address(&export_listener, &config.listen.http, "listen.http")?,
+        };
+
+        let clock = Clock::system();
+        let health = Health::new(clock.now())?;
+        let board = Arc::new(Board::default());
+        let (router, tasks, flushed) =
+            stages(config, &board, &Common { clock: clock.clone(), health: health.clone() });
+
+        let (shutdown, stopping) = watch::channel(false);
+        let receiver = Receiver::new(
+            Decoder::new(config.ingest.clone(), config.convention.clone()),
+            router.clone(),
+            health.clone(),
+            Arc::new(move || clock.now()),
+            config.server.read_timeout,
+        );
+        let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
+        let gather = move || {
+            health.refresh();
+            health.registry().gather()
+        };
+        let exporter = Exporter::new(board.clone(), Arc::new(gather), query);
+        let stop = || stopped(stopping.clone());
+        let servers = vec![
+            tokio::spawn(serve(
+                grpc_listener,
+                grpc::router(receiver.clone()),
+                config.server.clone(),
+                stop(),
+            )),
+            tokio::spawn(serve(
+                http_listener,
+                http::router(receiver),
+                config.server.clone(),
+                stop(),
+            )),
+            tokio::spawn(serve(export_listener, exporter.router(), config.server.clone(), stop())),
+        ];
+        Ok(Self {
+            bound,
+            board,
+            router,
+            epoch: AtomicU64::new(0),
+            flushed,
+            shutdown,
+            servers,
+            tasks,
+        })
+    }
+
+    /// The addresses that it listens on.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// The agents as they stand.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    /// Waits until everything that was acknowledged before is on the board.
+    ///
+    /// Sends a barrier through every channel; returns early if the tasks have gone.
+    pub async fn flush(&self) {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        for shard in &self.router.assemble {
+            if shard.send(ToAssemble::Barrier(Barrier { epoch })).await.is_err() {
+                return;
+            }
+        }
+        // An error means that the agents task has gone: nothing will be flushed any more.
+        let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
+    }
+
+    /// Stops accepting, lets what is in flight finish, and waits until it is applied.
+    pub async fn stop(mut self) {
+        self.shutdown.send_replace(true);
+        for server in std::mem::take(&mut self.servers) {
+            // A server that panicked has nothing left to finish.
+            let _ = server.await;
+        }
+        self.flush().await;
+        let tasks = std::mem::take(&mut self.tasks);
+        // The last senders: the tasks end one after the other when their channels close.
+        drop(self);
+        for task in tasks {
+            let _ = task.await;
+        }
+    }
+}
+
+impl Query for SessionQuery {
+    async fn sessions(&self, limit: usize, offset: usize) -> Vec<SessionView> {
+        let mut replies = Vec::new();
+        for shard in &self.sessions {
+            let (reply, answer) = oneshot::channel();
+            let first = limit.saturating_add(offset);
+            if shard.send(ToSessions::Many { first, reply }).await.is_ok() {
+                replies.push(answer);
+            }
+        }
+        let mut sessions = BTreeMap::new();
+        for answer in replies {
+            for session in answer.await.unwrap_or_default() {
+                let start = session
+                    .traces
+                    .first()
+                    .and_then(|trace| trace.start_unix_nano.parse::<u64>().ok());
+                sessions.insert((start, session.session_id.clone()), session);
+            }
+        }
+        sessions.into_values().skip(offset).take(limit).collect()
+    }
+
+    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
+        let (reply, answer) = oneshot::channel();
+        let message = ToSessions::One { tenant: tenant.to_owned(), id: id.to_owned(), reply };
+        self.sessions[self.route.session(tenant, id)].send(message).await.ok()?;
+        answer.await.ok().flatten()
+    }
+
+    fn ready(&self) -> bool {
+        self.sessions.iter().all(|shard| !shard.is_closed())
+    }
+}
+
+/// Starts the stages; returns the way in, their tasks and how far they have come.
+fn stages(
+    config: &Config,
+    board: &Arc<Board>,
+    common: &Common,
+) -> (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>) {
+    let shards = config.engine.shards.max(1);
+    let route = Route::new(shards, seed());
+    let capacity = config.engine.channel_capacity;
+    let (flushed_sender, flushed) = watch::channel(0);
+    let (agents_sender, agents_inbox) = mpsc::channel(capacity);
+    let inputs = usize::try_from(shards).unwrap_or(1);
+    let stage = Agents::new(config.agents.clone());
+    let outputs = (board.clone(), flushed_sender);
+    let mut tasks =
+        vec![tokio::spawn(tasks::agents(stage, agents_inbox, outputs, inputs, common.clone()))];
+
+    let mut session_senders = Vec::new();
+    for shard in 0..shards {
+        let (sender, inbox) = mpsc::channel(capacity);
+        let stage = Sessions::new(shard, config.session.clone(), config.agents.clone());
+        let channels = (inbox, agents_sender.clone());
+        let number = usize::try_from(shard).unwrap_or(0);
+        tasks.push(tokio::spawn(tasks::sessions(number, stage, channels, inputs, common.clone())));
+        session_senders.push(sender);
+    }
+    let mut assemble_senders = Vec::new();
+    for shard in 0..inputs {
+        let (sender, inbox) = mpsc::channel(capacity);
+        let stage = Assemble::new(config.assemble.clone(), config.loops.clone());
+        let channels = (inbox, session_senders.clone());
+        tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
+        assemble_senders.push(sender);
+    }
+    let resolve = Resolve::new(config.assemble.max_waiting_reports, config.assemble.report_wait);
+    let router = Router {
+        route,
+        assemble: assemble_senders,
+        sessions: session_senders,
+        resolve: Arc::new(Mutex::new(resolve)),
+    };
+    (router, tasks, flushed)
+}
+
+async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|source| StartError::Bind {
+        address: address.to_owned(),
+        key,
+        source,
+    })
+}
+
+fn address(
+    listener: &TcpListener,
+    address: &str,
+    key: &'static str,
+) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|source| StartError::Bind {
+        address: address.to_owned(),
+        key,
+        source,
+    })
+}
+
+impl Observe for Health {
+    fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally) {
+        Self::received(self, transport, encoding, tally);
+    }
+
+    fn refused(&self, reason: &'static str) {
+        Self::refused(self, reason);
+    }
+}
+
+async async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // An error means that the daemon has gone: that is a stop too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Drawn anew by every process, so that nobody outside can aim at one shard.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(Duration::ZERO)
+}

@@ -1,0 +1,128 @@
+//! From a decoded batch to the shards, and back with their acknowledgement.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::sync::oneshot;
+
+use super::tasks::{ToAssemble, ToSessions};
+use crate::engine::assemble::Input;
+use crate::engine::resolve::Resolve;
+use crate::engine::route::Route;
+use crate::engine::span::{Report, Target, Timestamp};
+use crate::ingest::{Batch, Overloaded, Sink};
+
+/// When a refused sender should come back.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Splits batches by shard. Cheap to clone.
+#[derive(Clone)]
+pub struct Router {
+    pub(super) route: Route,
+    pub(super) assemble: Vec<mpsc::Sender<ToAssemble>>,
+    pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
+    pub(super) resolve: Arc<Mutex<Resolve>>,
+}
+
+impl Sink for Router {
+    /// Refused before any shard has it where one of its channels is full; otherwise every shard
+    /// has applied its part, and handed on what follows from it, when this returns.
+    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+        let now = batch.arrival;
+        let mut parts: BTreeMap<usize, Vec<Input>> = BTreeMap::new();
+        let mut response_ids = Vec::new();
+        for span in batch.spans {
+            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.clone()) {
+                response_ids.push((span.resource.tenant.clone(), id, span.trace_id));
+            }
+            let shard = self.route.trace(span.trace_id);
+            parts.entry(shard).or_default().push(Input::Span(Box::new(span)));
+        }
+        for log in batch.logs {
+            let shard = self.route.trace(log.trace_id);
+            parts.entry(shard).or_default().push(Input::Log(Box::new(log)));
+        }
+        let permits = self.reserve(parts.keys().copied())?;
+        // There is room: from here on the batch is ours.
+        for report in self.resolved(response_ids, batch.reports, now) {
+            match &report.target {
+                Target::Trace(trace_id) => {
+                    let shard = self.route.trace(*trace_id);
+                    parts.entry(shard).or_default().push(Input::Report(Box::new(report)));
+                }
+                Target::Session { tenant, id } => {
+                    let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
+                    // A closed channel means that the daemon is going down; the batch is not acknowledged.
+                    let sent =
+                        self.sessions[shard].send(ToSessions::Report(Box::new(report), now)).await;
+                    sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+                }
+                // `resolve` keeps these until they have become traces.
+                Target::Response { .. } => {}
+            }
+        }
+        self.apply(parts, permits, now).await
+    }
+}
+
+impl Router {
+    /// Takes a place in the channel of every shard, or none.
+    fn reserve(
+        &self,
+        shards: impl Iterator<Item = usize>,
+    ) -> Result<BTreeMap<usize, OwnedPermit<ToAssemble>>, Overloaded> {
+        shards
+            .map(|shard| match self.assemble[shard].clone().try_reserve_owned() {
+                Ok(permit) => Ok((shard, permit)),
+                Err(_) => Err(Overloaded { retry_after: RETRY_AFTER }),
+            })
+            .collect()
+    }
+
+    /// The reports of a batch, and those that waited for one of its response ids, as far as
+    /// their target is known.
+    fn resolved(
+        &self,
+        response_ids: Vec<(Option<Arc<str>>, Arc<str>, crate::engine::span::TraceId)>,
+        reports: Vec<Report>,
+        now: Timestamp,
+    ) -> Vec<Report> {
+        let mut resolve = self.resolve.lock().unwrap_or_else(PoisonError::into_inner);
+        resolve.handle_timeout(now);
+        let mut known: Vec<Report> = response_ids
+            .into_iter()
+            .flat_map(|(tenant, id, trace_id)| resolve.seen(tenant.as_ref(), &id, trace_id, now))
+            .collect();
+        known.extend(reports.into_iter().filter_map(|report| resolve.report(report, now)));
+        known
+    }
+
+    /// Sends every shard its part and waits until all have applied theirs.
+    async fn apply(
+        &self,
+        parts: BTreeMap<usize, Vec<Input>>,
+        mut permits: BTreeMap<usize, OwnedPermit<ToAssemble>>,
+        now: Timestamp,
+    ) -> Result<(), Overloaded> {
+        let mut applied = Vec::with_capacity(parts.len());
+        for (shard, inputs) in parts {
+            let (acknowledge, acknowledged) = oneshot::channel();
+            let message = ToAssemble::Inputs { inputs, now, acknowledge };
+            match permits.remove(&shard) {
+                Some(permit) => drop(permit.send(message)),
+                // A report for a shard that no span goes to: wait for room, as everything else has it.
+                None => self.assemble[shard]
+                    .send(message)
+                    .await
+                    .map_err(|_| Overloaded { retry_after: RETRY_AFTER })?,
+            }
+            applied.push(acknowledged);
+        }
+        for acknowledged in applied {
+            acknowledged.await.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+        }
+        Ok(())
+    }
+}
