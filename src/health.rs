@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::engine::span::Timestamp;
@@ -20,7 +22,6 @@ pub struct Health {
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: IntGaugeVec,
     queued: IntGaugeVec,
-    resident: IntGauge,
     seen: Mutex<Seen>,
 }
 
@@ -73,9 +74,10 @@ impl Health {
         for (what, name, help, label) in FAMILIES {
             stages.insert(*what, counter(&registry, name, help, &[label])?);
         }
-        let resident =
-            IntGauge::new("process_resident_memory_bytes", "Resident memory size in bytes.")?;
-        registry.register(Box::new(resident.clone()))?;
+        registry.register(Box::new(Resident(IntGauge::new(
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+        )?)))?;
         let start = Gauge::new(
             "process_start_time_seconds",
             "Start time of the process since the Unix epoch in seconds.",
@@ -114,7 +116,6 @@ impl Health {
                 &["stage"],
             )?,
             stages,
-            resident,
             registry,
             seen: Mutex::default(),
         }))
@@ -184,20 +185,30 @@ impl Health {
         self.queued.with_label_values(&[stage]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// Reads what only the system knows; to be called before the registry is encoded.
-    pub fn refresh(&self) {
-        // Where there is no such file the gauge stays at zero.
-        if let Some(bytes) = std::fs::read_to_string("/proc/self/status")
-            .ok()
-            .and_then(|status| resident_bytes(&status))
-        {
-            self.resident.set(bytes);
-        }
-    }
-
     fn add(&self, what: &str, why: &str, count: u64) {
         if let Some(family) = self.stages.get(what).filter(|_| count > 0) {
             family.with_label_values(&[why]).inc_by(count);
+        }
+    }
+}
+
+/// Resident memory, read when it is asked for.
+struct Resident(IntGauge);
+
+impl Collector for Resident {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let status = std::fs::read_to_string("/proc/self/status");
+        match status.ok().and_then(|status| resident_bytes(&status)) {
+            Some(bytes) => {
+                self.0.set(bytes);
+                self.0.collect()
+            }
+            // Not every system has such a file; absent is not zero.
+            None => Vec::new(),
         }
     }
 }

@@ -85,8 +85,8 @@ pub(super) const SESSIONS_LOOPING: Family = family(
 pub(super) const OPEN_SESSIONS: Family = family(
     "agentgauge_open_sessions",
     Kind::Gauge,
-    &["score", "le"],
-    "Open sessions whose score is at most `le`, as they stand.",
+    &["score", "at_most"],
+    "Open sessions whose score is at most this, as they stand.",
 );
 
 /// Distributions.

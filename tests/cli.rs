@@ -1,0 +1,175 @@
+//! The command line as scripts use it: arguments, output and exit codes.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const USAGE: Option<i32> = Some(64);
+const GATE: Option<i32> = Some(2);
+const FAILURE: Option<i32> = Some(1);
+
+fn agentgauge(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_agentgauge")).args(arguments).output().unwrap()
+}
+
+fn capture(name: &str) -> String {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data/captures", name].iter().collect();
+    path.to_str().unwrap().to_owned()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["replay", "--help"], &["help"]] {
+        let output = agentgauge(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(out(&output).contains("agentgauge"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_64() {
+    for arguments in [
+        &["nonsense"][..],
+        &["replay"],
+        &["replay", "x.pb", "--fail-under", "reliability=2"],
+        &["replay", "x.pb", "--output", "xml"],
+        &["serve", "--nonsense"],
+        &["demo", "--for", "soon"],
+    ] {
+        let output = agentgauge(arguments);
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}");
+        assert!(out(&output).is_empty() && !err(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_64_and_names_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    std::fs::write(&path, "[assemble]\ntrace_idel = \"5s\"\n").unwrap();
+    for command in [&["check"][..], &["serve"], &["demo"], &["replay", "x.pb"]] {
+        let mut arguments = command.to_vec();
+        arguments.extend(["--config", path.to_str().unwrap()]);
+        let output = agentgauge(&arguments);
+        assert_eq!(output.status.code(), USAGE, "{command:?}");
+        let message = err(&output);
+        assert!(message.contains("assemble.trace_idel"), "{message}");
+        assert!(message.contains("line 2") && message.contains("mine.toml"), "{message}");
+        assert!(message.contains("`assemble.trace_idle`"), "{message}");
+    }
+    let output = agentgauge(&["--http", "nowhere"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("--http"), "{}", err(&output));
+}
+
+#[test]
+fn the_listed_defaults_pass_the_check() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/agentgauge.toml");
+    let output = agentgauge(&["check", "--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("127.0.0.1:4317"));
+}
+
+#[test]
+fn a_variable_of_the_environment_is_checked() {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .arg("check")
+        .env("AGENTGAUGE__ENGINE__SHARDS", "0")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("AGENTGAUGE__ENGINE__SHARDS"), "{}", err(&output));
+}
+
+#[test]
+fn a_replay_prints_one_document() {
+    let output = agentgauge(&["replay", &capture("oi-openai"), "--output", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let session = &document["sessions"][0];
+    assert_eq!(session["total_traces"], 6);
+    assert!(session["reliability"].is_f64());
+    assert_eq!(session["traces"][0]["content"], "kept");
+    let agents = document["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), 1, "{agents:?}");
+    assert_eq!(agents[0]["traces"], 6);
+}
+
+#[test]
+fn a_replay_prints_a_table() {
+    let output = agentgauge(&["replay", &capture("oi-openai")]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    assert!(text.contains("sess-7f3a-0001") && text.contains("exact_repeat 1"), "{text}");
+}
+
+#[test]
+fn the_number_of_shards_and_the_order_of_files_change_nothing() {
+    let folder = capture("oi-openai");
+    let whole = agentgauge(&["replay", &folder, "--output", "json"]);
+    let mut files: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .filter(|path| path.ends_with(".pb"))
+        .collect();
+    files.sort();
+    files.reverse();
+    let mut arguments = vec!["replay", "--output", "json"];
+    arguments.extend(files.iter().map(String::as_str));
+    let backwards = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .args(arguments)
+        .env("AGENTGAUGE__ENGINE__SHARDS", "7")
+        .output()
+        .unwrap();
+    assert_eq!(out(&whole), out(&backwards));
+}
+
+#[test]
+fn a_floor_that_is_not_held_exits_with_2() {
+    let folder = capture("oi-openai");
+    let held = agentgauge(&["replay", &folder, "--fail-under", "reliability=0.1"]);
+    assert_eq!(held.status.code(), Some(0), "{}", err(&held));
+    let output = agentgauge(&[
+        "replay",
+        &folder,
+        "--fail-under",
+        "reliability=0.1",
+        "--fail-under",
+        "consistency=0.99",
+    ]);
+    assert_eq!(output.status.code(), GATE);
+    assert!(err(&output).contains("consistency"), "{}", err(&output));
+    assert!(out(&output).contains("sess-7f3a-0001"), "the result is printed all the same");
+}
+
+#[test]
+fn what_cannot_be_read_exits_with_1() {
+    let empty = tempfile::tempdir().unwrap();
+    for path in ["/nowhere/traces.pb", empty.path().to_str().unwrap()] {
+        for command in ["replay", "verify"] {
+            let output = agentgauge(&[command, path]);
+            assert_eq!(output.status.code(), FAILURE, "{command} {path}");
+            assert!(err(&output).contains(path), "{}", err(&output));
+        }
+    }
+}
+
+#[test]
+fn the_engine_agrees_with_the_reference_model() {
+    for name in ["oi-openai", "oi-langgraph", "otel-genai-openai-span-only", "js-otel-openai-evals"]
+    {
+        let output = agentgauge(&["verify", &capture(name)]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}{}", out(&output), err(&output));
+        assert!(out(&output).contains("agree"), "{}", out(&output));
+    }
+}

@@ -1,0 +1,203 @@
+//! A real exporter, the real binary, a scrape: spans in, a score out.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{Span, SpanKind, TraceContextExt, Tracer, TracerProvider};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter as Export};
+use serde_json::Value;
+
+/// Looks at the daemon before a test gives up, and the time between two of them.
+const LOOKS: u32 = 300;
+const BETWEEN: Duration = Duration::from_millis(100);
+
+struct Daemon {
+    process: Child,
+    grpc: String,
+    otlp_http: String,
+    http: String,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+            .args(["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0"])
+            .args(["--http", "127.0.0.1:0"])
+            .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "200ms")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let bound: Value = serde_json::from_str(&line).unwrap();
+        let address = |key: &str| bound[key].as_str().unwrap().to_owned();
+        Self {
+            process,
+            grpc: address("otlp_grpc"),
+            otlp_http: address("otlp_http"),
+            http: address("http"),
+        }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.http).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    /// Scrapes until a line begins so; its value.
+    fn metric(&self, start: &str) -> f64 {
+        let mut last = String::new();
+        for _ in 0..LOOKS {
+            last = self.get("/metrics");
+            if let Some(line) = last.lines().find(|line| line.starts_with(start)) {
+                return line.rsplit(' ').next().unwrap().parse().unwrap();
+            }
+            std::thread::park_timeout(BETWEEN);
+        }
+        assert!(last.contains(start), "waited in vain for {start} in\n{last}");
+        f64::NAN
+    }
+
+    #[cfg(unix)]
+    fn ends_well(mut self) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Gone already if the test ended it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Keeps what the SDK hands out, to be sent by an exporter under test.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<SpanData>>>);
+
+impl Export for Kept {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.0.lock().unwrap().extend(batch);
+        Ok(())
+    }
+}
+
+/// Two turns of one session; in the second the agent calls a tool three times with the same
+/// arguments and result.
+fn session(agent: &str) -> (Resource, Vec<SpanData>) {
+    let resource = Resource::builder_empty().with_service_name("shop").build();
+    let kept = Kept::default();
+    let provider = SdkTracerProvider::builder()
+        .with_simple_exporter(kept.clone())
+        .with_resource(resource.clone())
+        .build();
+    let tracer = provider.tracer("agent");
+    for calls in [1, 3] {
+        let root = tracer
+            .span_builder(format!("invoke_agent {agent}"))
+            .with_attributes([
+                KeyValue::new("gen_ai.operation.name", "invoke_agent"),
+                KeyValue::new("gen_ai.agent.name", agent.to_owned()),
+                KeyValue::new("gen_ai.conversation.id", "session-1"),
+            ])
+            .start(&tracer);
+        let context = opentelemetry::Context::current_with_span(root);
+        for _ in 0..calls {
+            tracer
+                .span_builder("execute_tool search")
+                .with_kind(SpanKind::Internal)
+                .with_attributes([
+                    KeyValue::new("gen_ai.operation.name", "execute_tool"),
+                    KeyValue::new("gen_ai.tool.name", "search"),
+                    KeyValue::new("gen_ai.tool.call.arguments", r#"{"query":"refund"}"#),
+                    KeyValue::new("gen_ai.tool.call.result", "nothing"),
+                ])
+                .start_with_context(&tracer, &context)
+                .end();
+        }
+        context.span().end();
+    }
+    let spans = kept.0.lock().unwrap().clone();
+    (resource, spans)
+}
+
+fn send(mut exporter: SpanExporter, agent: &str) {
+    let (resource, spans) = session(agent);
+    exporter.set_resource(&resource);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(exporter.export(spans)).unwrap();
+}
+
+fn shows_scores_and_the_loop(daemon: &Daemon, agent: &str) {
+    let labels = format!("{{service_name=\"shop\",gen_ai_agent_name=\"{agent}\"");
+    let reliability = daemon.metric(&format!("agentgauge_agent_reliability_score{labels}"));
+    assert!((0.0..1.0).contains(&reliability), "{reliability}");
+    let traces = daemon.metric(&format!("agentgauge_agent_window_traces{labels}"));
+    assert!(traces >= 1.0, "{traces}");
+    let loops = daemon.metric(&format!("agentgauge_loops_detected_total{labels}"));
+    assert!(loops >= 1.0, "{loops}");
+    let sessions: Value = serde_json::from_str(&daemon.get("/api/v1/sessions")).unwrap();
+    assert_eq!(sessions["sessions"][0]["session_id"], "session-1");
+}
+
+#[test]
+fn spans_of_the_grpc_exporter_become_a_score() {
+    let daemon = Daemon::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let exporter = runtime.block_on(async {
+        SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(format!("http://{}", daemon.grpc))
+            .build()
+            .unwrap()
+    });
+    let (resource, spans) = session("by-grpc");
+    let mut exporter = exporter;
+    exporter.set_resource(&resource);
+    runtime.block_on(exporter.export(spans)).unwrap();
+    shows_scores_and_the_loop(&daemon, "by-grpc");
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
+fn spans_of_the_http_exporter_become_a_score() {
+    let daemon = Daemon::start();
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_endpoint(format!("http://{}/v1/traces", daemon.otlp_http))
+        .build()
+        .unwrap();
+    send(exporter, "by-http");
+    shows_scores_and_the_loop(&daemon, "by-http");
+}
+
+#[test]
+fn the_demo_shows_its_agents_and_where_to_look() {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .args(["demo", "--for", "6s"])
+        .env("AGENTGAUGE__LISTEN__OTLP_GRPC", "127.0.0.1:0")
+        .env("AGENTGAUGE__LISTEN__OTLP_HTTP", "127.0.0.1:0")
+        .env("AGENTGAUGE__LISTEN__HTTP", "127.0.0.1:0")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}{error}");
+    assert!(text.contains("/metrics"), "{text}");
+    assert!(text.contains("support-agent"), "{text}{error}");
+}
