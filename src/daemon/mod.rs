@@ -115,10 +115,7 @@ impl Daemon {
             config.server.read_timeout,
         );
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
-        let gather = move || {
-            health.refresh();
-            health.registry().gather()
-        };
+        let gather = move || health.registry().gather();
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query);
         let stop = || stopped(stopping.clone());
         let servers = vec![
