@@ -1,5 +1,7 @@
 //! What real instrumentation libraries sent comes out of `replay --output json` as it was.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read its data fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
