@@ -57,9 +57,17 @@ async fn get(address: &str, path: &str) -> std::io::Result<String> {
 fn table(agents: &[Value]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["agent", "sessions", "traces", "reliability", "consistency", "loops"]);
+    table.set_header([
+        "service",
+        "agent",
+        "sessions",
+        "traces",
+        "reliability",
+        "consistency",
+        "loops",
+    ]);
     for agent in agents {
-        let name = agent["agent_name"].as_str().or_else(|| agent["service_name"].as_str());
+        let name = |key: &str| agent[key].as_str().unwrap_or("-").to_owned();
         let score = |key: &str| {
             agent[key].as_f64().map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"))
         };
@@ -70,7 +78,8 @@ fn table(agents: &[Value]) -> Table {
             .map(|(kind, count)| format!("{kind} {count}"))
             .collect();
         table.add_row([
-            name.unwrap_or("?").to_owned(),
+            name("service_name"),
+            name("agent_name"),
             agent["sessions"].to_string(),
             agent["traces"].to_string(),
             score("reliability"),
