@@ -2,4 +2,5 @@
 //!
 //! The engine's incremental integers must come out within 1e-9 of this.
 
+pub mod pandaprobe;
 pub mod score;

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 /// The signal that consistency builds on.
 const CONFIDENCE: &str = "confidence";
 
+/// The other signals of the documents, in their order.
+const ORDER: [&str; 3] = ["loop_detection", "tool_correctness", "coherence"];
+
 /// What one trace contributes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceScore {
@@ -56,8 +59,12 @@ pub fn trace(signals: &BTreeMap<String, f64>, weights: &BTreeMap<String, f64>) -
         .collect();
     let risk = risks.values().copied().max_by(f64::total_cmp);
     let confidence = risks.get(CONFIDENCE).copied();
-    let others: f64 =
-        risks.iter().filter(|(name, _)| *name != CONFIDENCE).map(|(_, risk)| risk).sum();
+    // Floats: the documents add up in this order.
+    let rank = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
+    let mut others: Vec<(&String, &f64)> =
+        risks.iter().filter(|(name, _)| *name != CONFIDENCE).collect();
+    others.sort_by_key(|(name, _)| rank(name));
+    let others: f64 = others.into_iter().map(|(_, risk)| risk).sum();
     TraceScore {
         risk,
         penalty: confidence.map(|_| others),

@@ -3,14 +3,17 @@
 //! Source: AgentCI, `engine/metrics.py` (metrics.md 3). Two empty sequences are alike (1), an empty and
 //! another are not (0).
 
-/// Length of the longest common subsequence over the longer length, in [0,1].
+/// Twice the length of the longest common subsequence over both lengths, in [0,1].
 pub fn lcs_similarity<T: PartialEq>(a: &[T], b: &[T]) -> f64 {
-    similarity(a, b, |a, b| lcs_length(a, b))
+    similarity(a, b, |a, b| ratio(2 * lcs_length(a, b), a.len() + b.len()))
 }
 
 /// One minus the edit distance over the longer length, in [0,1].
 pub fn edit_similarity<T: PartialEq>(a: &[T], b: &[T]) -> f64 {
-    similarity(a, b, |a, b| a.len().max(b.len()) - edit_distance(a, b))
+    similarity(a, b, |a, b| {
+        let longer = a.len().max(b.len());
+        ratio(longer - edit_distance(a, b), longer)
+    })
 }
 
 /// How many elements equal the one before them.
@@ -18,12 +21,16 @@ pub fn adjacent_repeats<T: PartialEq>(sequence: &[T]) -> usize {
     sequence.windows(2).filter(|pair| pair[0] == pair[1]).count()
 }
 
-fn similarity<T>(a: &[T], b: &[T], common: impl Fn(&[T], &[T]) -> usize) -> f64 {
-    match (a.len(), b.len()) {
-        (0, 0) => 1.0,
-        (0, _) | (_, 0) => 0.0,
-        (x, y) => common(a, b) as f64 / x.max(y) as f64,
+fn similarity<T>(a: &[T], b: &[T], of: impl Fn(&[T], &[T]) -> f64) -> f64 {
+    match (a.is_empty(), b.is_empty()) {
+        (true, true) => 1.0,
+        (true, false) | (false, true) => 0.0,
+        (false, false) => of(a, b),
     }
+}
+
+fn ratio(part: usize, whole: usize) -> f64 {
+    part as f64 / whole as f64
 }
 
 fn lcs_length<T: PartialEq>(a: &[T], b: &[T]) -> usize {
@@ -65,6 +72,7 @@ mod tests {
         let (a, b) = (["a", "b", "c", "d", "e"], ["a", "c", "b", "d", "e"]);
         assert!((lcs_similarity(&a, &b) - 0.8).abs() < 1e-12);
         assert!((edit_similarity(&a, &b) - 0.6).abs() < 1e-12);
+        assert!((lcs_similarity(&["a", "b", "c"], &["a"]) - 0.5).abs() < 1e-12);
         assert_eq!(adjacent_repeats(&["a", "a", "b", "b", "b"]), 3);
     }
 }

@@ -170,7 +170,7 @@ fn dump_string(string: &str, text: &mut String) {
             '\t' => text.push_str("\\t"),
             '\u{8}' => text.push_str("\\b"),
             '\u{c}' => text.push_str("\\f"),
-            ' '..='\u{7f}' => text.push(c),
+            ' '..='~' => text.push(c),
             _ => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {

@@ -1,0 +1,387 @@
+//! Every case of the vectors that the reference systems' own code produced, against the slow model (which has to meet
+//! the document's rounding) and against the engine's incremental form (which has to be within 1e-9 before rounding).
+//!
+//! `AGENTGAUGE_VECTORS` names a further directory of vectors, which must exist if it is named.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a vector that cannot be read fails its test"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use agentgauge::engine::math::Quanta;
+use agentgauge::engine::math::sequence::{adjacent_repeats, edit_similarity, lcs_similarity};
+use agentgauge::engine::math::text::{digest, jaccard, to_text, tokens};
+use agentgauge::engine::score::agent_consistency::AgentConsistency;
+use agentgauge::engine::score::agent_reliability::AgentReliability;
+use agentgauge::engine::score::risk::TraceRisk;
+use agentgauge::engine::score::trajectory_gate::{GateRule, TrajectoryGate};
+use agentgauge::reference::pandaprobe::{self, Report, SIGNALS, Trace, round4};
+use serde_json::{Value, json};
+
+/// Families that this version has nothing to compute for.
+const LATER: &[&str] = &[
+    "aci-correctness",
+    "aci-cost",
+    "aci-judge-threshold",
+    "aci-judge-verdict",
+    "aci-match-modes",
+    "aci-otel-fixtures",
+    "aci-path",
+    "aci-tool-sets",
+    "hal-aggregate",
+    "hal-confidence-consistency",
+    "hal-outcome-consistency",
+    "hal-predictability",
+    "hal-published",
+    "hal-resource-consistency",
+    "hal-robustness",
+    "hal-runs-end-to-end",
+    "hal-safety",
+    "hal-trajectory-consistency",
+    "pp-argument-correctness",
+    "pp-coherence",
+];
+
+type Check = fn(&Value, f64) -> Result<(), String>;
+
+fn check_of(family: &str) -> Option<Check> {
+    match family {
+        "aci-sequences" => Some(sequences),
+        "pp-agent-consistency" => Some(consistency),
+        "pp-agent-reliability" => Some(reliability),
+        "pp-harness-trajectory-gate" => Some(gate),
+        "pp-loop-detection" => Some(loop_detection),
+        "pp-session-pipeline" => Some(pipeline),
+        "pp-to-text" => Some(text),
+        "pp-tokenize-jaccard" => Some(tokenize),
+        _ => None,
+    }
+}
+
+#[test]
+fn conformance_to_every_vector() {
+    let mut passed: BTreeMap<String, usize> = BTreeMap::new();
+    let mut failed = Vec::new();
+    for path in files() {
+        let file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let family = file["family"].as_str().unwrap();
+        let Some(check) = check_of(family) else {
+            assert!(LATER.contains(&family), "{}: unknown family `{family}`", path.display());
+            println!("{family}: not computed by this version");
+            continue;
+        };
+        for case in file["cases"].as_array().unwrap() {
+            let tolerance =
+                case["tolerance"].as_f64().or_else(|| file["tolerance"].as_f64()).unwrap();
+            match check(case, tolerance) {
+                Ok(()) => *passed.entry(family.to_owned()).or_default() += 1,
+                Err(why) => failed.push(format!("{family}/{}: {why}", case["name"])),
+            }
+        }
+    }
+    for (family, count) in &passed {
+        println!("{family}: {count} cases passed");
+    }
+    assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(passed.len() >= 8, "families are missing: {passed:?}");
+}
+
+fn files() -> Vec<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
+    let further = std::env::vars_os()
+        .find(|(name, _)| name == "AGENTGAUGE_VECTORS")
+        .map(|(_, path)| path.into());
+    let mut files = Vec::new();
+    for folder in [Some(own), further].into_iter().flatten() {
+        let entries =
+            fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let paths = entries.map(|entry| entry.unwrap().path());
+        files.extend(
+            paths.filter(|path| path.extension().is_some_and(|extension| extension == "json")),
+        );
+    }
+    files.sort();
+    files
+}
+
+fn reliability(case: &Value, tolerance: f64) -> Result<(), String> {
+    let (traces, weights) = session(&case["input"]);
+    let report = pandaprobe::agent_reliability(&traces, &weights);
+    same_report(&report, &case["expected"], &weights, tolerance)?;
+    if let Some(flagged) = case["expected"].get("flagged") {
+        same("flagged", flagged, &json!(report.flagged), tolerance)?;
+    }
+    incremental(&traces, &weights)
+}
+
+fn consistency(case: &Value, tolerance: f64) -> Result<(), String> {
+    let (traces, weights) = session(&case["input"]);
+    let report = pandaprobe::agent_consistency(&traces, &weights);
+    // Compensated summation in newer Pythons may move a detail by one unit of the fourth decimal.
+    same_report(&report, &case["expected"], &weights, tolerance)?;
+    incremental(&traces, &weights)
+}
+
+/// The traces of a case and the weights in force.
+fn session(input: &Value) -> (Vec<Trace>, BTreeMap<String, f64>) {
+    let traces = input["traces"].as_array().unwrap().iter().map(|trace| {
+        let signals =
+            trace["signals"].as_object().map(|signals| numbers(&Value::Object(signals.clone())));
+        (trace["id"].as_str().unwrap().to_owned(), signals)
+    });
+    (traces.collect(), pandaprobe::weights(&numbers(&input["signal_weights"])))
+}
+
+fn numbers(value: &Value) -> BTreeMap<String, f64> {
+    let entries = value.as_object().into_iter().flatten();
+    entries.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect()
+}
+
+fn same_report(
+    report: &Report,
+    expected: &Value,
+    weights: &BTreeMap<String, f64>,
+    tolerance: f64,
+) -> Result<(), String> {
+    for (name, wanted) in expected.as_object().unwrap() {
+        let ours = match name.as_str() {
+            "score" => json!(report.score),
+            "reason" => json!(report.reason),
+            "per_trace" => json!(report.per_trace),
+            "signal_weights" => json!(weights),
+            "flagged" => json!(report.flagged),
+            name => json!(report.numbers.get(name)),
+        };
+        same(name, wanted, &ours, tolerance)?;
+    }
+    Ok(())
+}
+
+/// The engine's integers against the slow model, unrounded; what is forgotten leaves no trace.
+fn incremental(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Result<(), String> {
+    let known: BTreeMap<String, f64> = SIGNALS
+        .iter()
+        .filter_map(|(name, ..)| Some(((*name).to_owned(), *weights.get(*name)?)))
+        .collect();
+    let mut reliability = AgentReliability::default();
+    let mut consistency = AgentConsistency::default();
+    let mut exact = Vec::new();
+    for (at, (_, signals)) in traces.iter().enumerate() {
+        let Some(signals) = signals else { continue };
+        let quanta =
+            signals.iter().map(|(name, score)| (name.as_str(), Quanta::from_f64(*score).unwrap()));
+        let risk = TraceRisk::new(quanta, &known);
+        exact.push(agentgauge::reference::score::trace(signals, &known));
+        // Something else comes and goes in between.
+        let other = Quanta(Quanta::ONE / 7 * i64::try_from(at % 9).unwrap());
+        reliability.observe(other);
+        consistency.observe(other);
+        risk.risk.into_iter().for_each(|risk| reliability.observe(risk));
+        risk.uncertainty.into_iter().for_each(|uncertainty| consistency.observe(uncertainty));
+        reliability.forget(other);
+        consistency.forget(other);
+    }
+    let exact = agentgauge::reference::score::scores(&exact);
+    let ours = reliability.result();
+    let pairs = [
+        ("reliability", exact.reliability, ours.map(|found| found.score)),
+        ("raw risk", exact.raw_risk, ours.map(|found| found.raw_risk)),
+        ("mean of the top", exact.mean_top_k_risk, ours.map(|found| found.mean_top_k_risk)),
+        ("greatest risk", exact.max_risk, ours.map(|found| found.max_risk)),
+        ("consistency", exact.consistency, consistency.result().map(|found| found.score)),
+        ("root mean square", exact.rms, consistency.result().map(|found| found.rms)),
+    ];
+    for (name, exact, ours) in pairs {
+        same(&format!("incremental {name}"), &json!(exact), &json!(ours), 1e-9)?;
+    }
+    Ok(())
+}
+
+fn loop_detection(case: &Value, tolerance: f64) -> Result<(), String> {
+    let input = &case["input"];
+    let vectors = vectors(&input["embeddings"]);
+    let embed = |text: &str| vectors.get(text).cloned();
+    let earlier: Vec<String> =
+        input["history_outputs"].as_array().unwrap().iter().map(to_text).collect();
+    let found =
+        pandaprobe::loop_detection(&earlier, &to_text(&input["current_output"]), &embed).unwrap();
+    let expected = &case["expected"];
+    same("score", &expected["score"], &json!(found.score), tolerance)?;
+    same("note", expected.get("note").unwrap_or(&Value::Null), &json!(found.note), tolerance)?;
+    if found.note.is_some() {
+        return Ok(());
+    }
+    // A threshold of 0 falls back to the default, and the rounded score is compared.
+    let threshold = input["threshold"].as_f64().filter(|threshold| *threshold > 0.0).unwrap_or(0.5);
+    let worst = found.comparisons.iter().map(|(_, values)| values[2]).fold(0.0, f64::max);
+    let comparisons: Vec<Value> = found.comparisons.iter().map(|(index, [cosine, jaccard, hybrid])| {
+        json!({"trace_index": index, "cosine_similarity": cosine, "jaccard_similarity": jaccard, "hybrid_score": hybrid})
+    }).collect();
+    same("threshold", &expected["threshold"], &json!(threshold), tolerance)?;
+    same("success", &expected["success"], &json!(found.score >= threshold), tolerance)?;
+    same("window_size", &expected["window_size"], &json!(comparisons.len()), tolerance)?;
+    same("max_hybrid", &expected["max_hybrid"], &json!(round4(worst)), tolerance)?;
+    same("comparisons", &expected["comparisons"], &json!(comparisons), tolerance)
+}
+
+fn vectors(value: &Value) -> BTreeMap<String, Vec<f64>> {
+    let vector =
+        |value: &Value| value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+    value.as_object().unwrap().iter().map(|(text, value)| (text.clone(), vector(value))).collect()
+}
+
+/// A session run: traces sorted by start, the four signals in order, then both scores.
+fn pipeline(case: &Value, tolerance: f64) -> Result<(), String> {
+    let input = &case["input"];
+    let vectors = vectors(&input["embeddings"]);
+    let embed = |text: &str| vectors.get(text).cloned();
+    let weights = pandaprobe::weights(&numbers(&input["signal_weights"]));
+    let mut traces = input["traces"].as_array().unwrap().clone();
+    traces.sort_by(|a, b| {
+        a["started_at"].as_f64().unwrap().total_cmp(&b["started_at"].as_f64().unwrap())
+    });
+    let mut earlier: Vec<String> = Vec::new();
+    let mut signals: Vec<Trace> = Vec::new();
+    for trace in &traces {
+        let (question, answer) = (to_text(&trace["input"]), to_text(&trace["output"]));
+        let found = pandaprobe::loop_detection(&earlier, &answer, &embed).map(|found| found.score);
+        let scores = [
+            ("confidence", trace["confidence"].as_f64()),
+            ("coherence", pandaprobe::coherence(&question, &answer, &embed)),
+            ("loop_detection", found),
+            ("tool_correctness", trace["tool_correctness"].as_f64()),
+        ];
+        let present =
+            scores.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
+        let present: BTreeMap<String, f64> = present.collect();
+        let id = trace["id"].as_str().unwrap().to_owned();
+        signals.push((id, Some(present).filter(|present| !present.is_empty())));
+        earlier.push(answer);
+    }
+    let reliability = pandaprobe::agent_reliability(&signals, &weights);
+    let consistency = pandaprobe::agent_consistency(&signals, &weights);
+    let with_signals: BTreeMap<&String, &BTreeMap<String, f64>> =
+        signals.iter().filter_map(|(id, signals)| Some((id, signals.as_ref()?))).collect();
+    let evaluated =
+        |report: &Report| report.numbers.get("traces_evaluated").copied().unwrap_or(0.0);
+    for (name, wanted) in case["expected"].as_object().unwrap() {
+        let ours = match name.as_str() {
+            "signals" => json!(with_signals),
+            "agent_reliability" => json!(reliability.score),
+            "flagged" => json!(reliability.flagged),
+            "agent_reliability_evaluated" => json!(evaluated(&reliability)),
+            "agent_consistency" => json!(consistency.score),
+            "agent_consistency_evaluated" => json!(evaluated(&consistency)),
+            name => panic!("unknown field {name}"),
+        };
+        // A trace without any signal may have an empty entry.
+        let wanted = match wanted.as_object() {
+            Some(map) if name == "signals" => Value::Object(
+                map.iter()
+                    .filter(|(_, value)| **value != json!({}))
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect(),
+            ),
+            _ if wanted.is_null() => json!(0.0),
+            _ => wanted.clone(),
+        };
+        same(name, &wanted, &ours, tolerance)?;
+    }
+    incremental(&signals, &weights)
+}
+
+fn gate(case: &Value, tolerance: f64) -> Result<(), String> {
+    let config = &case["input"]["config"];
+    let rule = GateRule {
+        window: config["gate_window"].as_u64().unwrap(),
+        target: config["gate_target"].as_f64().unwrap(),
+        gain: config["gate_gain"].as_f64().unwrap(),
+        drop: config["gate_drop"].as_f64().unwrap(),
+    };
+    let mut gate = TrajectoryGate::default();
+    let values = case["input"]["values"].as_array().unwrap();
+    for (at, (value, wanted)) in values.iter().zip(case["expected"].as_array().unwrap()).enumerate()
+    {
+        let verdict = gate.observe(value.as_f64().unwrap(), &rule);
+        let ours = json!({
+            "peak": verdict.peak,
+            "turns_since_gain": verdict.turns_since_gain,
+            "stalled": verdict.stalled,
+            "regressed": verdict.regressed,
+        });
+        same(&format!("value {at}"), wanted, &ours, tolerance)?;
+    }
+    Ok(())
+}
+
+fn text(case: &Value, tolerance: f64) -> Result<(), String> {
+    let text = to_text(&case["input"]["value"]);
+    let expected = &case["expected"];
+    same("text", &expected["text"], &json!(text), tolerance)?;
+    same("is_empty", &expected["is_empty"], &json!(text.is_empty()), tolerance)?;
+    same("tokens", &expected["tokens"], &json!(tokens(&text)), tolerance)
+}
+
+fn tokenize(case: &Value, tolerance: f64) -> Result<(), String> {
+    let text = |name: &str| case["input"][name].as_str().unwrap();
+    let (a, b) = (tokens(text("a")), tokens(text("b")));
+    let expected = &case["expected"];
+    same("tokens_a", &expected["tokens_a"], &json!(a), tolerance)?;
+    same("tokens_b", &expected["tokens_b"], &json!(b), tolerance)?;
+    same("jaccard", &expected["jaccard"], &json!(pandaprobe::jaccard(&a, &b)), tolerance)?;
+    let hashes = |name: &str| digest(text(name)).map(|digest| digest.tokens).unwrap_or_default();
+    same(
+        "incremental jaccard",
+        &expected["jaccard"],
+        &json!(jaccard(&hashes("a"), &hashes("b"))),
+        1e-9,
+    )
+}
+
+fn sequences(case: &Value, tolerance: f64) -> Result<(), String> {
+    let list = |name: &str| -> Vec<String> {
+        case["input"][name]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let (a, b) = (list("a"), list("b"));
+    let expected = &case["expected"];
+    same("lcs", &expected["lcs"], &json!(lcs_similarity(&a, &b)), tolerance)?;
+    same("edit", &expected["edit"], &json!(edit_similarity(&a, &b)), tolerance)?;
+    same("loops_a", &expected["loops_a"], &json!(adjacent_repeats(&a)), tolerance)
+}
+
+/// Compares two values; numbers within the tolerance, relative above 1.
+fn same(what: &str, expected: &Value, actual: &Value, tolerance: f64) -> Result<(), String> {
+    let differ = || Err(format!("{what}: expected {expected}, was {actual}"));
+    match (expected, actual) {
+        (Value::Number(x), Value::Number(y)) => {
+            let (x, y) = (x.as_f64().unwrap(), y.as_f64().unwrap());
+            if (x - y).abs() <= tolerance * x.abs().max(1.0) { Ok(()) } else { differ() }
+        }
+        (Value::Array(x), Value::Array(y)) if x.len() == y.len() => x
+            .iter()
+            .zip(y)
+            .enumerate()
+            .try_for_each(|(at, (x, y))| same(&format!("{what}[{at}]"), x, y, tolerance)),
+        (Value::Object(x), Value::Object(y)) => {
+            let names: BTreeSet<&String> = x.keys().chain(y.keys()).collect();
+            names.into_iter().try_for_each(|name| {
+                let of = |map: &serde_json::Map<String, Value>| {
+                    map.get(name).cloned().unwrap_or(Value::Null)
+                };
+                same(&format!("{what}.{name}"), &of(x), &of(y), tolerance)
+            })
+        }
+        _ if expected == actual => Ok(()),
+        _ => differ(),
+    }
+}
