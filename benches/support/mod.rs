@@ -11,7 +11,7 @@ use prost::Message;
 
 /// Whether texts and arguments go along.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Content {
+pub(crate) enum Content {
     /// Numbers and names alone.
     Lean,
     /// Inputs and outputs of about 1 KB, arguments and results.
@@ -20,20 +20,20 @@ pub enum Content {
 
 /// What to generate.
 #[derive(Clone, Copy, Debug)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Distinct agents.
-    pub agents: u64,
+    pub(crate) agents: u64,
     /// Distinct sessions.
-    pub sessions: u64,
+    pub(crate) sessions: u64,
     /// Spans of one trace: the agent's and its calls.
-    pub spans_per_trace: u64,
+    pub(crate) spans_per_trace: u64,
     /// Texts or none.
-    pub content: Content,
+    pub(crate) content: Content,
 }
 
 impl Workload {
     /// One request of traces `first..first + count`, encoded, the earliest starting at `start` (Unix nanos).
-    pub fn request(&self, first: u64, count: u64, start: u64) -> Vec<u8> {
+    pub(crate) fn request(&self, first: u64, count: u64, start: u64) -> Vec<u8> {
         let resource_spans = (first..first + count)
             .map(|index| ResourceSpans {
                 resource: Some(Resource {
@@ -45,7 +45,10 @@ impl Workload {
                     ],
                     ..Resource::default()
                 }),
-                scope_spans: vec![ScopeSpans { spans: self.trace(index, start), ..ScopeSpans::default() }],
+                scope_spans: vec![ScopeSpans {
+                    spans: self.trace(index, start),
+                    ..ScopeSpans::default()
+                }],
                 ..ResourceSpans::default()
             })
             .collect();
@@ -57,7 +60,8 @@ impl Workload {
         let root_id = span_id(index, 0);
         let mut spans: Vec<Span> = (1..self.spans_per_trace)
             .map(|number| {
-                let mut span = if number % 2 == 1 { self.chat(index) } else { self.tool(index, number) };
+                let mut span =
+                    if number % 2 == 1 { self.chat(index) } else { self.tool(index, number) };
                 span.span_id = span_id(index, number);
                 span.parent_span_id = root_id.clone();
                 span.start_time_unix_nano = start + number * 10_000;
@@ -95,7 +99,10 @@ impl Workload {
         ];
         if self.content == Content::Full {
             attributes.push(text("gen_ai.input.messages", &message("user", &words(index, 150))));
-            attributes.push(text("gen_ai.output.messages", &message("assistant", &words(index + 7, 150))));
+            attributes.push(text(
+                "gen_ai.output.messages",
+                &message("assistant", &words(index + 7, 150)),
+            ));
         }
         Span { name: "chat gpt-4o".to_owned(), kind: 3, attributes, ..Span::default() }
     }
@@ -103,7 +110,10 @@ impl Workload {
     fn tool(&self, index: u64, number: u64) -> Span {
         let mut attributes = vec![
             text("gen_ai.operation.name", "execute_tool"),
-            text("gen_ai.tool.name", ["search", "fetch", "rank"][usize::from(number % 4 == 0)]),
+            text(
+                "gen_ai.tool.name",
+                ["search", "fetch", "rank"][usize::from(number.is_multiple_of(4))],
+            ),
             text("gen_ai.tool.call.id", &format!("call-{index}-{number}")),
         ];
         if self.content == Content::Full {
@@ -124,7 +134,11 @@ fn number(key: &str, value: i64) -> KeyValue {
 }
 
 fn attribute(key: &str, value: any_value::Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(value) }),
+        ..KeyValue::default()
+    }
 }
 
 fn span_id(trace: u64, number: u64) -> Vec<u8> {
@@ -137,11 +151,13 @@ fn message(role: &str, content: &str) -> String {
 
 /// Words that vary with the seed, about seven bytes each.
 fn words(seed: u64, count: u64) -> String {
-    const STEMS: [&str; 8] = ["order", "refund", "delivery", "customer", "weather", "invoice", "flight", "policy"];
+    const STEMS: [&str; 8] =
+        ["order", "refund", "delivery", "customer", "weather", "invoice", "flight", "policy"];
     let mut text = String::new();
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for _ in 0..count {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         text.push_str(STEMS[usize::try_from(state >> 61).unwrap_or(0)]);
         text.push_str(&(state >> 40 & 0x3f).to_string());
         text.push(' ');

@@ -1,0 +1,69 @@
+//! CPU per span, from request bytes to the gauges: pre-scan, decode, conventions, all stages.
+//!
+//! One thread, no network; divide by the spans of the workload, which the item counter shows.
+
+mod support;
+
+use agentgauge::engine::options::ConventionOptions;
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::span::Timestamp;
+use agentgauge::ingest::decode::{Decoder, IngestLimits};
+use agentgauge::ingest::{Encoding, Signal};
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use support::{Content, Workload};
+
+/// Traces of one request, and requests of one pass.
+const TRACES: u64 = 40;
+const REQUESTS: u64 = 25;
+const START: u64 = 1_790_000_000_000_000_000;
+
+fn main() {
+    divan::main();
+}
+
+fn workload(content: Content) -> (Workload, Vec<Vec<u8>>) {
+    let workload = Workload { agents: 10, sessions: 200, spans_per_trace: 13, content };
+    let requests =
+        (0..REQUESTS).map(|number| workload.request(number * TRACES, TRACES, START)).collect();
+    (workload, requests)
+}
+
+#[divan::bench(args = [Content::Lean, Content::Full])]
+fn bytes_to_spans(bencher: Bencher<'_, '_>, content: Content) {
+    let (workload, requests) = workload(content);
+    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    bencher.counter(ItemsCount::new(TRACES * REQUESTS * workload.spans_per_trace)).bench_local(
+        || {
+            for request in &requests {
+                divan::black_box(decode(&decoder, request));
+            }
+        },
+    );
+}
+
+#[divan::bench(args = [Content::Lean, Content::Full])]
+fn bytes_to_gauges(bencher: Bencher<'_, '_>, content: Content) {
+    let (workload, requests) = workload(content);
+    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    bencher.counter(ItemsCount::new(TRACES * REQUESTS * workload.spans_per_trace)).bench_local(
+        || {
+            let mut pipeline = Pipeline::new(&EngineOptions::default(), 1);
+            for (number, request) in (0_u64..).zip(&requests) {
+                let now = Timestamp(START + number * 1_000_000_000);
+                let batch = decode(&decoder, request);
+                pipeline.apply(batch.spans, batch.logs, batch.reports, now);
+                pipeline.advance(now);
+            }
+            // Every trace gets done and its score reaches the board.
+            pipeline.advance(Timestamp(START + (REQUESTS + 60) * 1_000_000_000));
+            assert_eq!(pipeline.board().len(), 10);
+            pipeline
+        },
+    );
+}
+
+#[expect(clippy::expect_used, reason = "the workload is valid")]
+fn decode(decoder: &Decoder, request: &[u8]) -> agentgauge::ingest::Batch {
+    decoder.decode_plain(Signal::Traces, Encoding::Protobuf, request).expect("valid")
+}
