@@ -103,7 +103,15 @@ pub async fn serve(
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
+    let mut told = false;
     loop {
+        // Once is enough: at the limit this would be true again for every connection that ends.
+        if !told && slots.available_permits() == 0 {
+            tracing::warn!(
+                "`server.max_connections` is reached; new connections wait for old ones"
+            );
+            told = true;
+        }
         let (slot, stream, peer) = tokio::select! {
             biased;
             () = &mut shutdown => break,
@@ -159,9 +167,6 @@ async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
 ) -> (Option<OwnedSemaphorePermit>, TcpStream, SocketAddr) {
-    if slots.available_permits() == 0 {
-        tracing::warn!("the limit of connections is reached; new ones wait");
-    }
     // Fails only if the semaphore were closed, which nobody does.
     let slot = Arc::clone(slots).acquire_owned().await.ok();
     loop {

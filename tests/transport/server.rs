@@ -145,3 +145,22 @@ async fn a_client_that_takes_no_answer_is_cut() {
     let answer = timeout(LONG, exchange_http1(address, small)).await.unwrap();
     assert_eq!(answer.body, "small");
 }
+
+#[tokio::test]
+async fn a_client_that_calls_off_its_streams_at_once_is_cut() {
+    let ingest = Setup::http().start().await;
+    let stream = TcpStream::connect(ingest.address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for _ in 0..10_000 {
+        let Ok(ready) = client.ready().await else { break };
+        client = ready;
+        let head = Request::post("http://localhost/v1/traces").body(()).unwrap();
+        let Ok((_, mut body)) = client.send_request(head, false) else { break };
+        body.send_reset(h2::Reason::CANCEL);
+    }
+    // The reason may be lost with what the client still had to send.
+    assert!(timeout(LONG, connection).await.unwrap().unwrap().is_err());
+    let answer = exchange_http1(ingest.address, export()).await;
+    assert_eq!(answer.status, StatusCode::OK);
+}
