@@ -1,4 +1,8 @@
-//! One budget of bytes for everything that is being read, decoded or applied, over all transports.
+//! One budget of bytes for all requests in flight, whatever transport they came over.
+//!
+//! A request takes room for its body while it is read, then for what decoding it allocates, and gives all of it back
+//! when its batch has been applied. Nobody waits for room, so nothing can deadlock: a request that finds none is
+//! answered at once, and its sender comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,98 +10,127 @@ use std::time::Duration;
 
 use super::{Overloaded, Refusal};
 
-/// When a sender that found no room should come back.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// The budget. Clones share it.
+/// The budget; clones share it.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    max: usize,
-    used: Arc<AtomicUsize>,
+    max_bytes: usize,
+    // Invariant: at most `max_bytes`, and the sum of what the permits hold.
+    taken_bytes: Arc<AtomicUsize>,
 }
 
-/// A share of the budget, given back when it is dropped.
+/// A request's share of the budget, given back when dropped.
 #[derive(Debug)]
-pub struct Admitted {
-    bytes: usize,
+pub struct Permit {
     admission: Admission,
+    bytes: usize,
 }
 
-/// Why there is no share.
+/// Why there is no room.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum NotAdmitted {
-    /// Not even an idle daemon would have that much.
-    Never(Refusal),
-    /// Others have it at the moment.
-    Later(Overloaded),
+pub enum NoRoom {
+    /// The request needs more than the whole budget.
+    Ever(Refusal),
+    /// Other requests have the budget at the moment.
+    Yet(Overloaded),
 }
+
+/// When a sender that found no room is asked to come back: requests in flight last less.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Admission {
-    /// A budget of `max` bytes.
-    pub fn new(max: usize) -> Self {
-        Self { max, used: Arc::default() }
+    /// A budget of `max_bytes`.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, taken_bytes: Arc::default() }
     }
 
-    /// A share of nothing yet.
-    pub fn open(&self) -> Admitted {
-        Admitted { bytes: 0, admission: self.clone() }
+    /// The bytes that requests in flight hold.
+    pub fn taken_bytes(&self) -> usize {
+        self.taken_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes in use.
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+    /// A permit that holds nothing yet.
+    pub fn permit(&self) -> Permit {
+        Permit { admission: self.clone(), bytes: 0 }
     }
 }
 
-impl Admitted {
-    /// Makes the share larger.
+impl Permit {
+    /// Takes `bytes` more.
     ///
     /// # Errors
     ///
-    /// Fails, and leaves the share as it is, if there is not enough left.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), NotAdmitted> {
-        let max = self.admission.max;
-        if self.bytes.saturating_add(bytes) > max {
-            return Err(NotAdmitted::Never(Refusal::TooLarge {
-                what: "the decoded request",
-                max,
-                key: "ingest.max_decoded_bytes",
-            }));
+    /// Fails, and keeps what it has, if that is more than the whole budget or more than what is left of it.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let max = self.admission.max_bytes;
+        let wanted = self.bytes.saturating_add(bytes);
+        if wanted > max {
+            let what = "what the request decodes to";
+            let key = "ingest.max_decoded_bytes";
+            return Err(NoRoom::Ever(Refusal::TooLarge { what, max, key }));
         }
-        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= max);
-        match self.admission.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
-            Ok(_) => {
-                self.bytes += bytes;
-                Ok(())
-            }
-            Err(_) => Err(NotAdmitted::Later(Overloaded { retry_after: RETRY_AFTER })),
-        }
+        self.admission
+            .taken_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                taken.checked_add(bytes).filter(|taken| *taken <= max)
+            })
+            .map_err(|_| NoRoom::Yet(Overloaded { retry_after: RETRY_AFTER }))?;
+        self.bytes = wanted;
+        Ok(())
     }
 }
 
-impl Drop for Admitted {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.admission.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.admission.taken_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn shares_are_given_back() {
-        let admission = Admission::new(10);
-        let mut first = admission.open();
-        first.grow(6).unwrap();
-        let mut second = admission.open();
-        assert!(matches!(second.grow(5), Err(NotAdmitted::Later(_))));
-        assert!(matches!(second.grow(11), Err(NotAdmitted::Never(_))));
+    fn what_a_permit_took_comes_back() {
+        let admission = Admission::new(100);
+        let mut first = admission.permit();
+        assert_eq!(first.grow(60), Ok(()));
+        assert_eq!(first.grow(40), Ok(()));
+        let mut second = admission.permit();
+        assert!(matches!(second.grow(1), Err(NoRoom::Yet(_))));
         drop(first);
-        second.grow(5).unwrap();
-        second.grow(5).unwrap();
-        assert_eq!(admission.used(), 10);
-        drop(second);
-        assert_eq!(admission.used(), 0);
+        assert_eq!(admission.taken_bytes(), 0);
+        assert_eq!(second.grow(100), Ok(()));
+    }
+
+    #[test]
+    fn more_than_the_whole_budget_never_fits() {
+        let admission = Admission::new(100);
+        let mut permit = admission.permit();
+        assert!(matches!(permit.grow(101), Err(NoRoom::Ever(_))));
+        assert_eq!(permit.grow(60), Ok(()));
+        assert!(matches!(permit.grow(41), Err(NoRoom::Ever(_))));
+        assert!(matches!(permit.grow(usize::MAX), Err(NoRoom::Ever(_))));
+        assert_eq!(admission.taken_bytes(), 60);
+    }
+
+    proptest! {
+        #[test]
+        fn the_budget_is_the_sum_of_the_permits(sizes in prop::collection::vec(0..50usize, 0..40)) {
+            let admission = Admission::new(200);
+            let mut permits = Vec::new();
+            for size in sizes {
+                let mut permit = admission.permit();
+                if permit.grow(size).is_ok() {
+                    permits.push(permit);
+                } else {
+                    permits.pop();
+                }
+                let held: usize = permits.iter().map(|permit| permit.bytes).sum();
+                prop_assert_eq!(admission.taken_bytes(), held);
+                prop_assert!(held <= 200);
+            }
+        }
     }
 }

@@ -1,146 +1,222 @@
-//! OTLP over gRPC, on the raw frame: the body is read under our own limits before anything inflates or decodes it.
+//! OTLP/gRPC, on the raw frame.
+//!
+//! A gRPC library inflates and decodes before we could look at the bytes, and answers a message that is too large with
+//! the retryable OUT_OF_RANGE. One unary method with one message each way needs no library: a body is a byte that says
+//! whether the message is compressed, four bytes of length, and the message; an answer is the same and a trailer.
+
+use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
-use axum::routing::post;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
 use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderMap, HeaderValue, Method, Version};
 use http_body_util::{BodyExt, Full};
-use tonic::{Code, Status};
-use tonic_types::{ErrorDetails, StatusExt};
+use tokio::time::timeout;
 
-use super::http::response_message;
-use super::receiver::{Envelope, Problem, Receiver};
-use super::{Compression, Encoding, Refusal, Signal, Sink, Tally};
+use super::receiver::{Envelope, Received, Receiver};
+use super::status::{self, Failure};
+use super::{Compression, Encoding, Refusal, Signal, Sink};
 
-/// A message starts with a flag for compression and its length.
-const PREFIX: usize = 5;
+const PATHS: [(&str, Signal); 3] = [
+    ("/opentelemetry.proto.collector.trace.v1.TraceService/Export", Signal::Traces),
+    ("/opentelemetry.proto.collector.logs.v1.LogsService/Export", Signal::Logs),
+    ("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export", Signal::Metrics),
+];
 
-/// What we can read.
-const ACCEPTED: (HeaderName, HeaderValue) = (
-    HeaderName::from_static("grpc-accept-encoding"),
-    HeaderValue::from_static("identity,gzip,zstd"),
-);
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The routes of OTLP over gRPC.
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const ACCEPTED: HeaderValue = HeaderValue::from_static("identity,gzip,zstd");
+
+/// The flag and the length before a message.
+const PREFIX_BYTES: usize = 5;
+
+/// Routes the `Export` methods of OTLP's trace, logs and metrics services to a receiver.
 pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
-    let traces = |State(receiver): State<Receiver<S>>, request: Request<Body>| async move {
-        answer(&receiver, Signal::Traces, request).await
-    };
-    let logs = |State(receiver): State<Receiver<S>>, request: Request<Body>| async move {
-        answer(&receiver, Signal::Logs, request).await
-    };
-    let metrics = |State(receiver): State<Receiver<S>>, request: Request<Body>| async move {
-        answer(&receiver, Signal::Metrics, request).await
-    };
-    Router::new()
-        .route("/opentelemetry.proto.collector.trace.v1.TraceService/Export", post(traces))
-        .route("/opentelemetry.proto.collector.logs.v1.LogsService/Export", post(logs))
-        .route("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export", post(metrics))
-        .fallback(|| async { failure(Status::unimplemented("there is no such method")) })
-        .with_state(receiver)
+    let mut router = Router::new();
+    for (path, signal) in PATHS {
+        let receiver = receiver.clone();
+        router = router.route(path, any(move |request| answer(receiver, Some(signal), request)));
+    }
+    router.fallback(move |request| answer(receiver, None, request))
 }
 
 async fn answer<S: Sink>(
-    receiver: &Receiver<S>,
-    signal: Signal,
-    request: Request<Body>,
-) -> Response<Body> {
-    match export(receiver, signal, request).await {
-        Ok(tally) => success(&response_message(signal, &tally)),
-        Err(status) => failure(status),
+    receiver: Receiver<S>,
+    signal: Option<Signal>,
+    request: Request,
+) -> Response {
+    let (head, mut body) = request.into_parts();
+    if let Err(failure) = protocol(&head.method, head.version, &head.headers) {
+        // Whoever sent this speaks plain HTTP and would not understand a gRPC status.
+        receiver.note(&failure);
+        if head.version < Version::HTTP_2 {
+            receiver.discard(&mut body).await;
+        }
+        return (failure.status(), failure.grpc().message().to_owned()).into_response();
     }
+    let exported = export(&receiver, signal, &head.headers, &mut body);
+    let result = match deadline(&head.headers) {
+        Some(wait) => timeout(wait, exported).await.unwrap_or(Err(Failure::Deadline)),
+        None => exported.await,
+    };
+    let mut response = match result {
+        Ok(message) => answered(&message),
+        Err(failure) => {
+            receiver.note(&failure);
+            failure.grpc().into_http()
+        }
+    };
+    response.headers_mut().insert(GRPC_ACCEPT_ENCODING, ACCEPTED);
+    response
 }
 
 async fn export<S: Sink>(
     receiver: &Receiver<S>,
-    signal: Signal,
-    request: Request<Body>,
-) -> Result<Tally, Status> {
-    let headers = request.headers();
-    if !is_grpc(headers) {
-        return Err(Status::invalid_argument("the content type must be application/grpc"));
+    signal: Option<Signal>,
+    headers: &HeaderMap,
+    body: &mut Body,
+) -> Result<Bytes, Failure> {
+    let signal = signal.ok_or(Failure::Path)?;
+    let compression = compression(headers).ok_or(Failure::ContentEncoding)?;
+    let Received { body, permit } = receiver.read(body, PREFIX_BYTES).await?;
+    let (flag, body) = unframed(body, receiver)?;
+    let compression = compressed(flag, compression)?;
+    let encoding = Encoding::Protobuf;
+    let envelope = Envelope { transport: "grpc", signal, encoding, compression };
+    let tally = receiver.apply(envelope, Received { body, permit }).await?;
+    Ok(status::success(signal, encoding, &tally))
+}
+
+/// Checks that this is gRPC with protobuf, over HTTP/2.
+fn protocol(method: &Method, version: Version, headers: &HeaderMap) -> Result<(), Failure> {
+    if method != Method::POST {
+        return Err(Failure::Method);
     }
-    let encoding = header_text(headers, "grpc-encoding").unwrap_or("identity").to_owned();
-    let note = |problem| status(&receiver.note(problem));
-    let (body, share) = receiver.read(request.into_body(), PREFIX).await.map_err(note)?;
-    let (compressed, message) = message(&body).map_err(|refusal| note(refusal.into()))?;
-    let compression = match (compressed, encoding.as_str()) {
-        (false, _) => Compression::None,
-        (true, "gzip") => Compression::Gzip,
-        (true, "zstd") => Compression::Zstd,
-        (true, _) => {
-            return Err(Status::unimplemented(
-                "the message encoding must be identity, gzip or zstd",
-            ));
-        }
-    };
-    let envelope = Envelope { transport: "grpc", signal, encoding: Encoding::Protobuf };
-    receiver.apply(envelope, compression, message, share).await.map_err(note)
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
+    let known = ["application/grpc", "application/grpc+proto"];
+    if !known.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
+        return Err(Failure::MediaType);
+    }
+    if version < Version::HTTP_2 { Err(Failure::Version) } else { Ok(()) }
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let content_type = header_text(headers, header::CONTENT_TYPE.as_str()).unwrap_or_default();
-    ["application/grpc", "application/grpc+proto"].contains(&content_type)
-}
-
-fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
-}
-
-/// The one message of a call.
-fn message(body: &Bytes) -> Result<(bool, Bytes), Refusal> {
-    let malformed = |why: &str| Refusal::Malformed { what: "gRPC message", why: why.to_owned() };
-    let Some((flag, rest)) = body.split_first() else { return Err(malformed("there is none")) };
-    let Some((length, rest)) = rest.split_first_chunk::<4>() else {
-        return Err(malformed("a truncated prefix"));
+/// Splits the one message from its prefix.
+fn unframed<S: Sink>(mut body: Bytes, receiver: &Receiver<S>) -> Result<(u8, Bytes), Failure> {
+    let Some((&[flag, ref length @ ..], _)) = body.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(malformed("the prefix is missing"));
     };
     let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-    match (flag, rest.len().cmp(&length)) {
-        (0 | 1, std::cmp::Ordering::Equal) => Ok((*flag == 1, body.slice(PREFIX..))),
-        (0 | 1, std::cmp::Ordering::Less) => Err(malformed("it is shorter than it says")),
-        (0 | 1, std::cmp::Ordering::Greater) => Err(malformed("a call takes one message")),
-        (_, _) => Err(malformed("an unknown flag")),
+    if length > receiver.max_request_bytes() {
+        return Err(receiver.too_large());
+    }
+    let message = body.split_off(PREFIX_BYTES);
+    match message.len() {
+        actual if actual < length => Err(malformed("the message is shorter than its length")),
+        actual if actual > length => Err(malformed("there is more than one message")),
+        _ => Ok((flag, message)),
     }
 }
 
-/// The status of a problem; only an overload says when to come back, which is what makes it worth it.
-fn status(problem: &Problem) -> Status {
-    let message = problem.message();
-    let message = &message[..message.floor_char_boundary(256)];
-    match problem {
-        Problem::Refused(Refusal::TooLarge { .. }) => Status::resource_exhausted(message),
-        Problem::Refused(Refusal::Malformed { .. }) => Status::invalid_argument(message),
-        Problem::Overloaded(overloaded) => {
-            let details = ErrorDetails::with_retry_info(Some(overloaded.retry_after));
-            Status::with_error_details(Code::Unavailable, message, details)
-        }
-        Problem::Slow => Status::deadline_exceeded(message),
-        Problem::Broken => Status::cancelled(message),
-        Problem::Internal => Status::internal(message),
+/// The compression of a message by its flag and what the headers announce.
+fn compressed(flag: u8, announced: Compression) -> Result<Compression, Failure> {
+    match flag {
+        0 => Ok(Compression::None),
+        1 if announced == Compression::None => Err(malformed("compressed by nothing")),
+        1 => Ok(announced),
+        _ => Err(malformed("the flag is neither 0 nor 1")),
     }
 }
 
-fn success(message: &[u8]) -> Response<Body> {
-    let mut frame = BytesMut::with_capacity(PREFIX + message.len());
+/// The compression that the headers announce.
+fn compression(headers: &HeaderMap) -> Option<Compression> {
+    headers
+        .get(GRPC_ENCODING)
+        .map_or(Some(Compression::None), |name| Compression::named(name.to_str().ok()?))
+}
+
+/// How long the sender waits: up to eight digits and a unit. What is none of that says nothing.
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    let number: u64 = digits.parse().ok().filter(|_| plain)?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3_600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+/// A frame with the message, and a trailer that says it went well.
+fn answered(message: &[u8]) -> Response {
+    let mut frame = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     frame.put_u8(0);
-    // Our answers are a few hundred bytes at most.
+    // Our own answers have at most a few hundred bytes.
     frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    frame.put_slice(message);
-    let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    let body = Full::new(frame.freeze()).with_trailers(async move { Some(Ok(trailers)) });
+    frame.extend_from_slice(message);
+    let trailers = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]);
+    let body = Full::new(frame.freeze())
+        .with_trailers(std::future::ready(Some(Ok::<_, Infallible>(trailers))));
     let mut response = Response::new(Body::new(body));
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response.headers_mut().insert(ACCEPTED.0, ACCEPTED.1);
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }
 
-fn failure(status: Status) -> Response<Body> {
-    let mut response: Response<Body> = status.into_http();
-    response.headers_mut().insert(ACCEPTED.0, ACCEPTED.1);
-    response
+fn malformed(why: &str) -> Failure {
+    Refusal::Malformed { what: "gRPC frame", why: why.to_owned() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_up_to_eight_digits_and_a_unit() {
+        let wait = |text: &'static str| {
+            deadline(&HeaderMap::from_iter([(GRPC_TIMEOUT, HeaderValue::from_static(text))]))
+        };
+        assert_eq!(wait("10S"), Some(Duration::from_secs(10)));
+        assert_eq!(wait("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
+        assert_eq!(wait("250m"), Some(Duration::from_millis(250)));
+        for text in ["", "S", "10", "10x", "123456789S", "-1S", "+1S", "1.5S"] {
+            assert_eq!(wait(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_post_with_grpc_over_http2_is_grpc() {
+        let headers = |text: &'static str| {
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(text))])
+        };
+        let post = |text| protocol(&Method::POST, Version::HTTP_2, &headers(text));
+        assert_eq!(post("application/grpc"), Ok(()));
+        assert_eq!(post("application/grpc+proto; a=b"), Ok(()));
+        assert_eq!(post("application/grpc+json"), Err(Failure::MediaType));
+        assert_eq!(post("application/x-protobuf"), Err(Failure::MediaType));
+        let grpc = headers("application/grpc");
+        assert_eq!(protocol(&Method::GET, Version::HTTP_2, &grpc), Err(Failure::Method));
+        assert_eq!(protocol(&Method::POST, Version::HTTP_11, &grpc), Err(Failure::Version));
+    }
+
+    #[test]
+    fn a_compressed_message_needs_a_compression() {
+        assert_eq!(compressed(0, Compression::Gzip), Ok(Compression::None));
+        assert_eq!(compressed(1, Compression::Gzip), Ok(Compression::Gzip));
+        assert!(compressed(1, Compression::None).is_err());
+        assert!(compressed(2, Compression::Gzip).is_err());
+    }
 }

@@ -1,178 +1,148 @@
-//! OTLP over HTTP: `/v1/traces`, `/v1/logs`, `/v1/metrics`; protobuf and JSON.
+//! OTLP/HTTP: protobuf or JSON by POST, as the OTLP specification has it.
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use opentelemetry_proto::tonic::collector::logs::v1::{
-    ExportLogsPartialSuccess, ExportLogsServiceResponse,
-};
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTracePartialSuccess, ExportTraceServiceResponse,
-};
-use prost::Message;
-use serde_json::json;
-use tonic::Code;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::any;
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
+use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::receiver::{Envelope, Problem, Receiver, rejected};
-use super::{Compression, Encoding, Refusal, Signal, Sink, Tally};
+use super::receiver::{Envelope, Receiver};
+use super::status::{self, Failure};
+use super::{Compression, Encoding, Signal, Sink};
 
-/// `google.rpc.Status`, as far as OTLP wants it.
-#[derive(Clone, PartialEq, Message)]
-struct RpcStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-}
+const PATHS: [(&str, Signal); 3] =
+    [("/v1/traces", Signal::Traces), ("/v1/logs", Signal::Logs), ("/v1/metrics", Signal::Metrics)];
 
-/// The routes of OTLP over HTTP.
+/// Routes `/v1/traces`, `/v1/logs` and `/v1/metrics` to a receiver.
 pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
-    let traces = |State(receiver): State<Receiver<S>>, request: Request<Body>| async move {
-        answer(&receiver, Signal::Traces, request).await
-    };
-    let logs = |State(receiver): State<Receiver<S>>, request: Request<Body>| async move {
-        answer(&receiver, Signal::Logs, request).await
-    };
-    let metrics = |State(receiver): State<Receiver<S>>, request: Request<Body>| async move {
-        answer(&receiver, Signal::Metrics, request).await
-    };
-    Router::new()
-        .route("/v1/traces", post(traces))
-        .route("/v1/logs", post(logs))
-        .route("/v1/metrics", post(metrics))
-        .with_state(receiver)
+    let mut router = Router::new();
+    for (path, signal) in PATHS {
+        let receiver = receiver.clone();
+        router = router.route(path, any(move |request| answer(receiver, Some(signal), request)));
+    }
+    router.fallback(move |request| answer(receiver, None, request))
 }
 
 async fn answer<S: Sink>(
-    receiver: &Receiver<S>,
-    signal: Signal,
-    request: Request<Body>,
+    receiver: Receiver<S>,
+    signal: Option<Signal>,
+    request: Request,
 ) -> Response {
-    let Some(encoding) = encoding(request.headers()) else {
-        let message = "the content type must be application/x-protobuf or application/json";
-        return failure(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Code::InvalidArgument,
-            message,
-            Encoding::Protobuf,
-        );
+    let (head, mut body) = request.into_parts();
+    let encoding = encoding(&head.headers);
+    let checked = check(signal, &head.method, encoding, &head.headers);
+    let answered = match checked {
+        Ok(envelope) => export(&receiver, envelope, &mut body).await,
+        Err(failure) => Err(failure),
     };
-    let Some(compression) = compression(request.headers()) else {
-        let message = "the content encoding must be identity, gzip or zstd";
-        return failure(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Code::InvalidArgument,
-            message,
-            encoding,
-        );
-    };
-    let envelope = Envelope { transport: "http", signal, encoding };
-    let outcome = match receiver.read(request.into_body(), 0).await {
-        Ok((body, share)) => receiver.apply(envelope, compression, body, share).await,
-        Err(problem) => Err(problem),
-    };
-    match outcome {
-        Ok(tally) => success(signal, encoding, &tally),
-        Err(problem) => problem_response(&receiver.note(problem), encoding),
+    // Errors of requests in neither encoding are for people to read.
+    let encoding = encoding.unwrap_or(Encoding::Json);
+    match answered {
+        Ok(message) => status::response(StatusCode::OK, encoding, message),
+        Err(failure) => {
+            receiver.note(&failure);
+            // HTTP/2 can end one stream; HTTP/1 has to end the connection. Who waits for "100 Continue" sends nothing.
+            let sending = head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT);
+            if sending && failure.leaves_a_body() {
+                receiver.discard(&mut body).await;
+            }
+            failure.http(encoding)
+        }
     }
 }
 
+fn check(
+    signal: Option<Signal>,
+    method: &Method,
+    encoding: Option<Encoding>,
+    headers: &HeaderMap,
+) -> Result<Envelope, Failure> {
+    let signal = signal.ok_or(Failure::Path)?;
+    if method != Method::POST {
+        return Err(Failure::Method);
+    }
+    let encoding = encoding.ok_or(Failure::MediaType)?;
+    let compression = compression(headers).ok_or(Failure::ContentEncoding)?;
+    Ok(Envelope { transport: "http", signal, encoding, compression })
+}
+
+async fn export<S: Sink>(
+    receiver: &Receiver<S>,
+    envelope: Envelope,
+    body: &mut Body,
+) -> Result<Bytes, Failure> {
+    let received = receiver.read(body, 0).await?;
+    let tally = receiver.apply(envelope, received).await?;
+    Ok(status::success(envelope.signal, envelope.encoding, &tally))
+}
+
+/// The encoding that the content type names, whatever its parameters.
 fn encoding(headers: &HeaderMap) -> Option<Encoding> {
-    let content_type = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    match content_type.split(';').next()?.trim().to_ascii_lowercase().as_str() {
-        "application/x-protobuf" => Some(Encoding::Protobuf),
-        "application/json" => Some(Encoding::Json),
-        _ => None,
+    let content_type = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/x-protobuf") {
+        Some(Encoding::Protobuf)
+    } else if essence.eq_ignore_ascii_case("application/json") {
+        Some(Encoding::Json)
+    } else {
+        None
     }
 }
 
+/// The compression of the body; several in a row are none of ours.
 fn compression(headers: &HeaderMap) -> Option<Compression> {
-    let Some(encoding) = headers.get(header::CONTENT_ENCODING) else {
-        return Some(Compression::None);
-    };
-    match encoding.to_str().ok()?.trim().to_ascii_lowercase().as_str() {
-        "" | "identity" => Some(Compression::None),
-        "gzip" => Some(Compression::Gzip),
-        "zstd" => Some(Compression::Zstd),
-        _ => None,
+    let mut named = headers.get_all(CONTENT_ENCODING).iter();
+    let Some(first) = named.next() else { return Some(Compression::None) };
+    if named.next().is_some() {
+        return None;
     }
+    let name = first.to_str().ok()?;
+    if name.trim().is_empty() { Some(Compression::None) } else { Compression::named(name) }
 }
 
-fn success(signal: Signal, encoding: Encoding, tally: &Tally) -> Response {
-    let body = match encoding {
-        Encoding::Protobuf => response_message(signal, tally),
-        Encoding::Json => {
-            let count = if signal == Signal::Logs { "rejectedLogRecords" } else { "rejectedSpans" };
-            let answer = rejected(tally).map_or_else(
-                || json!({}),
-                // A 64-bit integer is a string in JSON.
-                |(rejected, message)| json!({"partialSuccess": {count: rejected.to_string(), "errorMessage": message}}),
-            );
-            answer.to_string().into_bytes()
-        }
-    };
-    ([(header::CONTENT_TYPE, content_type(encoding))], body).into_response()
-}
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
 
-/// The response message of a signal, encoded; shared with gRPC.
-pub(super) fn response_message(signal: Signal, tally: &Tally) -> Vec<u8> {
-    let rejected = rejected(tally);
-    match signal {
-        Signal::Traces => {
-            let partial = |(rejected_spans, error_message)| ExportTracePartialSuccess {
-                rejected_spans,
-                error_message,
-            };
-            ExportTraceServiceResponse { partial_success: rejected.map(partial) }.encode_to_vec()
-        }
-        Signal::Logs => {
-            let partial = |(rejected_log_records, error_message)| ExportLogsPartialSuccess {
-                rejected_log_records,
-                error_message,
-            };
-            ExportLogsServiceResponse { partial_success: rejected.map(partial) }.encode_to_vec()
-        }
-        Signal::Metrics => ExportMetricsServiceResponse::default().encode_to_vec(),
+    use super::*;
+
+    fn header(name: http::HeaderName, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
     }
-}
 
-fn problem_response(problem: &Problem, encoding: Encoding) -> Response {
-    let (status, code) = match problem {
-        Problem::Refused(Refusal::TooLarge { .. }) => {
-            (StatusCode::PAYLOAD_TOO_LARGE, Code::ResourceExhausted)
+    #[test]
+    fn a_content_type_may_have_parameters_and_any_case() {
+        for (text, expected) in [
+            ("application/x-protobuf", Some(Encoding::Protobuf)),
+            ("Application/JSON; charset=utf-8", Some(Encoding::Json)),
+            ("application/json;odata=\"a;b\"", Some(Encoding::Json)),
+            ("text/plain", None),
+            ("application/jsonl", None),
+            ("", None),
+        ] {
+            assert_eq!(encoding(&header(CONTENT_TYPE, text)), expected, "{text}");
         }
-        Problem::Refused(Refusal::Malformed { .. }) | Problem::Broken => {
-            (StatusCode::BAD_REQUEST, Code::InvalidArgument)
-        }
-        Problem::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
-        Problem::Slow => (StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded),
-        Problem::Internal => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
-    };
-    let mut response = failure(status, code, &problem.message(), encoding);
-    if let Problem::Overloaded(overloaded) = problem {
-        let seconds = HeaderValue::from(overloaded.retry_after.as_secs().max(1));
-        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        assert_eq!(encoding(&HeaderMap::new()), None);
     }
-    response
-}
 
-fn failure(status: StatusCode, code: Code, message: &str, encoding: Encoding) -> Response {
-    let message = message[..message.floor_char_boundary(256)].to_owned();
-    let code = i32::from(code);
-    let body = match encoding {
-        Encoding::Protobuf => RpcStatus { code, message }.encode_to_vec(),
-        Encoding::Json => json!({"code": code, "message": message}).to_string().into_bytes(),
-    };
-    (status, [(header::CONTENT_TYPE, content_type(encoding))], body).into_response()
-}
-
-fn content_type(encoding: Encoding) -> &'static str {
-    match encoding {
-        Encoding::Protobuf => "application/x-protobuf",
-        Encoding::Json => "application/json",
+    #[test]
+    fn a_compression_is_one_of_ours_or_none_at_all() {
+        for (text, expected) in [
+            ("", Some(Compression::None)),
+            ("identity", Some(Compression::None)),
+            ("GZIP", Some(Compression::Gzip)),
+            (" zstd ", Some(Compression::Zstd)),
+            ("br", None),
+            ("gzip, gzip", None),
+        ] {
+            assert_eq!(compression(&header(CONTENT_ENCODING, text)), expected, "{text}");
+        }
+        let mut twice = header(CONTENT_ENCODING, "gzip");
+        twice.append(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        assert_eq!(compression(&twice), None);
+        assert_eq!(compression(&HeaderMap::new()), Some(Compression::None));
     }
 }

@@ -15,6 +15,7 @@ mod protobuf;
 mod receiver;
 mod repair;
 pub mod server;
+mod status;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -85,6 +86,26 @@ pub enum Compression {
     Gzip,
     /// Zstandard.
     Zstd,
+}
+
+impl Encoding {
+    /// Its name as a label value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Protobuf => "protobuf",
+            Self::Json => "json",
+        }
+    }
+}
+
+impl Compression {
+    /// The compression of this name, in any case, as headers have it; `None` if it is not one of ours.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [(Self::None, "identity"), (Self::Gzip, "gzip"), (Self::Zstd, "zstd")]
+            .into_iter()
+            .find(|(_, known)| name.trim().eq_ignore_ascii_case(known))
+            .map(|(compression, _)| compression)
+    }
 }
 
 /// Why a whole request is refused, for good: sending it again changes nothing.

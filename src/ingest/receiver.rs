@@ -1,39 +1,50 @@
-//! What all network transports do with a request: read it, admit it, decode it, hand it on.
+//! What all transports do with a request: read it, admit it, decode it, hand it on, count it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
 use http_body_util::BodyExt;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::timeout;
 
-use super::admission::{Admission, Admitted, NotAdmitted};
+use super::admission::{Admission, Permit};
 use super::decode::Decoder;
+use super::status::Failure;
 use super::{Batch, Compression, Encoding, Overloaded, Refusal, Signal, Sink, Tally};
 use crate::engine::span::Timestamp;
 
-/// Who is told what came in.
+/// Who is told what came in, and counts it.
 pub trait Observe: Send + Sync {
-    /// A request was decoded; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
+    /// A request was applied; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
     fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally);
 
-    /// A request was refused whole.
+    /// A request was refused whole, for one of a few reasons.
     fn refused(&self, reason: &'static str);
 }
 
 /// Reads the time.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Receives requests for a sink. Cheap to clone.
+/// Takes requests of all transports; clones share the budget.
 #[derive(Clone)]
-pub struct Receiver<S> {
+pub struct Receiver<S: Sink> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S> {
     decoder: Decoder,
     sink: S,
-    admission: Admission,
     observe: Arc<dyn Observe>,
     now: Now,
     read_timeout: Duration,
+    admission: Admission,
+    // Bounds what is inflated but not admitted yet: one request per core.
+    decoding: Arc<Semaphore>,
 }
 
 /// What is known of a request before its body.
@@ -42,25 +53,24 @@ pub(super) struct Envelope {
     pub(super) transport: &'static str,
     pub(super) signal: Signal,
     pub(super) encoding: Encoding,
+    pub(super) compression: Compression,
 }
 
-/// Why a request was not applied.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Problem {
-    /// Sending it again changes nothing.
-    Refused(Refusal),
-    /// There is no room at the moment.
-    Overloaded(Overloaded),
-    /// The body did not come in time.
-    Slow,
-    /// The connection broke.
-    Broken,
-    /// A fault of ours.
-    Internal,
+/// A body that was read whole, with the room it takes.
+pub(super) struct Received {
+    pub(super) body: Bytes,
+    pub(super) permit: Permit,
 }
+
+/// Room for the first bytes of a body, whatever its sender says about its length.
+const FIRST_BYTES: usize = 64 << 10;
+
+/// What is thrown away of a body that was refused, at most, so that its sender gets to read the answer.
+const MAX_DISCARDED_BYTES: usize = 64 << 20;
 
 impl<S: Sink> Receiver<S> {
-    /// A receiver; a body has to come within `read_timeout`.
+    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; a body has to come
+    /// within `read_timeout`.
     pub fn new(
         decoder: Decoder,
         sink: S,
@@ -68,132 +78,128 @@ impl<S: Sink> Receiver<S> {
         now: Now,
         read_timeout: Duration,
     ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let admission = Admission::new(decoder.limits().max_decoded_bytes);
-        Self { decoder, sink, admission, observe, now, read_timeout }
+        let decoding = Arc::new(Semaphore::new(cores));
+        let shared = Shared { decoder, sink, observe, now, read_timeout, admission, decoding };
+        Self { shared: Arc::new(shared) }
     }
 
-    /// Reads a body within the limits; its bytes count against the budget as they come.
-    pub(super) async fn read(
-        &self,
-        body: Body,
-        overhead: usize,
-    ) -> Result<(Bytes, Admitted), Problem> {
-        let max = self.decoder.limits().max_request_bytes.saturating_add(overhead);
-        let reading = async {
-            let mut body = body;
-            let mut share = self.admission.open();
-            let mut bytes = BytesMut::new();
-            while let Some(frame) = body.frame().await {
-                let Ok(chunk) = frame.map_err(|_| Problem::Broken)?.into_data() else { continue };
-                if bytes.len() + chunk.len() > max {
-                    let what = "the request";
-                    return Err(Problem::Refused(Refusal::TooLarge {
-                        what,
-                        max,
-                        key: "ingest.max_request_bytes",
-                    }));
-                }
-                share.grow(chunk.len())?;
-                bytes.extend_from_slice(&chunk);
+    /// The budget that all requests in flight share.
+    pub fn admission(&self) -> &Admission {
+        &self.shared.admission
+    }
+
+    /// Counts a failure on its way to the sender.
+    pub(super) fn note(&self, failure: &Failure) {
+        self.shared.observe.refused(failure.reason());
+    }
+
+    /// The bytes that a message may have, inflated or not.
+    pub(super) fn max_request_bytes(&self) -> usize {
+        self.shared.decoder.limits().max_request_bytes
+    }
+
+    /// The refusal of a message that has more.
+    pub(super) fn too_large(&self) -> Failure {
+        let max = self.max_request_bytes();
+        Refusal::TooLarge { what: "the request", max, key: "ingest.max_request_bytes" }.into()
+    }
+
+    /// Reads a body of a message and at most `framing` bytes around it, in time and within the budget.
+    pub(super) async fn read(&self, body: &mut Body, framing: usize) -> Result<Received, Failure> {
+        let max = self.max_request_bytes().saturating_add(framing);
+        let collected = timeout(self.shared.read_timeout, self.collect(body, max)).await;
+        collected.unwrap_or(Err(Failure::Slow))
+    }
+
+    /// Throws away the rest of a body, as far as that is reasonable: a connection that is closed while its sender
+    /// still writes can lose the answer.
+    pub(super) async fn discard(&self, body: &mut Body) {
+        let rest = async {
+            let mut left = MAX_DISCARDED_BYTES;
+            while let Some(Ok(frame)) = body.frame().await {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                let Some(less) = left.checked_sub(bytes) else { break };
+                left = less;
             }
-            Ok((bytes.freeze(), share))
         };
-        tokio::time::timeout(self.read_timeout, reading).await.unwrap_or(Err(Problem::Slow))
+        // Whether it came to its end does not matter.
+        let _ = timeout(self.shared.read_timeout, rest).await;
     }
 
-    /// Decodes and applies a request; its share of the budget is given back when that is done.
+    /// Applies a request and counts what was in it. It runs to its end even if the sender goes away meanwhile, so
+    /// that no batch is left half applied.
     pub(super) async fn apply(
         &self,
         envelope: Envelope,
-        compression: Compression,
-        body: Bytes,
-        mut share: Admitted,
-    ) -> Result<Tally, Problem> {
-        let batch = self.decode(envelope, compression, body, &mut share)?;
+        received: Received,
+    ) -> Result<Tally, Failure> {
+        let receiver = self.clone();
+        tokio::spawn(receiver.run(envelope, received)).await.unwrap_or_else(|error| failed(&error))
+    }
+
+    async fn collect(&self, body: &mut Body, max: usize) -> Result<Received, Failure> {
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > max {
+            return Err(self.too_large());
+        }
+        let mut permit = self.shared.admission.permit();
+        let mut bytes = BytesMut::with_capacity(announced.min(FIRST_BYTES));
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::Broken)?;
+            let Some(data) = frame.data_ref() else { continue };
+            if data.len() > max - bytes.len() {
+                return Err(self.too_large());
+            }
+            permit.grow(data.len())?;
+            bytes.extend_from_slice(data);
+        }
+        Ok(Received { body: bytes.freeze(), permit })
+    }
+
+    async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
+        let turn = Arc::clone(&self.shared.decoding).acquire_owned().await;
+        let receiver = self.clone();
+        let decoded = spawn_blocking(move || {
+            let _turn = turn;
+            receiver.decode(envelope, received)
+        });
+        let (batch, permit) = decoded.await.unwrap_or_else(|error| failed(&error))?;
         let tally = batch.tally.clone();
-        self.sink.submit(batch).await?;
-        let encoding = match envelope.encoding {
-            Encoding::Protobuf => "protobuf",
-            Encoding::Json => "json",
-        };
-        self.observe.received(envelope.transport, encoding, &tally);
+        self.shared.sink.submit(batch).await?;
+        drop(permit);
+        let Envelope { transport, encoding, .. } = envelope;
+        self.shared.observe.received(transport, encoding.name(), &tally);
         Ok(tally)
     }
 
-    /// Counts a problem on its way to the sender.
-    pub(super) fn note(&self, problem: Problem) -> Problem {
-        self.observe.refused(problem.reason());
-        problem
-    }
-
-    fn decode(
-        &self,
-        envelope: Envelope,
-        compression: Compression,
-        body: Bytes,
-        share: &mut Admitted,
-    ) -> Result<Batch, Problem> {
-        // A fault in a decoder costs this request and nothing else.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let prepared =
-                self.decoder.prepare(envelope.signal, envelope.encoding, compression, body)?;
-            share.grow(prepared.estimated_bytes())?;
-            Ok(self.decoder.decode(prepared, Some((self.now)()), None)?)
-        }));
-        outcome.unwrap_or(Err(Problem::Internal))
+    fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
+        let Received { body, mut permit } = received;
+        let Shared { decoder, now, .. } = &*self.shared;
+        let Envelope { signal, encoding, compression, .. } = envelope;
+        let prepared = decoder.prepare(signal, encoding, compression, body)?;
+        permit.grow(prepared.estimated_bytes())?;
+        let batch = decoder.decode(prepared, Some(now()), None)?;
+        Ok((batch, permit))
     }
 }
 
-impl Problem {
-    /// The reason that is counted.
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Refused(Refusal::TooLarge { .. }) => "too_large",
-            Self::Refused(Refusal::Malformed { .. }) => "malformed",
-            Self::Overloaded(_) => "overloaded",
-            Self::Slow => "slow",
-            Self::Broken => "broken",
-            Self::Internal => "internal",
-        }
-    }
-
-    /// What the sender is told.
-    pub(super) fn message(&self) -> String {
-        match self {
-            Self::Refused(refusal) => refusal.to_string(),
-            Self::Overloaded(_) => "no room at the moment; come back".to_owned(),
-            Self::Slow => "the body did not come in time".to_owned(),
-            Self::Broken => "the body broke off".to_owned(),
-            Self::Internal => "a fault in the server; the request was not applied".to_owned(),
-        }
+impl<S: Sink> fmt::Debug for Receiver<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("limits", self.shared.decoder.limits())
+            .field("admission", &self.shared.admission)
+            .finish_non_exhaustive()
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+/// A task that panicked is our fault; one that was cancelled is the daemon going down.
+fn failed<T>(error: &JoinError) -> Result<T, Failure> {
+    if error.is_panic() {
+        tracing::error!("a request made the daemon panic; it was refused");
+        Err(Failure::Internal)
+    } else {
+        Err(Overloaded { retry_after: Duration::from_secs(1) }.into())
     }
-}
-
-impl From<Overloaded> for Problem {
-    fn from(overloaded: Overloaded) -> Self {
-        Self::Overloaded(overloaded)
-    }
-}
-
-impl From<NotAdmitted> for Problem {
-    fn from(not_admitted: NotAdmitted) -> Self {
-        match not_admitted {
-            NotAdmitted::Never(refusal) => Self::Refused(refusal),
-            NotAdmitted::Later(overloaded) => Self::Overloaded(overloaded),
-        }
-    }
-}
-
-/// What a partial success says of the rejected; `None` if there are none.
-pub(super) fn rejected(tally: &Tally) -> Option<(i64, String)> {
-    let count: u64 = tally.rejected.values().sum();
-    let reasons = tally.rejected.iter().map(|(why, count)| format!("{count} {why}"));
-    let message = format!("rejected: {}", reasons.collect::<Vec<_>>().join(", "));
-    (count > 0).then(|| (i64::try_from(count).unwrap_or(i64::MAX), message))
 }

@@ -1,21 +1,27 @@
-//! One accept loop for everything that speaks HTTP: OTLP over gRPC and HTTP, metrics, API.
+//! One accept loop for every port: HTTP/1 and HTTP/2 without TLS on the same socket, within limits.
+//!
+//! A client that is slow, idle or gone holds a connection only for so long: over the head of a request
+//! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests (`idle_timeout`).
 
-use std::future::Future;
-use std::pin::pin;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::conn::auto;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
 /// How connections are served, whatever they carry.
@@ -24,18 +30,52 @@ use tower::ServiceExt;
 pub struct ServerOptions {
     /// Connections of one listener; over it new ones wait to be accepted.
     pub max_connections: usize,
-    /// How long a client may take over the head of a request.
+    /// How long a client may take over the head of a request, and to send its first one.
     #[serde(with = "crate::engine::options::human")]
     pub header_read_timeout: Duration,
-    /// How long a client may take over the body of a request.
+    /// How long a client may take over the body of a request, and to take any part of an answer.
     #[serde(with = "crate::engine::options::human")]
     pub read_timeout: Duration,
-    /// Largest head of a request, in bytes.
+    /// How long an HTTP/2 connection may be without a request; it is closed before twice that time.
+    #[serde(with = "crate::engine::options::human")]
+    pub idle_timeout: Duration,
+    /// Largest head of a request, in bytes; HTTP/1 takes at least 8 KiB.
     pub max_header_bytes: u32,
-    /// How long connections may take to finish at shutdown.
+    /// How long connections may take to finish at shutdown; then they are cut.
     #[serde(with = "crate::engine::options::human")]
     pub drain_timeout: Duration,
 }
+
+/// What a server shares with its connections.
+struct Server {
+    builder: auto::Builder<TokioExecutor>,
+    router: Router,
+    options: ServerOptions,
+}
+
+/// The requests of one connection.
+#[derive(Debug, Default)]
+struct Requests {
+    started: AtomicU64,
+    running: AtomicUsize,
+}
+
+/// Counts a request as running until it is dropped.
+struct Running(Arc<Requests>);
+
+/// A stream that fails when its peer takes nothing for too long.
+struct Impatient {
+    stream: TcpStream,
+    patience: Duration,
+    // Set while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+/// The smallest buffer that hyper allows for the head of an HTTP/1 request.
+const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
+
+/// How long to wait after the system could not give us a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Default for ServerOptions {
     fn default() -> Self {
@@ -43,103 +83,246 @@ impl Default for ServerOptions {
             max_connections: 1024,
             header_read_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(120),
             max_header_bytes: 16 << 10,
             drain_timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// HTTP/2 as large batches like it: fewer, larger frames, and windows that hold a batch.
-const MAX_FRAME_BYTES: u32 = 256 << 10;
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-
-/// What one peer may have going on at a time, and how often it may call it off.
-const MAX_STREAMS: u32 = 64;
-const MAX_RESETS: usize = 20;
-
-/// How often a silent HTTP/2 peer is asked whether it is there, and how long it may take to say so.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-
-/// Serves a router on a listener, HTTP/1 and HTTP/2, until `shutdown`; then lets what is in flight finish, for
-/// `drain_timeout` at most.
+/// Serves `router` on `listener` until `shutdown`, then lets requests in flight finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let builder = builder(&options);
-    let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(options.max_connections));
+    let slots = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
+    let drain_timeout = options.drain_timeout;
+    let server = Arc::new(Server { builder: builder(&options), router, options });
+    let (stop, stopped) = watch::channel(());
+    let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
+    let mut told = false;
     loop {
-        let accepted = async {
-            // The semaphore is never closed.
-            let place = places.clone().acquire_owned().await.ok();
-            (place, listener.accept().await)
-        };
-        let (place, stream) = tokio::select! {
-            (place, accepted) = accepted => match accepted {
-                Ok((stream, _)) => (place, stream),
-                Err(error) => {
-                    // Out of descriptors, most likely: give the others time to finish.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            },
+        // Once is enough: at the limit this would be true again for every connection that ends.
+        if !told && slots.available_permits() == 0 {
+            tracing::warn!(
+                "`server.max_connections` is reached; new connections wait for old ones"
+            );
+            told = true;
+        }
+        let (slot, stream, peer) = tokio::select! {
+            biased;
             () = &mut shutdown => break,
-        };
-        // An answer is one small write, which should not wait for another.
-        let _ = stream.set_nodelay(true);
-        let service =
-            router.clone().map_request(|request: Request<Incoming>| request.map(Body::new));
-        let (builder, watcher) = (builder.clone(), graceful.watcher());
-        let patience = options.header_read_timeout;
-        tokio::spawn(async move {
-            // A peer that says nothing at all is not even asked which protocol it speaks.
-            if matches!(tokio::time::timeout(patience, stream.readable()).await, Ok(Ok(()))) {
-                let connection = builder
-                    .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
-                    .into_owned();
-                if let Err(error) = watcher.watch(connection).await {
-                    tracing::debug!(%error, "connection ended");
-                }
+            Some(ended) = connections.join_next() => {
+                report(ended);
+                continue;
             }
-            drop(place);
-        });
+            accepted = accept(&listener, &slots) => accepted,
+        };
+        connections.spawn(connection(Arc::clone(&server), stream, peer, stopped.clone(), slot));
     }
-    if tokio::time::timeout(options.drain_timeout, graceful.shutdown()).await.is_err() {
-        tracing::warn!("connections were cut that did not finish in time");
+    drop(listener);
+    // Fails only if no connection is left to hear it.
+    let _ = stop.send(());
+    let drained = timeout(drain_timeout, async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    });
+    if drained.await.is_err() {
+        tracing::warn!(connections = connections.len(), "connections were cut at shutdown");
+        connections.shutdown().await;
     }
 }
 
-/// How long to wait when no connection can be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-fn builder(options: &ServerOptions) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
+    let head_bytes = usize::try_from(options.max_header_bytes).unwrap_or(usize::MAX);
+    let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(options.header_read_timeout)
-        .max_buf_size(
-            usize::try_from(options.max_header_bytes).unwrap_or(usize::MAX).max(MIN_BUFFER_BYTES),
-        );
+        .max_buf_size(head_bytes.max(MIN_HTTP1_HEAD_BYTES));
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_frame_size(MAX_FRAME_BYTES)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_pending_accept_reset_streams(MAX_RESETS)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20))
         .max_header_list_size(options.max_header_bytes)
-        .keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(options.header_read_timeout);
+        .max_frame_size(256 << 10)
+        .initial_stream_window_size(8 << 20)
+        .initial_connection_window_size(32 << 20)
+        .max_concurrent_streams(64)
+        .max_send_buf_size(1 << 20)
+        // Streams that a client opens and resets at once ("rapid reset") end the connection soon.
+        .max_pending_accept_reset_streams(20)
+        .max_local_error_reset_streams(64);
     builder
 }
 
-/// The least that the HTTP/1 reader works with.
-const MIN_BUFFER_BYTES: usize = 8 << 10;
+/// Waits for a free slot, then for a connection.
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> (Option<OwnedSemaphorePermit>, TcpStream, SocketAddr) {
+    // Fails only if the semaphore were closed, which nobody does.
+    let slot = Arc::clone(slots).acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => return (slot, stream, peer),
+            Err(error) => {
+                tracing::warn!(%error, "no connection could be accepted");
+                if !is_of_one_connection(&error) {
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether an error concerns the connection that was to be accepted, rather than the process.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    let kind = error.kind();
+    kind == io::ErrorKind::ConnectionAborted
+        || kind == io::ErrorKind::ConnectionReset
+        || kind == io::ErrorKind::ConnectionRefused
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection failed");
+    }
+}
+
+/// Serves one connection until it ends, idles or has to stop.
+async fn connection(
+    server: Arc<Server>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    mut stopped: watch::Receiver<()>,
+    _slot: Option<OwnedSemaphorePermit>,
+) {
+    // Only latency is lost without it.
+    let _ = stream.set_nodelay(true);
+    let ServerOptions { header_read_timeout, read_timeout, idle_timeout, .. } = server.options;
+    let requests = Arc::<Requests>::default();
+    let service = hyper::service::service_fn(|request: hyper::Request<Incoming>| {
+        let running = Running::new(&requests);
+        let answered = server.router.clone().oneshot(request.map(Body::new));
+        async move {
+            let response = answered.await;
+            drop(running);
+            response
+        }
+    });
+    let stream = TokioIo::new(Impatient { stream, patience: read_timeout, stalled: None });
+    let mut connection = pin!(server.builder.serve_connection(stream, service));
+    let (mut stopping, mut closing, mut seen) = (false, false, 0);
+    let mut wait = header_read_timeout;
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, %peer, "connection closed");
+                }
+                return;
+            }
+            _ = stopped.changed(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = sleep(wait) => {
+                let started = requests.started.load(Ordering::Relaxed);
+                let idle = started == seen && requests.running.load(Ordering::Relaxed) == 0;
+                if idle && closing {
+                    tracing::debug!(%peer, "idle connection cut");
+                    return;
+                }
+                if idle {
+                    connection.as_mut().graceful_shutdown();
+                }
+                closing = idle;
+                seen = started;
+                wait = if idle { header_read_timeout } else { idle_timeout };
+            }
+        }
+    }
+}
+
+impl Running {
+    fn new(requests: &Arc<Requests>) -> Self {
+        requests.started.fetch_add(1, Ordering::Relaxed);
+        requests.running.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Impatient {
+    /// Passes on what a write came to, unless it has waited for too long.
+    fn within_patience<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        match stalled.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Impatient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Impatient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, buffer);
+        self.within_patience(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.within_patience(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

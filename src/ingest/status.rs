@@ -1,0 +1,353 @@
+//! What a sender is told, as OTLP has it: success, partial success, and errors that say whether to come back.
+//!
+//! The table of statuses is that of the OTLP specification ("Failures" and "OTLP/HTTP Response").
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+use opentelemetry_proto::tonic::collector::logs::v1::{
+    ExportLogsPartialSuccess, ExportLogsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTracePartialSuccess, ExportTraceServiceResponse,
+};
+use prost::Message;
+use tonic::Code;
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::admission::NoRoom;
+use super::{Encoding, Overloaded, Refusal, Signal, Tally};
+
+/// Why a request was not applied.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Failure {
+    /// It can never be.
+    Refused(Refusal),
+    /// Not at the moment.
+    Overloaded(Overloaded),
+    /// Its content type is none of OTLP's.
+    MediaType,
+    /// Its compression is none of ours.
+    ContentEncoding,
+    /// Its method is not POST.
+    Method,
+    /// Nothing is here.
+    Path,
+    /// gRPC over a version of HTTP that cannot carry it.
+    Version,
+    /// Its body did not come in time.
+    Slow,
+    /// Its body broke off; nobody is likely to read the answer.
+    Broken,
+    /// The sender's own deadline is over.
+    Deadline,
+    /// The daemon failed: a bug.
+    Internal,
+}
+
+/// Longest text of an error or a partial success, in bytes.
+const MAX_MESSAGE_BYTES: usize = 256;
+
+impl Failure {
+    /// The reason under which it is counted.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(Refusal::TooLarge { .. }) => "too_large",
+            Self::Refused(Refusal::Malformed { .. }) => "malformed",
+            Self::Overloaded(_) => "overloaded",
+            Self::MediaType => "unsupported_content_type",
+            Self::ContentEncoding => "unsupported_encoding",
+            Self::Method => "method_not_allowed",
+            Self::Path => "unknown_path",
+            Self::Version => "unsupported_http_version",
+            Self::Slow => "slow",
+            Self::Broken => "broken",
+            Self::Deadline => "deadline_exceeded",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// Whether reading the rest of the body could help the sender to see the answer.
+    pub(super) fn leaves_a_body(&self) -> bool {
+        !matches!(self, Self::Slow | Self::Broken | Self::Deadline)
+    }
+
+    /// The answer over HTTP: a `google.rpc.Status` in the request's own encoding.
+    pub(super) fn http(&self, encoding: Encoding) -> Response {
+        let code = self.code();
+        let message = self.message();
+        let body: Bytes = match encoding {
+            Encoding::Protobuf => {
+                let status = tonic_types::Status { code: code.into(), message, details: vec![] };
+                status.encode_to_vec().into()
+            }
+            Encoding::Json => serde_json::json!({ "code": i32::from(code), "message": message })
+                .to_string()
+                .into(),
+        };
+        let mut response = response(self.status(), encoding, body);
+        let headers = response.headers_mut();
+        match self {
+            Self::Overloaded(Overloaded { retry_after }) => {
+                headers.insert(RETRY_AFTER, seconds(*retry_after).into());
+            }
+            Self::ContentEncoding => {
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, identity"));
+            }
+            Self::Method => {
+                headers.insert(ALLOW, HeaderValue::from_static("POST"));
+            }
+            Self::Refused(_)
+            | Self::MediaType
+            | Self::Path
+            | Self::Version
+            | Self::Slow
+            | Self::Broken
+            | Self::Deadline
+            | Self::Internal => {}
+        }
+        response
+    }
+
+    /// The answer over gRPC. Only an overload carries `RetryInfo`: without it RESOURCE_EXHAUSTED is final.
+    pub(super) fn grpc(&self) -> tonic::Status {
+        match self {
+            Self::Overloaded(Overloaded { retry_after }) => {
+                let details = ErrorDetails::with_retry_info(Some(*retry_after));
+                tonic::Status::with_error_details(self.code(), self.message(), details)
+            }
+            Self::Refused(_)
+            | Self::MediaType
+            | Self::ContentEncoding
+            | Self::Method
+            | Self::Path
+            | Self::Version
+            | Self::Slow
+            | Self::Broken
+            | Self::Deadline
+            | Self::Internal => tonic::Status::new(self.code(), self.message()),
+        }
+    }
+
+    /// The status over HTTP, where 429, 502, 503 and 504 mean "again" and all others "never".
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Refused(Refusal::Malformed { .. }) | Self::Broken => StatusCode::BAD_REQUEST,
+            Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::MediaType | Self::ContentEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Path => StatusCode::NOT_FOUND,
+            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Self::Refused(Refusal::TooLarge { .. }) => Code::ResourceExhausted,
+            Self::Refused(Refusal::Malformed { .. }) | Self::MediaType => Code::InvalidArgument,
+            Self::Overloaded(_) => Code::Unavailable,
+            Self::ContentEncoding | Self::Method | Self::Path | Self::Version => {
+                Code::Unimplemented
+            }
+            Self::Slow | Self::Deadline => Code::DeadlineExceeded,
+            Self::Broken => Code::Cancelled,
+            Self::Internal => Code::Internal,
+        }
+    }
+
+    fn message(&self) -> String {
+        let text = match self {
+            Self::Refused(refusal) => refusal.to_string(),
+            Self::Overloaded(_) => "too many requests in flight; come back later".to_owned(),
+            Self::MediaType => {
+                "the content type must be application/x-protobuf or application/json over HTTP, \
+                 application/grpc over gRPC"
+                    .to_owned()
+            }
+            Self::ContentEncoding => "the compression must be gzip, zstd or none".to_owned(),
+            Self::Method => "only POST is answered here".to_owned(),
+            Self::Path => "nothing is here; OTLP has traces, logs and metrics".to_owned(),
+            Self::Version => "gRPC needs HTTP/2".to_owned(),
+            Self::Slow => "the body did not come in time".to_owned(),
+            Self::Broken => "the body broke off".to_owned(),
+            Self::Deadline => "the deadline of the request is over".to_owned(),
+            Self::Internal => "the daemon failed on this request".to_owned(),
+        };
+        cut(text)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Overloaded> for Failure {
+    fn from(overloaded: Overloaded) -> Self {
+        Self::Overloaded(overloaded)
+    }
+}
+
+impl From<NoRoom> for Failure {
+    fn from(no_room: NoRoom) -> Self {
+        match no_room {
+            NoRoom::Ever(refusal) => Self::Refused(refusal),
+            NoRoom::Yet(overloaded) => Self::Overloaded(overloaded),
+        }
+    }
+}
+
+/// The `Export*ServiceResponse` of a request that was applied; it names what was rejected, and is empty if nothing was.
+pub(super) fn success(signal: Signal, encoding: Encoding, tally: &Tally) -> Bytes {
+    let rejected = tally.rejected.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+    let rejected = i64::try_from(rejected).unwrap_or(i64::MAX);
+    let partial = (rejected > 0).then(|| (rejected, explanation(tally)));
+    match encoding {
+        Encoding::Protobuf => protobuf(signal, partial).into(),
+        Encoding::Json => json(signal, partial).into(),
+    }
+}
+
+/// An answer over HTTP.
+pub(super) fn response(status: StatusCode, encoding: Encoding, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let content_type = match encoding {
+        Encoding::Protobuf => HeaderValue::from_static("application/x-protobuf"),
+        Encoding::Json => HeaderValue::from_static("application/json"),
+    };
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn protobuf(signal: Signal, partial: Option<(i64, String)>) -> Vec<u8> {
+    match signal {
+        Signal::Traces => ExportTraceServiceResponse {
+            partial_success: partial.map(|(rejected_spans, error_message)| {
+                ExportTracePartialSuccess { rejected_spans, error_message }
+            }),
+        }
+        .encode_to_vec(),
+        Signal::Logs => ExportLogsServiceResponse {
+            partial_success: partial.map(|(rejected_log_records, error_message)| {
+                ExportLogsPartialSuccess { rejected_log_records, error_message }
+            }),
+        }
+        .encode_to_vec(),
+        Signal::Metrics => ExportMetricsServiceResponse {
+            partial_success: partial.map(|(rejected_data_points, error_message)| {
+                ExportMetricsPartialSuccess { rejected_data_points, error_message }
+            }),
+        }
+        .encode_to_vec(),
+    }
+}
+
+/// The same in OTLP's JSON, where 64-bit integers are strings.
+fn json(signal: Signal, partial: Option<(i64, String)>) -> String {
+    let Some((rejected, message)) = partial else { return "{}".to_owned() };
+    let field = match signal {
+        Signal::Traces => "rejectedSpans",
+        Signal::Logs => "rejectedLogRecords",
+        Signal::Metrics => "rejectedDataPoints",
+    };
+    serde_json::json!({
+        "partialSuccess": { field: rejected.to_string(), "errorMessage": message }
+    })
+    .to_string()
+}
+
+/// Says what was rejected and why, as in `2 invalid_span_id, 1 invalid_trace_id`.
+fn explanation(tally: &Tally) -> String {
+    let reasons: Vec<_> =
+        tally.rejected.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    cut(format!("rejected: {}", reasons.join(", ")))
+}
+
+/// Whole seconds, at least one: zero would mean "at once".
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn tally(rejected: &[(&'static str, u64)]) -> Tally {
+        Tally { rejected: rejected.iter().copied().collect(), ..Tally::default() }
+    }
+
+    #[test]
+    fn success_is_empty_when_nothing_was_rejected() {
+        for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
+            assert!(success(signal, Encoding::Protobuf, &Tally::default()).is_empty());
+            assert_eq!(success(signal, Encoding::Json, &Tally::default()), "{}");
+        }
+    }
+
+    #[test]
+    fn partial_success_counts_and_names_the_reasons() {
+        let tally = tally(&[("invalid_trace_id", 1), ("invalid_span_id", 2)]);
+        let json = success(Signal::Logs, Encoding::Json, &tally);
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(
+            json["partialSuccess"],
+            serde_json::json!({
+                "rejectedLogRecords": "3",
+                "errorMessage": "rejected: 2 invalid_span_id, 1 invalid_trace_id",
+            })
+        );
+        let protobuf = success(Signal::Traces, Encoding::Protobuf, &tally);
+        let response = ExportTraceServiceResponse::decode(protobuf).unwrap();
+        assert_eq!(response.partial_success.unwrap().rejected_spans, 3);
+    }
+
+    #[test]
+    fn only_an_overload_asks_to_come_back() {
+        let overloaded =
+            Failure::Overloaded(Overloaded { retry_after: Duration::from_millis(1_200) });
+        assert_eq!(overloaded.http(Encoding::Json).headers()[RETRY_AFTER], "2");
+        assert!(overloaded.grpc().get_details_retry_info().is_some());
+        let too_large = Failure::Refused(Refusal::TooLarge { what: "it", max: 1, key: "key" });
+        assert_eq!(too_large.grpc().code(), Code::ResourceExhausted);
+        assert!(too_large.grpc().get_details_retry_info().is_none());
+        assert!(too_large.http(Encoding::Json).headers().get(RETRY_AFTER).is_none());
+    }
+
+    #[test]
+    fn no_text_is_longer_than_its_limit() {
+        let why = "é".repeat(400);
+        let failure = Failure::Refused(Refusal::Malformed { what: "request", why });
+        assert!(failure.grpc().message().len() <= MAX_MESSAGE_BYTES);
+        const NAME: &str = "a_reason_with_a_rather_long_name";
+        let rejected: BTreeMap<_, _> = (1..NAME.len()).map(|to| (&NAME[..to], 1)).collect();
+        let tally = Tally { rejected, ..Tally::default() };
+        assert!(explanation(&tally).len() <= MAX_MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn a_wait_is_told_in_whole_seconds() {
+        assert_eq!(seconds(Duration::ZERO), 1);
+        assert_eq!(seconds(Duration::from_millis(1_000)), 1);
+        assert_eq!(seconds(Duration::from_millis(1_001)), 2);
+    }
+}
