@@ -6,12 +6,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use agentgauge::engine::math::text::digest;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::signal::loop_detection;
 use agentgauge::engine::span::{Log, Report, Span, Timestamp};
 use agentgauge::engine::view::Document;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
+use agentgauge::reference::pandaprobe;
 use proptest::prelude::*;
 
 /// One thing to apply.
@@ -131,6 +134,26 @@ proptest! {
         let expected = serde_json::to_string_pretty(&run(&items, &plain())).unwrap();
         let actual = serde_json::to_string_pretty(&run(&reordered(&items, &delivery), &delivery)).unwrap();
         prop_assert_eq!(actual, expected);
+    }
+}
+
+proptest! {
+    #[test]
+    fn loop_detection_is_what_the_slow_model_says(
+        outputs in prop::collection::vec(prop::collection::vec("(order|refund|flight|paris|the|of)", 0..6), 1..6),
+    ) {
+        let outputs: Vec<String> = outputs.iter().map(|words| words.join(" ")).collect();
+        let (current, earlier) = outputs.split_last().unwrap();
+        let digests: Vec<_> = earlier.iter().map(|text| digest(text)).collect();
+        let held: Vec<_> = digests.iter().map(Option::as_ref).collect();
+        let score = loop_detection::score(&held, digest(current).as_ref());
+        let embed = |text: &str| Some(digest(text)?.embedding.into_iter().map(f64::from).collect());
+        let slow = pandaprobe::loop_detection(earlier, current, &embed).unwrap();
+        match slow.note {
+            // Where nothing was compared the slow model says 1, and the engine nothing, but for a first trace.
+            Some(_) if !earlier.is_empty() => prop_assert_eq!(score, None),
+            _ => prop_assert!((score.unwrap().to_f64() - slow.score).abs() <= 5e-5 + 1e-9),
+        }
     }
 }
 
