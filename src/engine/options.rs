@@ -24,7 +24,7 @@ pub struct ConventionOptions {
     pub attributes: BTreeMap<String, Vec<String>>,
     /// Reported score names to signal names, such as `ToolCorrectness` to `tool_correctness`.
     pub score_names: BTreeMap<String, String>,
-    /// Ranges of reported scores that are not in [0,1]: name to [min, max].
+    /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
     pub score_ranges: BTreeMap<String, [f64; 2]>,
     /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
     pub max_text_bytes: usize,
@@ -122,7 +122,7 @@ pub struct SessionOptions {
     pub empty_score: EmptyScore,
     /// Weight of each signal; a signal that is not named here has no part in scores.
     pub signal_weights: BTreeMap<String, f64>,
-    /// Output similarity from which loop_detection finds a loop, in [0,1].
+    /// Output similarity from which loop_detection finds a loop, in `[0,1]`.
     pub loop_detection_threshold: f64,
     /// Trajectory gate: traces without gain after which a score below target stalls.
     pub gate_window: u64,

@@ -243,7 +243,7 @@ pub struct Report {
     pub target: Target,
     /// The signal's name, mapped by config.
     pub name: Arc<str>,
-    /// The score, in [0,1].
+    /// The score, in `[0,1]`.
     pub score: Quanta,
     /// Who made it.
     pub source: Source,

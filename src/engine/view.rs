@@ -31,7 +31,7 @@ pub struct AgentName {
 /// A score and who made it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SignalView {
-    /// In [0,1], higher is better.
+    /// In `[0,1]`, higher is better.
     pub score: f64,
     /// `computed`, `judge` or `reported`.
     pub source: String,
@@ -142,9 +142,9 @@ pub struct SessionView {
     pub total_traces: u64,
     /// Traces with at least one weighted signal.
     pub traces_evaluated: u64,
-    /// `agent_reliability`, in [0,1]; null over nothing.
+    /// `agent_reliability`, in `[0,1]`; null over nothing.
     pub reliability: Option<f64>,
-    /// `agent_consistency`, in [0,1]; null without any confidence.
+    /// `agent_consistency`, in `[0,1]`; null without any confidence.
     pub consistency: Option<f64>,
     /// The ensemble before it is clamped.
     pub raw_risk: Option<f64>,

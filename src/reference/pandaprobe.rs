@@ -170,7 +170,7 @@ pub fn jaccard(a: &BTreeSet<String>, b: &BTreeSet<String>) -> f64 {
     if union == 0 { 0.0 } else { a.intersection(b).count() as f64 / union as f64 }
 }
 
-/// One minus the cosine distance clamped to [0,1]; 0 where a vector is zero.
+/// One minus the cosine distance clamped to `[0,1]`; 0 where a vector is zero.
 fn similarity(a: &[f64], b: &[f64]) -> f64 {
     let dot: f64 = a.iter().zip(b).map(|(x, y)| x * y).sum();
     let norm = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();

@@ -37,7 +37,7 @@ pub struct TraceScore {
 pub struct Scores {
     /// Traces with a risk.
     pub evaluated: u64,
-    /// In [0,1]; `None` over nothing, as are the next three.
+    /// In `[0,1]`; `None` over nothing, as are the next three.
     pub reliability: Option<f64>,
     /// Before it is clamped.
     pub raw_risk: Option<f64>,
@@ -45,13 +45,13 @@ pub struct Scores {
     pub mean_top_k_risk: Option<f64>,
     /// The greatest.
     pub max_risk: Option<f64>,
-    /// In [0,1]; `None` without any confidence, as is the next.
+    /// In `[0,1]`; `None` without any confidence, as is the next.
     pub consistency: Option<f64>,
     /// Root mean square of the weighted uncertainties.
     pub rms: Option<f64>,
 }
 
-/// The risks of one trace from its signals, each in [0,1], and their weights.
+/// The risks of one trace from its signals, each in `[0,1]`, and their weights.
 pub fn trace(signals: &BTreeMap<String, f64>, weights: &BTreeMap<String, f64>) -> TraceScore {
     let risks: BTreeMap<String, f64> = signals
         .iter()

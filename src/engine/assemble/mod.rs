@@ -13,7 +13,7 @@ use super::count::Counts;
 use super::options::{AssembleOptions, LoopOptions};
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Parts, Rules, evaluate, ignored};
-use super::update::{SessionKey, TraceState, TraceUpdate};
+use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// What the stage is fed.
 #[derive(Clone, Debug)]
@@ -54,6 +54,9 @@ struct Held {
     state: State,
     partial: bool,
     sent: Option<SessionKey>,
+    // Loops by agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
 }
 
@@ -153,6 +156,8 @@ impl Assemble {
                     session: Some(old),
                     ..TraceUpdate::default()
                 });
+                let telling = std::mem::take(&mut held.telling);
+                held.told.extend(telling);
             }
             held.sent = session;
             match update {
@@ -292,6 +297,8 @@ impl Assemble {
                 state: State::Open,
                 partial: false,
                 sent: None,
+                telling: BTreeMap::new(),
+                told: BTreeMap::new(),
                 counted_ignored: false,
             };
             self.traces.insert(id, held);
@@ -378,7 +385,13 @@ impl Assemble {
 
 impl Held {
     /// Fills in what the stage knows.
-    fn stamp(&self, update: TraceUpdate) -> TraceUpdate {
+    fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
+        if !update.loops.is_empty() {
+            self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+        }
+        let told = self.told.iter();
+        let told = told
+            .map(|(agent, loops)| ToldLoops { agent: Some(agent.clone()), loops: loops.clone() });
         let state = match self.state {
             State::Open => TraceState::Open,
             State::Done => TraceState::Done,
@@ -389,6 +402,7 @@ impl Held {
             state: state.into(),
             touched_unix_nano: self.touched.0,
             partial: self.partial,
+            told: told.collect(),
             ..update
         }
     }

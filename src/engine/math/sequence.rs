@@ -3,12 +3,12 @@
 //! Source: AgentCI, `engine/metrics.py` (metrics.md 3). Two empty sequences are alike (1), an empty and
 //! another are not (0).
 
-/// Twice the length of the longest common subsequence over both lengths, in [0,1].
+/// Twice the length of the longest common subsequence over both lengths, in `[0,1]`.
 pub fn lcs_similarity<T: PartialEq>(a: &[T], b: &[T]) -> f64 {
     similarity(a, b, |a, b| ratio(2 * lcs_length(a, b), a.len() + b.len()))
 }
 
-/// One minus the edit distance over the longer length, in [0,1].
+/// One minus the edit distance over the longer length, in `[0,1]`.
 pub fn edit_similarity<T: PartialEq>(a: &[T], b: &[T]) -> f64 {
     similarity(a, b, |a, b| {
         let longer = a.len().max(b.len());

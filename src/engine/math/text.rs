@@ -42,7 +42,7 @@ pub fn tokens(text: &str) -> BTreeSet<String> {
     words(text).into_iter().filter(|word| is_token(word)).collect()
 }
 
-/// Jaccard similarity of two sorted sets, in [0,1]; 0 for two empty ones.
+/// Jaccard similarity of two sorted sets, in `[0,1]`; 0 for two empty ones.
 pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     let (mut at_a, mut at_b, mut common) = (0, 0, 0_usize);
     while let (Some(x), Some(y)) = (a.get(at_a), b.get(at_b)) {
@@ -54,7 +54,7 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     if union == 0 { 0.0 } else { common as f64 / union as f64 }
 }
 
-/// Cosine similarity of two embeddings, clamped to [0,1]; 0 where one of them is zero.
+/// Cosine similarity of two embeddings, clamped to `[0,1]`; 0 where one of them is zero.
 ///
 /// Dot product and norms are integers, so the bits are the same everywhere.
 pub fn cosine(a: &[i32], b: &[i32]) -> f64 {

@@ -21,7 +21,7 @@ pub struct AgentConsistency {
 /// The score and what it was made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Consistency {
-    /// In [0,1].
+    /// In `[0,1]`.
     pub score: f64,
     /// Root mean square of the weighted uncertainties.
     pub rms: f64,

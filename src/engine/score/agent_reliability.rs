@@ -21,7 +21,7 @@ pub struct AgentReliability {
 /// The score and what it was made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reliability {
-    /// In [0,1].
+    /// In `[0,1]`.
     pub score: f64,
     /// The ensemble before it is clamped.
     pub raw_risk: f64,

@@ -26,7 +26,7 @@
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
 //! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
-//! | `reported_scores` | `malformed` | reported scores out of [0,1], without name or of unknown source |
+//! | `reported_scores` | `malformed` | reported scores out of `[0,1]`, without name or of unknown source |
 //! | `loops` | `malformed` | loops of no known kind or severity: in no counter |
 //! | `reports` | `misdirected` | reports about something other than a session |
 //! | | `unmatched` | reports whose session did not come within `report_wait` |
@@ -38,6 +38,7 @@ mod fleet;
 mod held;
 mod histogram;
 mod key;
+mod names;
 mod pane;
 mod rules;
 mod scoring;
@@ -58,8 +59,10 @@ pub use histogram::SCORE_BOUNDS;
 use departed::{Departed, Fate};
 use fleet::Fleet;
 use key::SessionId;
+use names::Names;
 use rules::Rules;
 use session::{Session, Shared};
+use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
@@ -80,6 +83,7 @@ pub struct Sessions {
     waiting: Waiting,
     open: usize,
     max_sessions: usize,
+    names: Names,
     shared: Shared,
 }
 
@@ -98,6 +102,7 @@ impl Sessions {
     /// No sessions yet. `shard` goes into every message.
     pub fn new(shard: u32, options: SessionOptions, agents: AgentOptions) -> Self {
         let max_sessions = options.max_sessions.max(1);
+        let names = Names::new(agents.max_agents);
         let fleet = Fleet::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
@@ -111,6 +116,7 @@ impl Sessions {
             waiting,
             open: 0,
             max_sessions,
+            names,
             shared: Shared { rules: Rules::new(options), fleet, counts, now },
         }
     }
@@ -135,7 +141,8 @@ impl Sessions {
         }) {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
-            let tally = self.departed.arrive(trace);
+            let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update.told));
+            let update = self.names.resolve(update);
             let waited = self.waiting.arrive(&id);
             self.change(&id, |session, shared| {
                 session.upsert(trace, update, tally, shared);

@@ -11,7 +11,7 @@ use super::key::Agent;
 use super::summary::Summary;
 use crate::engine::loops::{CRITICAL, OUTPUT_REPEAT, WARNING};
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Loop, TraceUpdate};
+use crate::engine::update::{Loop, ToldLoops, TraceUpdate};
 
 /// Kinds of loops that there are.
 pub(super) const KINDS: [&str; 5] =
@@ -59,6 +59,21 @@ pub(super) struct Growth {
 }
 
 impl Tally {
+    /// What other sessions have counted of a trace that came from them; `None` if nothing.
+    pub(super) fn told(told: &[ToldLoops]) -> Option<Self> {
+        let mut tally = Self::default();
+        for told in told {
+            let agent = Agent::from(told.agent.clone().unwrap_or_default());
+            let counted = tally.loops.entry(agent).or_default();
+            for (entry, (kind, severity)) in
+                told.loops.iter().filter_map(|entry| Some((entry, known(entry)?)))
+            {
+                counted.add(entry, kind, severity);
+            }
+        }
+        (!tally.loops.is_empty()).then_some(tally)
+    }
+
     /// Counts what the loops have more than was counted.
     ///
     /// A critical loop has been a warning, seen or not, so it counts as both: what is

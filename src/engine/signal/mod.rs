@@ -1,4 +1,4 @@
-//! Signals: one number per trace, in [0,1], higher is better, or absent.
+//! Signals: one number per trace, in `[0,1]`, higher is better, or absent.
 //!
 //! One signal, one file, which opens with the formula; one line in [`SIGNALS`].
 
