@@ -105,10 +105,12 @@ fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> 
         let last = |field: &str| {
             traces.iter().rev().map(|(_, trace)| &trace[field]).find(|text| !text.is_null())
         };
-        same("input", &turn["input"], first("input").unwrap_or(&Value::Null))?;
+        if turn["input_on_wire"] != Value::Bool(false) {
+            same("input", &turn["input"], first("input").unwrap_or(&Value::Null))?;
+        }
         same("output", &turn["output"], last("output").unwrap_or(&Value::Null))?;
     }
-    if knowable("tokens") {
+    if knowable("tokens") && !turn["tokens"].is_null() {
         for kind in ["input", "output"] {
             let counts = traces.iter().map(|(_, trace)| trace["tokens"][kind].as_u64());
             let sum: Option<u64> = counts.fold(None, |sum, count| match (sum, count) {

@@ -194,6 +194,42 @@ fn a_model_call_is_counted_once() {
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
 }
 
+#[test]
+fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
+    let call = ToolFacts {
+        name: Some(Arc::from("search")),
+        call_id: Some(Arc::from("c1")),
+        arguments: Some(Arguments::from_canonical("{\"q\":1}")),
+        ..ToolFacts::default()
+    };
+    let mut outer = span(2, 1, Operation::Chat);
+    outer.model = Some(ModelFacts { tool_calls: vec![call], ..ModelFacts::default() });
+    let mut inner = span(3, 2, Operation::Chat);
+    let tokens = crate::engine::span::Tokens { input: Some(10), output: Some(1) };
+    inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
+    let update = feed(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
+    assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
+    assert_eq!(update.tools[0].name, "search");
+}
+
+#[test]
+fn a_tool_span_without_arguments_has_those_that_the_model_called_it_with() {
+    let arguments = Some(Arguments::from_canonical("{\"q\":1}"));
+    let call = |arguments| ToolFacts {
+        call_id: Some(Arc::from("c1")),
+        name: Some(Arc::from("search")),
+        arguments,
+        ..ToolFacts::default()
+    };
+    let mut model = span(2, 1, Operation::Chat);
+    model.model = Some(ModelFacts { tool_calls: vec![call(arguments)], ..ModelFacts::default() });
+    let mut tool = span(3, 1, Operation::ExecuteTool);
+    tool.tool = Some(call(None));
+    let update = feed(&mut stage(), vec![root(), model, tool], at(0)).remove(0);
+    assert_eq!(update.tools.len(), 1);
+    assert!(update.tools[0].arguments_hash.is_some() && update.tools[0].error == Some(false));
+}
+
 fn deliveries() -> impl Strategy<Value = (Vec<usize>, Vec<bool>)> {
     let order = Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle();
     (order, prop::collection::vec(any::<bool>(), 12))

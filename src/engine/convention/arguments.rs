@@ -131,5 +131,7 @@ mod tests {
         };
         assert_eq!(result("a"), result("b"));
         assert_eq!(result("a"), result_hash(&RawValue::Str("18 C".into())));
+        let wrapped = r#"{"output":{"lc":1,"type":"constructor","id":["x","ToolMessage"],"kwargs":{"content":"18 C","tool_call_id":"c"}}}"#;
+        assert_eq!(result("a"), result_hash(&RawValue::Str(wrapped.into())));
     }
 }

@@ -16,7 +16,8 @@ use crate::engine::span::ToolFacts;
 const MAX_DEPTH: usize = 6;
 
 /// Names under which a wrapper keeps the user's text, and the assistant's.
-const USER_KEYS: [&str; 6] = ["input", "question", "query", "prompt", "user_input", "content"];
+const USER_KEYS: [&str; 7] =
+    ["input", "question", "query", "prompt", "user_input", "task", "content"];
 const ASSISTANT_KEYS: [&str; 8] =
     ["output", "answer", "response", "result", "final_answer", "text", "content", "return_value"];
 
@@ -91,6 +92,8 @@ pub(super) fn calls_of_message(message: &Value) -> Vec<ToolFacts> {
 
 /// The content of a message from a tool, without the ids around it; `None` if it is no such message.
 pub(super) fn content_of_tool(value: &Value) -> Option<Value> {
+    let wrapped = value.as_object().filter(|map| map.len() == 1).and_then(|map| map.get("output"));
+    let value = wrapped.unwrap_or(value);
     let message = body(value)?;
     (role(value) == Some(Role::Tool)).then(|| message.get("content").cloned()).flatten()
 }

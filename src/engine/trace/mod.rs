@@ -68,6 +68,7 @@ pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<Trace
     }
     let logs = Logs::of(parts);
     let models = shape.model_calls();
+    let models: Vec<&Span> = models.iter().map(AsRef::as_ref).collect();
     let tools = tools(&shape, &models, &logs);
     let spends: Vec<Spend> = models.iter().map(|span| spend(span)).collect();
     let last_model = models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
@@ -170,30 +171,36 @@ impl Tool {
     }
 }
 
-/// Tool calls from tool spans; only if there are none, from the model's output.
+/// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
+/// arguments has those that the model called it with.
 fn tools(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>) -> Vec<Tool> {
     let spans = shape.tool_spans();
-    if !spans.is_empty() {
-        return spans
-            .iter()
-            .map(|span| Tool::new(span.tool.as_ref(), span, Some(span.failed)))
-            .collect();
+    let called = models
+        .iter()
+        .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
+    if spans.is_empty() {
+        return called.map(|(model, facts)| Tool::new(Some(facts), model, None)).collect();
     }
-    let mut tools = Vec::new();
-    for model in models {
-        let own = model.model.as_ref().map(|facts| facts.tool_calls.as_slice()).unwrap_or_default();
-        let logged = || logs.of_span(model).flat_map(|log| &log.tool_calls);
-        let calls: Vec<&ToolFacts> =
-            if own.is_empty() { logged().collect() } else { own.iter().collect() };
-        let mut seen = BTreeSet::new();
-        for facts in calls.into_iter().filter(|facts| !facts.phantom) {
-            // The same message may come as several records.
-            if facts.call_id.as_ref().is_none_or(|id| seen.insert(id)) {
-                tools.push(Tool::new(Some(facts), model, None));
-            }
-        }
-    }
-    tools
+    let arguments: BTreeMap<&str, &ToolFacts> =
+        called.filter_map(|(_, facts)| Some((facts.call_id.as_deref()?, facts))).collect();
+    let tool = |span: &&Span| {
+        let mut facts = span.tool.clone().unwrap_or_default();
+        let asked = facts.call_id.as_deref().and_then(|id| arguments.get(id));
+        facts.arguments = facts.arguments.or_else(|| asked?.arguments.clone());
+        Tool::new(Some(&facts), span, Some(span.failed))
+    };
+    spans.iter().map(tool).collect()
+}
+
+/// The tool calls in a model's output, each once, on its span or in the log records of it.
+fn called<'a>(model: &'a Span, logs: &Logs<'a>) -> Vec<&'a ToolFacts> {
+    let own = model.model.as_ref().map(|facts| facts.tool_calls.as_slice()).unwrap_or_default();
+    let logged = || logs.of_span(model).flat_map(|log| &log.tool_calls);
+    let calls: Vec<&ToolFacts> =
+        if own.is_empty() { logged().collect() } else { own.iter().collect() };
+    let mut seen = BTreeSet::new();
+    let fresh = |facts: &&ToolFacts| facts.call_id.clone().is_none_or(|id| seen.insert(id));
+    calls.into_iter().filter(|facts| !facts.phantom).filter(fresh).collect()
 }
 
 fn spend(span: &Span) -> Spend {

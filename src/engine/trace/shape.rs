@@ -1,6 +1,8 @@
 //! The shape of a trace: who is below whom, and what is the agent's own behaviour.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::engine::span::{Operation, Span, SpanId};
 
@@ -12,8 +14,8 @@ pub(super) struct Shape<'a> {
     depths: BTreeMap<SpanId, usize>,
     /// Evaluators and all below them: not the agent's behaviour.
     evaluators: BTreeSet<SpanId>,
-    /// Spans with a model call below them.
-    over_models: BTreeSet<SpanId>,
+    /// Spans with model calls below them that have none below themselves, and how many.
+    models_below: BTreeMap<SpanId, usize>,
 }
 
 impl<'a> Shape<'a> {
@@ -26,11 +28,12 @@ impl<'a> Shape<'a> {
             by_id,
             depths: BTreeMap::new(),
             evaluators: BTreeSet::new(),
-            over_models: BTreeSet::new(),
+            models_below: BTreeMap::new(),
         };
         for span in shape.spans.clone() {
             shape.place(span);
         }
+        shape.count_models();
         shape
     }
 
@@ -52,28 +55,49 @@ impl<'a> Shape<'a> {
     }
 
     /// Model calls without a model call below them, in order; two spans of one answer count once.
-    pub(super) fn model_calls(&self) -> Vec<&'a Span> {
-        let mut answers: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut calls: Vec<&Span> = Vec::new();
+    ///
+    /// Where two libraries wrap one call, the inner span is the call, and what it does not say the outer one does.
+    pub(super) fn model_calls(&self) -> Vec<Cow<'a, Span>> {
+        let mut answers: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let mut calls: Vec<Cow<'a, Span>> = Vec::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::Chat) {
-            if self.over_models.contains(&span.span_id) {
+            if self.models_below.contains_key(&span.span_id) {
                 continue;
             }
-            let facts = span.model.as_ref();
-            let Some(id) = facts.and_then(|facts| facts.response_id.as_deref()) else {
-                calls.push(span);
+            let call = self.completed(span);
+            let Some(id) = call.model.as_ref().and_then(|facts| facts.response_id.clone()) else {
+                calls.push(call);
                 continue;
             };
-            match answers.get(id) {
-                Some(at) if known(calls[*at]) >= known(span) => {}
-                Some(at) => calls[*at] = span,
+            match answers.get(&id) {
+                Some(at) if known(&calls[*at]) >= known(&call) => {}
+                Some(at) => calls[*at] = call,
                 None => {
                     answers.insert(id, calls.len());
-                    calls.push(span);
+                    calls.push(call);
                 }
             }
         }
         calls
+    }
+
+    /// A model call with what the model spans around it say, as far as they are around this one alone.
+    fn completed(&self, span: &'a Span) -> Cow<'a, Span> {
+        let mut call = Cow::Borrowed(span);
+        let around = self.ancestors(span).filter(|above| above.operation == Operation::Chat);
+        for outer in around.filter(|above| self.models_below.get(&above.span_id) == Some(&1)) {
+            let inner = call.to_mut();
+            inner.input = inner.input.take().or_else(|| outer.input.clone());
+            inner.output = inner.output.take().or_else(|| outer.output.clone());
+            let (Some(facts), Some(more)) = (&mut inner.model, &outer.model) else { continue };
+            facts.tokens.input = facts.tokens.input.or(more.tokens.input);
+            facts.tokens.output = facts.tokens.output.or(more.tokens.output);
+            facts.cost = facts.cost.or(more.cost);
+            if facts.tool_calls.is_empty() {
+                facts.tool_calls.clone_from(&more.tool_calls);
+            }
+        }
+        call
     }
 
     /// Tool calls of tool spans, in order; a span inside another of the same call counts once.
@@ -105,8 +129,20 @@ impl<'a> Shape<'a> {
         if evaluates(span) || above.iter().any(|span| evaluates(span)) {
             self.evaluators.insert(span.span_id);
         }
-        if span.operation == Operation::Chat {
-            self.over_models.extend(above.iter().map(|span| span.span_id));
+    }
+
+    fn count_models(&mut self) {
+        let is_model = |span: &&&Span| span.operation == Operation::Chat;
+        let over =
+            |span: &&'a Span| self.ancestors(span).map(|above| above.span_id).collect::<Vec<_>>();
+        let models: Vec<(SpanId, Vec<SpanId>)> =
+            self.spans.iter().filter(is_model).map(|span| (span.span_id, over(span))).collect();
+        let outer: BTreeSet<SpanId> =
+            models.iter().flat_map(|(_, above)| above.iter().copied()).collect();
+        for (_, above) in models.iter().filter(|(id, _)| !outer.contains(id)) {
+            for id in above {
+                *self.models_below.entry(*id).or_default() += 1;
+            }
         }
     }
 
