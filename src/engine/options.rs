@@ -120,7 +120,8 @@ pub struct SessionOptions {
     pub profile: Profile,
     /// What an empty score is: `absent`, or `one` as the documents say.
     pub empty_score: EmptyScore,
-    /// Weight of each signal; a signal that is not named here has no part in scores.
+    /// Weight of each signal; those set here go over the defaults, and a signal without any has no
+    /// part in scores.
     pub signal_weights: BTreeMap<String, f64>,
     /// Output similarity from which loop_detection finds a loop, in `[0,1]`.
     pub loop_detection_threshold: f64,

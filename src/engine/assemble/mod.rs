@@ -89,7 +89,7 @@ impl Assemble {
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
-            Input::Span(span) => self.span(*span, now),
+            Input::Span(span) => self.span(span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
         }
@@ -186,7 +186,7 @@ impl Assemble {
         self.traces.len()
     }
 
-    fn span(&mut self, span: Span, now: Timestamp) {
+    fn span(&mut self, span: Box<Span>, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
         let Some(held) = self.open(span.trace_id, now) else { return };
         if let Some(other) = held.parts.spans.get(&span.span_id) {

@@ -33,9 +33,12 @@ impl Rules {
     /// Reads the options; the profile `pandaprobe` knows the documents' four signals only.
     pub(super) fn new(options: SessionOptions) -> Self {
         let pandaprobe = options.profile == Profile::Pandaprobe;
-        let weights = options.signal_weights.into_iter();
+        // Overrides go key by key over the defaults, as the documents have it.
+        let mut weights = SessionOptions::default().signal_weights;
+        weights.extend(options.signal_weights);
         Self {
             weights: weights
+                .into_iter()
                 .filter(|(name, _)| !pandaprobe || DOCUMENT_SIGNALS.contains(&name.as_str()))
                 .collect(),
             pandaprobe,
@@ -75,6 +78,14 @@ const DOCUMENT_SIGNALS: [&str; 4] =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_weight_that_is_set_leaves_the_others_as_they_are() {
+        let signal_weights = [("tool_correctness".to_owned(), 1.0)].into();
+        let rules = Rules::new(SessionOptions { signal_weights, ..SessionOptions::default() });
+        assert_eq!(rules.weights.len(), SessionOptions::default().signal_weights.len());
+        assert_eq!(rules.weights["tool_correctness"].to_bits(), 1.0_f64.to_bits());
+    }
 
     #[test]
     fn the_documents_profile_weighs_only_their_signals() {

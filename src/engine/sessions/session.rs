@@ -36,7 +36,8 @@ pub(super) struct Shared {
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
-    pub(super) traces: BTreeMap<TraceId, Held>,
+    // Boxed: a node of the map has room for eleven, and most sessions hold a few.
+    pub(super) traces: BTreeMap<TraceId, Box<Held>>,
     // Invariant: exactly the traces held.
     pub(super) order: BTreeSet<(Timestamp, TraceId)>,
     // Revisions at which traces left: an older update must not bring them back.
@@ -125,13 +126,13 @@ impl Session {
             }
         }
         let moved = || Past { tally: tally.unwrap_or_default(), ..Past::default() };
-        let past = old.map_or_else(moved, Held::into_past);
+        let past = old.map_or_else(moved, |old| old.into_past());
         let held = Held::new(trace, update, agent, past);
         if !same {
             self.order.insert(held.position());
             stale.extend(self.after(held.position()));
         }
-        self.traces.insert(trace, held);
+        self.traces.insert(trace, Box::new(held));
         stale.into_iter().for_each(|trace| self.rescore(trace, shared));
         self.note_unusable(trace, shared);
         self.grow(trace, shared.now);
@@ -181,7 +182,7 @@ impl Session {
         let mut done: Vec<_> = traces
             .filter_map(|trace| self.traces.get(&trace))
             .filter(|held| held.given.is_some())
-            .map(Held::position)
+            .map(|held| held.position())
             .collect();
         done.sort_unstable();
         for (_, trace) in done {
@@ -260,7 +261,7 @@ impl Session {
 
     /// The trace that started first.
     pub(super) fn first(&self) -> Option<&Held> {
-        self.traces.get(&self.order.first()?.1)
+        self.traces.get(&self.order.first()?.1).map(AsRef::as_ref)
     }
 
     /// Notes when something arrived: a closed session of which more comes is open again.

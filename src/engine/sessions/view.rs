@@ -16,8 +16,11 @@ use crate::engine::view::{
 
 /// One session, explained.
 pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
-    let traces: Vec<&Held> =
-        session.order.iter().filter_map(|(_, trace)| session.traces.get(trace)).collect();
+    let traces: Vec<&Held> = session
+        .order
+        .iter()
+        .filter_map(|(_, trace)| session.traces.get(trace).map(AsRef::as_ref))
+        .collect();
     let first = traces.first();
     let key = first.and_then(|held| held.update.session.as_ref());
     let reliability = session.reliability.result();

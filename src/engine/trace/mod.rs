@@ -22,8 +22,8 @@ use super::update::{
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
-    /// Spans by id.
-    pub spans: BTreeMap<SpanId, Span>,
+    /// Spans by id; boxed, as a node of the map has room for eleven.
+    pub spans: BTreeMap<SpanId, Box<Span>>,
     /// Log records by id.
     pub logs: BTreeMap<u64, Log>,
     /// Reports by (name, identifier).
@@ -59,7 +59,7 @@ pub fn ignored(parts: &Parts) -> &'static str {
 ///
 /// Revision, state and times of arrival are the stage's to fill in.
 pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<TraceUpdate> {
-    let shape = Shape::new(parts.spans.values());
+    let shape = Shape::new(parts.spans.values().map(AsRef::as_ref));
     let behaves = |span: &Span| {
         matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
     };
