@@ -213,6 +213,16 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
 }
 
 #[test]
+fn an_evaluator_that_comes_later_is_no_behaviour() {
+    let mut judge = span(9, 1, Operation::Evaluation);
+    judge.end = Timestamp(9_999_999);
+    let mut judging = span(10, 9, Operation::Chat);
+    judging.failed = true;
+    let update = feed(&mut stage(), vec![root(), judge, judging], at(0)).remove(0);
+    assert_eq!((update.end_unix_nano, update.llm_calls, update.error), (100_000, 0, false));
+}
+
+#[test]
 fn a_tool_span_without_arguments_has_those_that_the_model_called_it_with() {
     let arguments = Some(Arguments::from_canonical("{\"q\":1}"));
     let call = |arguments| ToolFacts {
