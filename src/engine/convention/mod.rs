@@ -9,6 +9,7 @@ mod draft;
 mod evaluation;
 mod messages;
 mod openinference;
+mod openllmetry;
 mod otel_genai;
 mod python;
 mod raw;
@@ -42,7 +43,8 @@ trait Convention: Sync {
 }
 
 /// All conventions; the order says nothing, ranks do.
-const CONVENTIONS: &[&dyn Convention] = &[&openinference::OpenInference, &otel_genai::OtelGenAi];
+const CONVENTIONS: &[&dyn Convention] =
+    &[&openinference::OpenInference, &openllmetry::OpenLlmetry, &otel_genai::OtelGenAi];
 
 /// Attributes that name a session, best first.
 pub const SESSION_KEYS: &[&str] = &[

@@ -238,3 +238,30 @@ fn long_names_and_texts_are_cut_at_a_character() {
     assert_eq!(span.session.unwrap().id.as_ref(), "abc");
     assert_eq!(span.input.unwrap().text.as_ref(), "éé");
 }
+
+#[test]
+fn a_decorated_function_is_a_tool_or_an_agent() {
+    let tool = read(&raw(
+        "get_weather.tool",
+        &[
+            ("traceloop.span.kind", text("tool")),
+            ("traceloop.entity.name", text("get_weather")),
+            ("traceloop.entity.input", text(r#"{"args": [], "kwargs": {"city": "Paris"}}"#)),
+        ],
+    ));
+    let tool = tool.span.tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("get_weather"));
+    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
+    let agent = read(&raw(
+        "helper.agent",
+        &[
+            ("traceloop.span.kind", text("agent")),
+            ("traceloop.entity.name", text("helper")),
+            ("traceloop.entity.input", text(r#"{"args": ["Hi"], "kwargs": {}}"#)),
+            ("traceloop.entity.output", text(r#""Hello""#)),
+        ],
+    ));
+    assert_eq!(agent.span.agent_name.as_deref(), Some("helper"));
+    assert_eq!(agent.span.input.unwrap().text.as_ref(), "Hi");
+    assert_eq!(agent.span.output.unwrap().text.as_ref(), "Hello");
+}
