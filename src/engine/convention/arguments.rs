@@ -62,7 +62,9 @@ fn unwrap(value: Value) -> Value {
     let only = |wrapper: &[&str]| {
         map.keys().all(|key| wrapper.contains(&key.as_str()) || BOOKKEEPING.contains(&key.as_str()))
     };
-    if let Some(Value::String(text)) = map.get("input_str").filter(|_| only(&["input_str"])) {
+    if let Some(Value::String(text)) =
+        map.get("input_str").filter(|_| only(&["input_str", "kwargs"]))
+    {
         let text = RawValue::Str(text.as_str().into());
         return decoded(&text);
     }
@@ -110,7 +112,7 @@ mod tests {
             r#"{"args":[],"kwargs":{"city":"Paris","days":2}}"#,
             r#"{"args":[],"sanitize_inputs_outputs":true,"kwargs":{"city":"Paris","days":2}}"#,
             r#"{"kwargs":{"city":"Paris","days":2}}"#,
-            r#"{"input_str":"{'city': 'Paris', 'days': 2}","tags":["x"],"metadata":{"run":"a1"}}"#,
+            r#"{"input_str":"{'city': 'Paris', 'days': 2}","tags":["x"],"metadata":{"run":"a1"},"kwargs":{"tool_call_id":"c1"}}"#,
         ] {
             assert_eq!(canonical_of(text), expected, "{text}");
         }

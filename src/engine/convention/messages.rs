@@ -103,6 +103,7 @@ fn text_of(value: &RawValue<'_>, wanted: Role, keys: &[&str]) -> Option<String> 
     let text = match parsed(value) {
         Some(Value::String(text)) => Some(text),
         Some(parsed) if has_messages(&parsed, 0) => last_text(&parsed, wanted, 0),
+        Some(Value::Object(map)) if wanted == Role::User && is_call(&map) => last_argument(&map),
         Some(Value::Object(map)) => {
             let named = keys.iter().find_map(|key| map.get(*key).and_then(Value::as_str));
             named.map(str::to_owned).or_else(plain).or_else(|| Some(Value::Object(map).to_string()))
@@ -111,6 +112,22 @@ fn text_of(value: &RawValue<'_>, wanted: Role, keys: &[&str]) -> Option<String> 
         None => plain(),
     };
     text.filter(|text| !text.is_empty())
+}
+
+/// Whether a value is what a decorated function was called with.
+fn is_call(map: &Map<String, Value>) -> bool {
+    !map.is_empty() && map.keys().all(|key| key == "args" || key == "kwargs")
+}
+
+/// The text that a decorated function was called with: its last by place, else by name.
+fn last_argument(call: &Map<String, Value>) -> Option<String> {
+    let by_place = call.get("args").and_then(Value::as_array).into_iter().flatten();
+    let by_name = call.get("kwargs").and_then(Value::as_object).into_iter().flat_map(Map::values);
+    let text = by_place
+        .filter_map(Value::as_str)
+        .next_back()
+        .or_else(|| by_name.filter_map(Value::as_str).next_back());
+    text.map(str::to_owned)
 }
 
 /// Whether there are messages anywhere in the wrappers that we know.

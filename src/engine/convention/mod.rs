@@ -7,6 +7,7 @@ mod arguments;
 mod custom;
 mod draft;
 mod evaluation;
+mod langfuse;
 mod messages;
 mod openinference;
 mod openllmetry;
@@ -43,8 +44,12 @@ trait Convention: Sync {
 }
 
 /// All conventions; the order says nothing, ranks do.
-const CONVENTIONS: &[&dyn Convention] =
-    &[&openinference::OpenInference, &openllmetry::OpenLlmetry, &otel_genai::OtelGenAi];
+const CONVENTIONS: &[&dyn Convention] = &[
+    &langfuse::Langfuse,
+    &openinference::OpenInference,
+    &openllmetry::OpenLlmetry,
+    &otel_genai::OtelGenAi,
+];
 
 /// Attributes that name a session, best first.
 pub const SESSION_KEYS: &[&str] = &[

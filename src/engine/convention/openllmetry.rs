@@ -3,8 +3,6 @@
 //! Recognised by `traceloop.span.kind`. `traceloop.entity.input` holds the call of the decorated function as
 //! `{"args":[..],"kwargs":{..}}`, `traceloop.entity.output` what it returned, as JSON.
 
-use serde_json::Value;
-
 use super::draft::{Draft, name};
 use super::raw::{RawScope, RawSpan};
 use super::{Convention, messages, text};
@@ -40,22 +38,11 @@ impl Convention for OpenLlmetry {
         if operation == Operation::InvokeAgent {
             draft.agent_name.offer(40, entity);
         }
-        let asked = attributes.get("traceloop.entity.input").and_then(messages::parsed);
-        draft.input.offer(60, text::ranked(60, asked.as_ref().and_then(first_argument)));
+        if let Some(input) = attributes.get("traceloop.entity.input") {
+            draft.input.offer(60, text::ranked(60, messages::user_text(input)));
+        }
         if let Some(output) = attributes.get("traceloop.entity.output") {
             draft.output.offer(60, text::ranked(60, messages::assistant_text(output)));
         }
     }
-}
-
-/// The text that the decorated function was called with: its only argument, by place or by name.
-fn first_argument(call: &Value) -> Option<String> {
-    let by_place = call.get("args").and_then(Value::as_array).into_iter().flatten();
-    let by_name = call
-        .get("kwargs")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flat_map(|kwargs| kwargs.values());
-    let mut texts = by_place.chain(by_name).filter_map(Value::as_str);
-    texts.next().map(str::to_owned)
 }

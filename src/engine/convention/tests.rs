@@ -265,3 +265,29 @@ fn a_decorated_function_is_a_tool_or_an_agent() {
     assert_eq!(agent.span.input.unwrap().text.as_ref(), "Hi");
     assert_eq!(agent.span.output.unwrap().text.as_ref(), "Hello");
 }
+
+#[test]
+fn an_observation_is_read() {
+    let span = read(&raw(
+        "openai-generation",
+        &[
+            ("langfuse.observation.type", text("generation")),
+            ("langfuse.observation.input", text(r#"[{"role":"user","content":"Hi"}]"#)),
+            ("langfuse.observation.output", text(r#"{"role":"assistant","content":"Hello"}"#)),
+            (
+                "langfuse.observation.usage_details",
+                text(r#"{"input":30,"input_cached_tokens":6,"output":4,"total":40}"#),
+            ),
+            ("langfuse.observation.cost_details", text(r#"{"total":0.5}"#)),
+            ("langfuse.observation.level", text("ERROR")),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    assert_eq!(
+        (span.input.unwrap().text.as_ref(), span.output.unwrap().text.as_ref()),
+        ("Hi", "Hello")
+    );
+    assert_eq!((model.tokens.input, model.tokens.output), (Some(36), Some(4)));
+    assert_eq!((model.cost, span.failed), (Quanta::from_f64(0.5), true));
+}

@@ -3,6 +3,7 @@
 //! One kind, one file, and one line in [`KINDS`]. One run gives one entry, of the first kind that fits. The calls
 //! come in order of start; those that overlap in time are parallel, not a loop; unknown tools are never equal.
 
+mod error_retry;
 mod exact_repeat;
 
 use super::math::Quanta;
@@ -27,7 +28,10 @@ struct Kind {
 }
 
 /// All kinds found in calls; of two for one run the first holds.
-const KINDS: &[Kind] = &[Kind { name: "exact_repeat", find: exact_repeat::find }];
+const KINDS: &[Kind] = &[
+    Kind { name: "error_retry", find: error_retry::find },
+    Kind { name: "exact_repeat", find: exact_repeat::find },
+];
 
 /// How much of a loop is on the wire.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
