@@ -1,6 +1,7 @@
 //! The command line: arguments and exit codes. One command, one file.
 
 mod check;
+mod conventions;
 mod demo;
 mod error;
 mod logging;
@@ -47,6 +48,8 @@ enum Command {
     Check(check::Check),
     /// Compares the engine with the reference model on recorded requests
     Verify(verify::Verify),
+    /// Prints what is read of each library's spans, as Markdown
+    Conventions(conventions::Conventions),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
 }
@@ -81,6 +84,7 @@ pub fn run(
         Command::Replay(replay) => replay.run(&mut process),
         Command::Check(check) => check.run(&mut process),
         Command::Verify(verify) => verify.run(&mut process),
+        Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
     };
     // Nobody is left to tell if standard error is gone; the exit code still says it.

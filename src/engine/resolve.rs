@@ -130,6 +130,7 @@ mod tests {
             target: Target::Response { tenant: None, id: Arc::from(id) },
             name: Arc::from("relevance"),
             score: Quanta(1),
+            label: None,
             source: Source::Reported,
             identifier: Arc::from(""),
             time: Timestamp(0),

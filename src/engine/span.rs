@@ -82,6 +82,8 @@ pub struct Resource {
     pub session: Option<SessionName>,
     /// The authenticated tenant; never read from an attribute.
     pub tenant: Option<Arc<str>>,
+    /// Task and conditions, for all spans that do not say.
+    pub attempt: Option<Box<Attempt>>,
 }
 
 /// A tool call's arguments in canonical form.
@@ -103,11 +105,24 @@ pub struct ToolFacts {
     pub phantom: bool,
 }
 
+/// What a model was told of a tool call that it had made.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ToolResult {
+    /// The id of the call.
+    pub call_id: Option<Arc<str>>,
+    /// It is marked as an error.
+    pub failed: bool,
+    /// Hash of the canonical result; `None`: not sent.
+    pub hash: Option<u64>,
+}
+
 /// Token counts of one model call.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Tokens {
     /// Tokens read, cached ones included.
     pub input: Option<u64>,
+    /// Those of the tokens read that came from a cache.
+    pub cached: Option<u64>,
     /// Tokens written, reasoning included.
     pub output: Option<u64>,
 }
@@ -125,6 +140,50 @@ pub struct ModelFacts {
     pub cost: Option<Quanta>,
     /// Tool calls in the model's output, in order; never those of its input.
     pub tool_calls: Vec<ToolFacts>,
+    /// Results at the end of its input: those of the calls before it.
+    pub tool_results: Vec<ToolResult>,
+    /// Whether a user's message ends its input; `None`: not on the wire.
+    pub asked_by_user: Option<bool>,
+}
+
+/// What a span says of the attempt at a task that it is part of.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Attempt {
+    /// The task or test case that is run repeatedly.
+    pub task: Option<Arc<str>>,
+    /// The experiment or suite run.
+    pub run: Option<Arc<str>>,
+    /// The repetition.
+    pub trial: Option<Arc<str>>,
+    /// Whether the task succeeded; `None`: nobody said.
+    pub success: Option<bool>,
+    /// The agent says that it gave up or handed over.
+    pub abstained: Option<bool>,
+    /// Under which disturbance it ran: `none`, `fault`, `environment`, `prompt`.
+    pub perturbation: Option<Arc<str>>,
+    /// Which one of them.
+    pub perturbation_id: Option<Arc<str>>,
+    /// It is the undisturbed run that others are compared with.
+    pub baseline: Option<bool>,
+    /// The answer that is right.
+    pub expected_output: Option<Arc<str>>,
+    /// The tools that should be called, in order.
+    pub expected_tools: Vec<Arc<str>>,
+    /// Documents that were found, by id.
+    pub retrieved: Vec<Arc<str>>,
+    /// Documents that the answer cites, by id.
+    pub cited: Vec<Arc<str>>,
+    /// Rules that were broken.
+    pub violations: Vec<Violation>,
+}
+
+/// A rule that an agent broke.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Violation {
+    /// The rule.
+    pub constraint: Arc<str>,
+    /// How bad: `low`, `medium`, `high`; `None`: not said.
+    pub severity: Option<Arc<str>>,
 }
 
 /// A text and how good a witness it is.
@@ -159,6 +218,8 @@ pub struct Span {
     pub failed: bool,
     /// The convention that recognised it; `None`: no agent telemetry.
     pub convention: Option<&'static str>,
+    /// Hash of the scope's name: tells libraries apart.
+    pub scope: u64,
     /// The resource's facts.
     pub resource: Arc<Resource>,
     /// Agent name on this span.
@@ -177,6 +238,8 @@ pub struct Span {
     pub tool: Option<ToolFacts>,
     /// The model call, on model spans.
     pub model: Option<ModelFacts>,
+    /// Task, outcome, documents; boxed, as few spans have any.
+    pub attempt: Option<Box<Attempt>>,
     /// The user's text: on a model span the last user message, never the history.
     pub input: Option<Text>,
     /// The assistant's text: on a model span of its answer, on an agent span the final one.
@@ -202,6 +265,12 @@ pub struct Log {
     pub output: Option<Text>,
     /// Tool calls in a model's output that it carries.
     pub tool_calls: Vec<ToolFacts>,
+    /// Results of tools in a model's input that it carries.
+    pub tool_results: Vec<ToolResult>,
+    /// Whether a user's message ends the input that it carries; `None`: it carries none.
+    pub asked_by_user: Option<bool>,
+    /// Rules that it says were broken.
+    pub violations: Vec<Violation>,
 }
 
 /// What a report is about.
@@ -245,6 +314,8 @@ pub struct Report {
     pub name: Arc<str>,
     /// The score, in `[0,1]`.
     pub score: Quanta,
+    /// What it was called, if it was.
+    pub label: Option<Arc<str>>,
     /// Who made it.
     pub source: Source,
     /// Evaluator and version: with target and name, what tells a duplicate.
@@ -252,6 +323,11 @@ pub struct Report {
     /// When it was made: of two reports of one source, the later wins, then the greater
     /// (identifier, score).
     pub time: Timestamp,
+}
+
+impl Text {
+    /// The rank of a text that is no more than the JSON of something else: any other text of the turn is better.
+    pub const LOOSE: u8 = 200;
 }
 
 impl TraceId {

@@ -32,14 +32,32 @@ pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
 
 /// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
 pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
-    let value = decoded(value);
-    let result = messages::content_of_tool(&value).unwrap_or(value);
-    xxh3_64(sorted(result).to_string().as_bytes())
+    hash_of(&messages::json(value))
+}
+
+/// Returns the hash of a tool's result that is JSON already.
+pub(super) fn hash_of(value: &Value) -> u64 {
+    let value = read(value.clone());
+    let result = match &value {
+        Value::String(text) => python::content(text).map(Value::String),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            messages::content_of_tool(&value).map(read)
+        }
+    };
+    xxh3_64(sorted(result.unwrap_or(value)).to_string().as_bytes())
+}
+
+/// Returns whether a key is a library's bookkeeping rather than an argument or a result.
+pub(super) fn keeps_books(key: &str) -> bool {
+    BOOKKEEPING.contains(&key) || key == "kwargs"
+}
+
+fn decoded(value: &RawValue<'_>) -> Value {
+    read(messages::json(value))
 }
 
 /// The JSON value that was meant: a string that holds JSON, or Python, is read.
-fn decoded(value: &RawValue<'_>) -> Value {
-    let mut value = messages::json(value);
+fn read(mut value: Value) -> Value {
     for _ in 0..2 {
         let Value::String(text) = &value else { break };
         match serde_json::from_str(text).ok().or_else(|| python::parse(text)) {
@@ -73,8 +91,11 @@ fn unwrap(value: Value) -> Value {
         (args, Some(Value::Object(kwargs))) if calls && args.is_none_or(empty) => {
             Value::Object(kwargs.clone())
         }
-        (Some(args), kwargs) if calls && kwargs.is_none_or(empty) && args.is_array() => {
-            args.clone()
+        (Some(Value::Array(args)), kwargs) if calls && kwargs.is_none_or(empty) => {
+            // LangChain.js hands a tool its arguments as one JSON text.
+            let inner = args.first().filter(|_| args.len() == 1 && args[0].is_string());
+            let inner = inner.map(|text| read(text.clone())).filter(Value::is_object);
+            inner.unwrap_or_else(|| Value::Array(args.clone()))
         }
         _ => Value::Object(map),
     }
@@ -112,6 +133,7 @@ mod tests {
             r#"{"args":[],"kwargs":{"city":"Paris","days":2}}"#,
             r#"{"args":[],"sanitize_inputs_outputs":true,"kwargs":{"city":"Paris","days":2}}"#,
             r#"{"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"args":["{\"city\":\"Paris\",\"days\":2}"]}"#,
             r#"{"input_str":"{'city': 'Paris', 'days': 2}","tags":["x"],"metadata":{"run":"a1"},"kwargs":{"tool_call_id":"c1"}}"#,
         ] {
             assert_eq!(canonical_of(text), expected, "{text}");

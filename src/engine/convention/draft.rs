@@ -6,9 +6,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::messages::{Asked, Said};
 use super::raw::RawValue;
+use super::{messages, text};
 use crate::engine::math::Quanta;
-use crate::engine::span::{Arguments, Operation, Text, ToolFacts};
+use crate::engine::span::{
+    Arguments, Attempt, Operation, SessionName, Text, ToolFacts, ToolResult, Violation,
+};
 
 /// A concept's best value so far, by rank; of equal ranks the first.
 #[derive(Clone, Debug)]
@@ -24,7 +30,7 @@ pub(super) struct Draft {
     pub(super) agent_version: Ranked<Arc<str>>,
     pub(super) environment: Ranked<Arc<str>>,
     pub(super) user: Ranked<Arc<str>>,
-    pub(super) session: Ranked<Arc<str>>,
+    pub(super) session: Ranked<SessionName>,
     pub(super) tool_name: Ranked<Arc<str>>,
     pub(super) tool_call_id: Ranked<Arc<str>>,
     pub(super) arguments: Ranked<Arguments>,
@@ -32,19 +38,94 @@ pub(super) struct Draft {
     pub(super) model: Ranked<Arc<str>>,
     pub(super) response_id: Ranked<Arc<str>>,
     pub(super) input_tokens: Ranked<u64>,
+    pub(super) cached_tokens: Ranked<u64>,
     pub(super) output_tokens: Ranked<u64>,
     pub(super) cost: Ranked<Quanta>,
     pub(super) tool_calls: Ranked<Vec<ToolFacts>>,
+    pub(super) tool_results: Ranked<Vec<ToolResult>>,
+    pub(super) asked_by_user: Ranked<bool>,
     pub(super) input: Ranked<Text>,
     pub(super) output: Ranked<Text>,
     /// Some attribute says that it failed.
     pub(super) failed: bool,
+    pub(super) attempt: AttemptDraft,
+    /// The last input among message events, and what came last of all.
+    pub(super) event_input: Option<String>,
+    pub(super) event_results: Option<Vec<ToolResult>>,
+    pub(super) last_asked: Option<bool>,
     /// Names that stand for no tool.
     pub(super) phantoms: BTreeSet<&'static str>,
 }
 
+/// What conventions say of the attempt that a span is part of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AttemptDraft {
+    pub(super) task: Ranked<Arc<str>>,
+    pub(super) run: Ranked<Arc<str>>,
+    pub(super) trial: Ranked<Arc<str>>,
+    pub(super) success: Ranked<bool>,
+    pub(super) abstained: Ranked<bool>,
+    pub(super) perturbation: Ranked<Arc<str>>,
+    pub(super) perturbation_id: Ranked<Arc<str>>,
+    pub(super) baseline: Ranked<bool>,
+    pub(super) expected_output: Ranked<Arc<str>>,
+    pub(super) expected_tools: Ranked<Vec<Arc<str>>>,
+    pub(super) retrieved: Ranked<Vec<Arc<str>>>,
+    pub(super) cited: Ranked<Vec<Arc<str>>>,
+    pub(super) violations: Vec<Violation>,
+}
+
 /// Texts and names that stand for nothing.
 const PLACEHOLDERS: [&str; 4] = ["<not specified>", "<REDACTED>", "<elided>", "N/A"];
+
+impl Draft {
+    /// Offers an input: its text, and what it tells of the turn.
+    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> Asked) {
+        let model = self.operation.get() == Some(&Operation::Chat);
+        if !(self.input.wants(rank) || model && self.asked_by_user.wants(rank)) {
+            return;
+        }
+        let asked = read();
+        let rank_of_text = if asked.loose { Text::LOOSE } else { rank };
+        self.input.offer(rank, text::ranked(rank_of_text, asked.text));
+        self.asked_by_user.offer(rank, asked.by_user);
+        self.tool_results.offer(rank, (!asked.results.is_empty()).then_some(asked.results));
+    }
+
+    /// Offers an output: its text and its calls.
+    pub(super) fn say(&mut self, rank: u8, read: impl FnOnce() -> Said) {
+        let model = self.operation.get() == Some(&Operation::Chat);
+        if !(self.output.wants(rank) || model && self.tool_calls.wants(rank)) {
+            return;
+        }
+        let said = read();
+        let rank_of_text = if said.loose { Text::LOOSE } else { rank };
+        self.output.offer(rank, text::ranked(rank_of_text, said.text));
+        self.tool_calls.offer(rank, (!said.calls.is_empty()).then_some(said.calls));
+    }
+}
+
+impl AttemptDraft {
+    /// What was said; `None` if nothing was.
+    pub(super) fn finish(self) -> Option<Box<Attempt>> {
+        let attempt = Attempt {
+            task: self.task.take(),
+            run: self.run.take(),
+            trial: self.trial.take(),
+            success: self.success.take(),
+            abstained: self.abstained.take(),
+            perturbation: self.perturbation.take(),
+            perturbation_id: self.perturbation_id.take(),
+            baseline: self.baseline.take(),
+            expected_output: self.expected_output.take(),
+            expected_tools: self.expected_tools.take().unwrap_or_default(),
+            retrieved: self.retrieved.take().unwrap_or_default(),
+            cited: self.cited.take().unwrap_or_default(),
+            violations: self.violations,
+        };
+        (attempt != Attempt::default()).then(|| Box::new(attempt))
+    }
+}
 
 impl<T> Ranked<T> {
     /// Takes the value if nothing of this rank or better is there.
@@ -69,6 +150,10 @@ impl<T> Ranked<T> {
     pub(super) fn take(self) -> Option<T> {
         self.0.map(|(_, value)| value)
     }
+
+    pub(super) fn take_ranked(self) -> Option<(u8, T)> {
+        self.0
+    }
 }
 
 impl<T> Default for Ranked<T> {
@@ -83,13 +168,53 @@ pub(super) fn meant(text: &str) -> Option<&str> {
     (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
 }
 
-/// A name, from a string or a number.
+/// A name, from a string or a number; quotes of JSON are taken off.
 pub(super) fn name(value: &RawValue<'_>) -> Option<Arc<str>> {
     match value {
+        RawValue::Str(text) if text.starts_with('"') => {
+            let inner: Option<String> = serde_json::from_str(text).ok();
+            meant(inner.as_deref().unwrap_or(text)).map(Arc::from)
+        }
         RawValue::Str(text) => meant(text).map(Arc::from),
         RawValue::Int(number) => Some(Arc::from(number.to_string())),
         RawValue::Null
         | RawValue::Bool(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => None,
+    }
+}
+
+/// Names, from a list of strings or of objects with an `id` or a `name`, as structure or as JSON.
+pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
+    let named = |item: &Value| match item {
+        Value::String(text) => meant(text).map(Arc::from),
+        Value::Number(number) => Some(Arc::from(number.to_string())),
+        Value::Object(map) => ["id", "document_id", "name"]
+            .iter()
+            .find_map(|key| meant(map.get(*key)?.as_str()?))
+            .map(Arc::from),
+        Value::Null | Value::Bool(_) | Value::Array(_) => None,
+    };
+    let Some(Value::Array(items)) = messages::parsed(value) else {
+        return name(value).map(|name| vec![name]);
+    };
+    let names: Vec<Arc<str>> = items.iter().filter_map(named).collect();
+    (!names.is_empty()).then_some(names)
+}
+
+/// Yes or no, from a boolean, a number or a word.
+pub(super) fn flag(value: &RawValue<'_>) -> Option<bool> {
+    match value {
+        RawValue::Bool(flag) => Some(*flag),
+        RawValue::Int(number) => Some(*number != 0),
+        RawValue::Str(text) => match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "yes" | "1" => Some(true),
+            "false" | "no" | "0" => Some(false),
+            _ => None,
+        },
+        RawValue::Null
         | RawValue::Double(_)
         | RawValue::Bytes(_)
         | RawValue::Array(_)

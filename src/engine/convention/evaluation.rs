@@ -7,13 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::draft::{name, number};
-use super::raw::{RawAttributes, RawSpan, RawValue};
+use super::index::Hits;
+use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
 use super::{Conventions, capped};
 use crate::engine::math::Quanta;
-use crate::engine::span::{Operation, Report, Source, Target, Timestamp};
+use crate::engine::span::{Operation, Report, Source, Target, Timestamp, TraceId};
 
 /// The name of the log record and span event.
 pub(super) const RESULT: &str = "gen_ai.evaluation.result";
+
+/// The evaluation that says that a rule was broken.
+const VIOLATION: &str = "constraint_violation";
 
 /// The agent's own confidence, as it states it.
 const CONFIDENCE: &str = "agentgauge.confidence";
@@ -103,9 +107,21 @@ fn target_by_id(
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
     let response = attributes.get("gen_ai.response.id").and_then(name);
-    let response = response
-        .map(|id| Target::Response { tenant: tenant.cloned(), id: conventions.cap_name(id) });
+    // Strands' evaluators put the trace id there; no provider's id looks like one.
+    let response = response.map(|id| match trace_id(&id) {
+        Some(trace_id) => Target::Trace(trace_id),
+        None => Target::Response { tenant: tenant.cloned(), id: conventions.cap_name(id) },
+    });
     response.or_else(|| session(conventions, attributes, tenant))
+}
+
+fn trace_id(text: &str) -> Option<TraceId> {
+    let digits = Some(text).filter(|text| text.len() == 32 && text.is_ascii())?;
+    let mut id = [0; 16];
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(TraceId(id)).filter(|id| !id.is_zero())
 }
 
 fn session(
@@ -113,7 +129,8 @@ fn session(
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
-    let name = conventions.session_of(attributes)?;
+    let hits = Hits::new(&conventions.index, attributes, &RawScope::default());
+    let name = conventions.session_of(&hits, attributes)?;
     Some(Target::Session { tenant: tenant.cloned(), id: name.id })
 }
 
@@ -178,6 +195,7 @@ fn report(
     }
     let value = match (finding.value.map(number), finding.label) {
         (Some(value), _) => value.ok_or("report_without_score")?,
+        (None, Some(label)) if sent.as_ref() == VIOLATION => severity(label),
         (None, Some(label)) => labelled(label).ok_or("report_without_score")?,
         (None, None) => return Err("report_without_score"),
     };
@@ -192,12 +210,23 @@ fn report(
         target,
         name: Arc::from(capped(mapped, options.max_name_bytes)),
         score,
+        label: finding.label.map(|label| conventions.cap_name(Arc::from(label))),
         source: Source::Reported,
         identifier: finding
             .identifier
             .map_or_else(|| Arc::from(""), |identifier| conventions.cap_name(identifier)),
         time,
     })
+}
+
+/// What is left of safety after a violation: 1 less the severity's weight, as the Princeton methodology has it (low
+/// 0.25, medium 0.5, high 1; anything else counts as medium).
+fn severity(label: &str) -> f64 {
+    match label.trim() {
+        "low" => 0.75,
+        "high" => 0.0,
+        _ => 0.5,
+    }
 }
 
 fn labelled(label: &str) -> Option<f64> {

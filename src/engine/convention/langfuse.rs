@@ -1,18 +1,37 @@
 //! Langfuse's SDKs: observations.
 //!
-//! Recognised by `langfuse.observation.type`. Names are span names; inputs, outputs and usage are JSON or plain text.
-//! The status stays unset on errors: the level tells.
+//! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors: the level
+//! tells. Usage parts exclude one another, unless they are the provider's own totals.
 
 use serde_json::Value;
 
-use super::draft::{Draft, name};
-use super::raw::{RawScope, RawSpan};
-use super::{Convention, messages, text};
-use crate::engine::math::Quanta;
+use super::draft::Draft;
+use super::lines::{Line, Says, line};
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, messages};
 use crate::engine::span::Operation;
 
 /// The convention.
 pub(super) struct Langfuse;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation), 5, "langfuse.observation.type"),
+    line(Says::User, 10, "langfuse.user.id"),
+    line(Says::AgentVersion, 20, "langfuse.version"),
+    line(Says::Environment, 10, "langfuse.environment"),
+    line(Says::Failed(error_level), 20, "langfuse.observation.level"),
+    line(Says::ToolArguments, 50, "langfuse.observation.input"),
+    line(Says::ToolResult, 50, "langfuse.observation.output"),
+    line(Says::Model, 30, "langfuse.observation.model.name"),
+    line(Says::Cost, 10, "langfuse.observation.cost_details"),
+    line(Says::Input, 5, "langfuse.trace.input"),
+    line(Says::Input, 15, "langfuse.observation.input"),
+    line(Says::Output, 5, "langfuse.trace.output"),
+    line(Says::Output, 15, "langfuse.observation.output"),
+    line(Says::Task, 30, "langfuse.experiment.item.id"),
+    line(Says::Run, 30, "langfuse.experiment.id"),
+    line(Says::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
+];
 
 /// Langfuse's own judges run in environments with this prefix.
 const OWN_ENVIRONMENT: &str = "langfuse-";
@@ -22,61 +41,57 @@ impl Convention for Langfuse {
         "langfuse"
     }
 
-    fn read(&self, raw: &RawSpan<'_>, _: &RawScope<'_>, draft: &mut Draft) {
-        let attributes = &raw.attributes;
-        let first = |key: &str| attributes.get(key).and_then(name);
-        draft.user.offer(10, first("langfuse.user.id"));
-        draft.agent_version.offer(20, first("langfuse.version"));
-        draft.environment.offer(10, first("langfuse.environment"));
-        for (key, rank) in [("langfuse.trace.input", 5), ("langfuse.observation.input", 15)] {
-            let asked = attributes
-                .get(key)
-                .filter(|_| draft.input.wants(rank))
-                .and_then(messages::user_text);
-            draft.input.offer(rank, text::ranked(rank, asked));
-        }
-        for (key, rank) in [("langfuse.trace.output", 5), ("langfuse.observation.output", 15)] {
-            let said = attributes
-                .get(key)
-                .filter(|_| draft.output.wants(rank))
-                .and_then(messages::assistant_text);
-            draft.output.offer(rank, text::ranked(rank, said));
-        }
-        let Some(kind) = attributes.str("langfuse.observation.type") else { return };
-        let judges = attributes
-            .str("langfuse.environment")
-            .is_some_and(|own| own.starts_with(OWN_ENVIRONMENT));
-        let operation = match kind {
-            _ if judges => Operation::Evaluation,
-            "generation" => Operation::Chat,
-            "tool" => Operation::ExecuteTool,
-            "agent" => Operation::InvokeAgent,
-            "embedding" => Operation::Embeddings,
-            "retriever" => Operation::Retrieval,
-            "evaluator" => Operation::Evaluation,
-            _ => Operation::Other,
-        };
-        draft.convention.offer(5, self.name());
-        draft.operation.offer(5, operation);
-        let level = attributes.str("langfuse.observation.level").unwrap_or_default();
-        draft.failed |= ["ERROR", "FATAL", "CRITICAL"].contains(&level);
-        draft.arguments.offer(50, text::arguments(attributes, "langfuse.observation.input"));
-        draft.result_hash.offer(50, text::result(attributes, "langfuse.observation.output"));
-        draft.model.offer(30, first("langfuse.observation.model.name"));
-        let calls = attributes
-            .get("langfuse.observation.output")
-            .map(messages::tool_calls)
-            .unwrap_or_default();
-        draft.tool_calls.offer(50, (!calls.is_empty()).then_some(calls));
-        let json = |key: &str| attributes.get(key).and_then(messages::parsed);
-        if let Some(usage) = json("langfuse.observation.usage_details") {
+    fn title(&self) -> &'static str {
+        "Langfuse SDKs (Python 3 and later, JavaScript 4 and later)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`with propagate_attributes(session_id=\"...\"):` (Python), `propagateAttributes({ sessionId }, ...)` (JavaScript)"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
+            "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
+        ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        let environment = raw.attributes.str("langfuse.environment")?;
+        environment.starts_with(OWN_ENVIRONMENT).then_some((1, Operation::Evaluation))
+    }
+
+    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+        let usage = raw.attributes.get("langfuse.observation.usage_details");
+        if let Some(usage) = usage.and_then(messages::parsed) {
             draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));
             draft.output_tokens.offer(5, tokens(&usage, "completion_tokens", "output"));
+            let cached = ["input_cached_tokens", "cache_read_input_tokens", "input_cache_read"];
+            let cached = cached.iter().find_map(|key| usage.get(*key)?.as_u64());
+            draft.cached_tokens.offer(5, cached);
         }
-        let cost =
-            json("langfuse.observation.cost_details").and_then(|cost| cost.get("total")?.as_f64());
-        draft.cost.offer(10, cost.and_then(Quanta::from_f64));
     }
+}
+
+fn operation(kind: &str) -> Option<Operation> {
+    Some(match kind.to_ascii_lowercase().as_str() {
+        "generation" => Operation::Chat,
+        "tool" => Operation::ExecuteTool,
+        "agent" => Operation::InvokeAgent,
+        "embedding" => Operation::Embeddings,
+        "retriever" => Operation::Retrieval,
+        "evaluator" => Operation::Evaluation,
+        "span" | "event" | "chain" | "guardrail" => Operation::Other,
+        _ => return None,
+    })
+}
+
+fn error_level(level: &RawValue<'_>) -> bool {
+    matches!(level.as_str(), Some("ERROR" | "FATAL" | "CRITICAL"))
 }
 
 /// Tokens of one side: the provider's total, else the sum of Langfuse's parts, which exclude one another.

@@ -1,25 +1,51 @@
-//! Chat messages, in the shapes that libraries write them: what the user asked, what the assistant said and which
-//! tools the model called.
+//! Chat messages, in the shapes that libraries write them: what the user asked, what the assistant said, which tools
+//! the model called and what they returned.
 //!
-//! Understood are the GenAI convention's parts, the chat APIs' `content` and `tool_calls`, and LangChain's
-//! serialised messages; alone, in lists, and under `messages`, `generations` or `choices`.
+//! Understood are the GenAI convention's parts, the chat and responses APIs of OpenAI, Anthropic's and Bedrock's
+//! content blocks, Gemini's contents, the AI SDK's and LangChain's serialised messages; alone, in lists, and under
+//! the wrappers of [`WRAPPERS`].
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::arguments;
 use super::raw::RawValue;
-use crate::engine::span::ToolFacts;
+use super::{arguments, python};
+use crate::engine::span::{ToolFacts, ToolResult};
 
 /// How deep a message may hide in wrappers.
 const MAX_DEPTH: usize = 6;
 
+/// What messages may hide under.
+const WRAPPERS: [&str; 12] = [
+    "messages",
+    "contents",
+    "generations",
+    "choices",
+    "candidates",
+    "message",
+    "update",
+    "output",
+    "outputs",
+    "input",
+    "content",
+    "response",
+];
+
 /// Names under which a wrapper keeps the user's text, and the assistant's.
-const USER_KEYS: [&str; 7] =
-    ["input", "question", "query", "prompt", "user_input", "task", "content"];
-const ASSISTANT_KEYS: [&str; 8] =
-    ["output", "answer", "response", "result", "final_answer", "text", "content", "return_value"];
+const USER_KEYS: [&str; 8] =
+    ["input", "question", "query", "prompt", "user_input", "task", "content", "text"];
+const ASSISTANT_KEYS: [&str; 9] = [
+    "output",
+    "answer",
+    "response",
+    "result",
+    "final_answer",
+    "text",
+    "content",
+    "return_value",
+    "raw",
+];
 
 /// Who said something.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,6 +54,30 @@ enum Role {
     Assistant,
     Tool,
     Other,
+}
+
+/// What an input says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asked {
+    /// The last user message that has a text.
+    pub(super) text: Option<String>,
+    /// Results of tools after the last message of anybody else: those that this call is the first to see.
+    pub(super) results: Vec<ToolResult>,
+    /// Whether a user's message comes last.
+    pub(super) by_user: Option<bool>,
+    /// The text is no more than the JSON of something else.
+    pub(super) loose: bool,
+}
+
+/// What an output says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Said {
+    /// The last assistant message that has a text.
+    pub(super) text: Option<String>,
+    /// All tool calls, in order.
+    pub(super) calls: Vec<ToolFacts>,
+    /// The text is no more than the JSON of something else.
+    pub(super) loose: bool,
 }
 
 /// The JSON value of an attribute: a string that holds JSON stays a string.
@@ -51,67 +101,244 @@ pub(super) fn json(value: &RawValue<'_>) -> Value {
     }
 }
 
-/// The JSON value of an attribute that holds JSON, as text or as structure; `None` for plain text.
+/// The JSON value of an attribute that holds JSON or Python, as text or as structure; `None` for plain text.
 pub(super) fn parsed(value: &RawValue<'_>) -> Option<Value> {
-    match json(value) {
-        Value::String(text) if text.trim_start().starts_with(['{', '[', '"']) => {
-            serde_json::from_str(&text).ok()
+    match value {
+        RawValue::Str(text) if text.trim_start().starts_with(['{', '[', '"']) => {
+            serde_json::from_str(text).ok().or_else(|| python::parse(text))
         }
-        Value::String(_) | Value::Null => None,
-        other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-            Some(other)
-        }
+        RawValue::Str(_) | RawValue::Null => None,
+        RawValue::Bool(_)
+        | RawValue::Int(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => Some(json(value)),
     }
 }
 
-/// What the user asked, from an attribute that holds messages or plain text: the last user message.
-pub(super) fn user_text(value: &RawValue<'_>) -> Option<String> {
-    text_of(value, Role::User, &USER_KEYS)
-}
-
-/// What the assistant said, from an attribute that holds messages or plain text: its last message.
-pub(super) fn assistant_text(value: &RawValue<'_>) -> Option<String> {
-    text_of(value, Role::Assistant, &ASSISTANT_KEYS)
-}
-
-/// The tool calls of a model's output, in order.
-pub(super) fn tool_calls(value: &RawValue<'_>) -> Vec<ToolFacts> {
-    let mut calls = Vec::new();
-    if let Some(value) = parsed(value) {
-        collect_calls(&value, &mut calls, 0);
+/// Reads an attribute that holds a model's or an agent's input: messages or plain text.
+pub(super) fn asked(value: &RawValue<'_>) -> Asked {
+    let parsed = parsed(value);
+    let messages =
+        parsed.as_ref().map(|parsed| messages_in(parsed, Role::User)).unwrap_or_default();
+    if !messages.is_empty() {
+        return asked_by(&messages);
     }
-    calls
+    let only = |map: &Map<String, Value>| {
+        let only = map.values().next().filter(|_| map.len() == 1)?;
+        only.as_str().map(str::to_owned)
+    };
+    let (text, loose) = match &parsed {
+        None => plain(value),
+        Some(Value::Object(map)) if is_call(map) => (last_argument(map), false),
+        Some(Value::Object(map)) => {
+            match named(map, &USER_KEYS).map(str::to_owned).or_else(|| only(map)) {
+                Some(text) => (Some(text), false),
+                None => (as_it_is(value, &parsed), true),
+            }
+        }
+        Some(Value::String(text)) => (Some(text.clone()), false),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
+            (as_it_is(value, &parsed), true)
+        }
+    };
+    let text = text.filter(|text| !text.is_empty());
+    Asked { by_user: text.is_some().then_some(true), text, results: Vec::new(), loose }
 }
 
-/// The tool calls of one message.
-pub(super) fn calls_of_message(message: &Value) -> Vec<ToolFacts> {
-    let mut calls = Vec::new();
-    collect_calls(message, &mut calls, 0);
-    calls
+/// Reads an attribute that holds what a model or an agent answered: messages or plain text.
+pub(super) fn said(value: &RawValue<'_>) -> Said {
+    let parsed = parsed(value);
+    let messages =
+        parsed.as_ref().map(|parsed| messages_in(parsed, Role::Assistant)).unwrap_or_default();
+    if !messages.is_empty() {
+        return said_in(&messages);
+    }
+    let (text, loose) = match &parsed {
+        None => plain(value),
+        Some(Value::String(text)) => (Some(text.clone()), false),
+        Some(Value::Object(map)) => match named(map, &ASSISTANT_KEYS) {
+            Some(text) => (Some(text.to_owned()), false),
+            None => (as_it_is(value, &parsed), true),
+        },
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
+            (as_it_is(value, &parsed), true)
+        }
+    };
+    Said { text: text.filter(|text| !text.is_empty()), calls: Vec::new(), loose }
+}
+
+/// Plain text, and whether it is no more than an object's.
+fn plain(value: &RawValue<'_>) -> (Option<String>, bool) {
+    let text = value.as_str();
+    (text.map(str::to_owned), text.is_some_and(python::is_object))
+}
+
+/// A value as it was written; nothing of what is empty.
+fn as_it_is(value: &RawValue<'_>, parsed: &Option<Value>) -> Option<String> {
+    let empty = match parsed.as_ref()? {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    let text = || {
+        value.as_str().map_or_else(|| parsed.iter().map(Value::to_string).collect(), str::to_owned)
+    };
+    (!empty).then(text)
+}
+
+/// Reads messages of which some are a model's input and one is its answer: the convention's events, as a list.
+pub(super) fn choices(value: &RawValue<'_>) -> Said {
+    let Some(Value::Array(events)) = parsed(value) else { return Said::default() };
+    let choices = events
+        .iter()
+        .filter(|event| event.get("event.name").and_then(Value::as_str) == Some("gen_ai.choice"));
+    let messages: Vec<Message<'_>> =
+        choices.flat_map(|choice| messages_in(choice, Role::Assistant)).collect();
+    said_in(&messages)
 }
 
 /// The content of a message from a tool, without the ids around it; `None` if it is no such message.
 pub(super) fn content_of_tool(value: &Value) -> Option<Value> {
-    let wrapped = value.as_object().filter(|map| map.len() == 1).and_then(|map| map.get("output"));
+    let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
+        let keys = value.as_object().into_iter().flat_map(Map::keys);
+        inner.is_object()
+            && keys.into_iter().all(|key| key == "output" || arguments::keeps_books(key))
+    });
     let value = wrapped.unwrap_or(value);
     let message = body(value)?;
     (role(value) == Some(Role::Tool)).then(|| message.get("content").cloned()).flatten()
 }
 
-fn text_of(value: &RawValue<'_>, wanted: Role, keys: &[&str]) -> Option<String> {
-    let plain = || value.as_str().map(str::to_owned);
-    let text = match parsed(value) {
-        Some(Value::String(text)) => Some(text),
-        Some(parsed) if has_messages(&parsed, 0) => last_text(&parsed, wanted, 0),
-        Some(Value::Object(map)) if wanted == Role::User && is_call(&map) => last_argument(&map),
-        Some(Value::Object(map)) => {
-            let named = keys.iter().find_map(|key| map.get(*key).and_then(Value::as_str));
-            named.map(str::to_owned).or_else(plain).or_else(|| Some(Value::Object(map).to_string()))
-        }
-        Some(other) => plain().or_else(|| Some(other.to_string())),
-        None => plain(),
+/// The name that a message from a tool gives; `None` if it is no such message or gives none.
+pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<Arc<str>> {
+    let value = parsed(value)?;
+    let value = value.get("output").filter(|inner| inner.is_object()).unwrap_or(&value);
+    let name = body(value)?.get("name")?.as_str().filter(|name| !name.is_empty())?;
+    (role(value) == Some(Role::Tool)).then(|| Arc::from(name))
+}
+
+/// A message, or content of one whose role is known from where it was.
+struct Message<'a> {
+    role: Role,
+    body: Option<&'a Map<String, Value>>,
+    content: Option<&'a Value>,
+}
+
+/// The messages in a value, in document order; bare content counts as one of `role`.
+fn messages_in(value: &Value, role: Role) -> Vec<Message<'_>> {
+    let mut found = Vec::new();
+    collect(value, &mut found, 0);
+    let is_content = |item: &Value| {
+        item.is_object()
+            && (part_text(item).is_some() || call_in(item).is_some() || result_in(item).is_some())
     };
-    text.filter(|text| !text.is_empty())
+    if found.is_empty()
+        && let Some(items) = value.as_array().filter(|items| !items.is_empty())
+        && items.iter().all(is_content)
+    {
+        found.push(Message { role, body: None, content: Some(value) });
+    }
+    found
+}
+
+fn collect<'a>(value: &'a Value, found: &mut Vec<Message<'a>>, depth: usize) {
+    if let Some(role) = role(value) {
+        let body = body(value);
+        let content = body.and_then(|body| {
+            let keys = ["parts", "content", "text"].iter();
+            keys.filter_map(|key| body.get(*key)).find(|content| !content.is_null())
+        });
+        found.push(Message { role, body, content });
+    } else if depth < MAX_DEPTH {
+        let items = value.as_array().into_iter().flatten();
+        let inside = WRAPPERS
+            .iter()
+            .filter_map(|key| value.get(*key))
+            .filter(|child| child.is_array() || child.is_object());
+        items.chain(inside).for_each(|child| collect(child, found, depth + 1));
+    }
+}
+
+fn asked_by(messages: &[Message<'_>]) -> Asked {
+    let mut results: Vec<ToolResult> = Vec::new();
+    let mut by_user = None;
+    for message in messages.iter().rev() {
+        let own = message.results();
+        if own.is_empty() {
+            by_user = by_user.or_else(|| Some(message.role == Role::User));
+            break;
+        }
+        by_user = by_user.or_else(|| Some(message.role == Role::User && message.text().is_some()));
+        results.splice(0..0, own);
+    }
+    let users = messages.iter().rev().filter(|message| message.role == Role::User);
+    Asked { text: users.into_iter().find_map(Message::text), results, by_user, loose: false }
+}
+
+fn said_in(messages: &[Message<'_>]) -> Said {
+    let own = || messages.iter().filter(|message| message.role == Role::Assistant);
+    Said {
+        text: own().rev().find_map(Message::text),
+        calls: own().flat_map(Message::calls).collect(),
+        loose: false,
+    }
+}
+
+impl Message<'_> {
+    fn text(&self) -> Option<String> {
+        let text = match self.content? {
+            Value::String(text) => text.clone(),
+            Value::Array(parts) => {
+                parts.iter().filter_map(part_text).collect::<Vec<_>>().join("\n")
+            }
+            other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+                match other.get("parts").and_then(Value::as_array) {
+                    Some(parts) => {
+                        parts.iter().filter_map(part_text).collect::<Vec<_>>().join("\n")
+                    }
+                    None => part_text(other)?.to_owned(),
+                }
+            }
+        };
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Value> {
+        self.content.and_then(Value::as_array).into_iter().flatten()
+    }
+
+    /// Tool calls as parts, else those listed beside the content.
+    fn calls(&self) -> Vec<ToolFacts> {
+        let parts: Vec<ToolFacts> = self.parts().filter_map(call_in).collect();
+        if !parts.is_empty() {
+            return parts;
+        }
+        let Some(body) = self.body else { return parts };
+        let listed =
+            ["tool_calls", "toolCalls"].iter().filter_map(|key| body.get(*key)?.as_array());
+        let listed: Vec<ToolFacts> = listed.flatten().filter_map(call).collect();
+        if !listed.is_empty() {
+            return listed;
+        }
+        let alone = if is_item(body, "function_call") {
+            call_of(body)
+        } else {
+            body.get("function_call").and_then(call)
+        };
+        alone.into_iter().collect()
+    }
+
+    /// Results as parts, else the message itself where a tool sent it.
+    fn results(&self) -> Vec<ToolResult> {
+        let parts: Vec<ToolResult> = self.parts().filter_map(result_in).collect();
+        if !parts.is_empty() || self.role != Role::Tool {
+            return parts;
+        }
+        self.body.map(result_of).into_iter().collect()
+    }
 }
 
 /// Whether a value is what a decorated function was called with.
@@ -130,35 +357,8 @@ fn last_argument(call: &Map<String, Value>) -> Option<String> {
     text.map(str::to_owned)
 }
 
-/// Whether there are messages anywhere in the wrappers that we know.
-fn has_messages(value: &Value, depth: usize) -> bool {
-    role(value).is_some()
-        || (depth < MAX_DEPTH && children(value).any(|child| has_messages(child, depth + 1)))
-}
-
-/// The text of the last message of a role that has one, in document order.
-fn last_text(value: &Value, wanted: Role, depth: usize) -> Option<String> {
-    match role(value) {
-        Some(role) if role == wanted => message_text(value),
-        Some(_) => None,
-        None if depth < MAX_DEPTH => {
-            let children: Vec<&Value> = children(value).collect();
-            children.into_iter().rev().find_map(|child| last_text(child, wanted, depth + 1))
-        }
-        None => None,
-    }
-}
-
-/// What a list or a known wrapper holds.
-fn children(value: &Value) -> impl Iterator<Item = &Value> {
-    const WRAPPERS: [&str; 8] =
-        ["messages", "generations", "choices", "message", "update", "output", "outputs", "input"];
-    let items = value.as_array().into_iter().flatten();
-    let inside = WRAPPERS
-        .iter()
-        .filter_map(|key| value.get(*key))
-        .filter(|child| child.is_array() || child.is_object());
-    items.chain(inside)
+fn named<'a>(map: &'a Map<String, Value>, keys: &[&str]) -> Option<&'a str> {
+    keys.iter().find_map(|key| map.get(*key).and_then(Value::as_str))
 }
 
 /// Who said a message; `None` if the value is no message.
@@ -171,14 +371,20 @@ fn role(value: &Value) -> Option<Role> {
     let name = match (text("role"), text("type")) {
         (Some(role), _) => role,
         (None, Some("constructor")) => class()?,
+        (None, Some("function_call")) => "assistant",
+        (None, Some("function_call_output")) => "tool",
         (None, Some(kind)) if map.contains_key("content") || map.contains_key("data") => kind,
+        // An answer of Mastra's.
+        (None, _) if map.get("toolCalls").is_some_and(Value::is_array) => "assistant",
         (None, _) => return None,
     };
     Some(match name.to_ascii_lowercase().as_str() {
         "user" | "human" | "humanmessage" => Role::User,
         "assistant" | "ai" | "model" | "aimessage" | "aimessagechunk" => Role::Assistant,
-        "tool" | "toolmessage" => Role::Tool,
-        "text" | "tool_call" | "image_url" | "tool_use" | "reasoning" => return None,
+        "tool" | "toolmessage" | "function" | "tool-response" => Role::Tool,
+        "text" | "tool_call" | "tool_call_response" | "tool_result" | "tool-result"
+        | "tool-call" | "image_url" | "tool_use" | "reasoning" | "thinking" | "uri" | "blob"
+        | "file" => return None,
         _ => Role::Other,
     })
 }
@@ -190,70 +396,100 @@ fn body(value: &Value) -> Option<&Map<String, Value>> {
     Some(inner.unwrap_or(map))
 }
 
-fn message_text(message: &Value) -> Option<String> {
-    let body = body(message)?;
-    let content = ["parts", "content"]
-        .iter()
-        .find_map(|key| body.get(*key).filter(|content| !content.is_null()))?;
-    let text = match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(part_text).collect::<Vec<_>>().join("\n"),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
-            part_text(content)?.to_owned()
-        }
-    };
-    (!text.is_empty()).then_some(text)
+fn is_item(map: &Map<String, Value>, kind: &str) -> bool {
+    map.get("type").and_then(Value::as_str) == Some(kind)
 }
 
 fn part_text(part: &Value) -> Option<&str> {
-    let kind = part.get("type").and_then(Value::as_str).unwrap_or("text");
+    let kind = ["type", "kind"].iter().find_map(|key| part.get(*key)?.as_str()).unwrap_or("text");
     let own = || part.get("content").or_else(|| part.get("text")).and_then(Value::as_str);
     part.as_str()
         .or_else(|| matches!(kind, "text" | "output_text" | "input_text").then(own).flatten())
 }
 
-/// Tool calls as parts, as `tool_calls` of a message, or of the messages inside.
-fn collect_calls(value: &Value, calls: &mut Vec<ToolFacts>, depth: usize) {
-    let Some(body) =
-        body(value).filter(|_| role(value).is_some() || value.get("tool_calls").is_some())
-    else {
-        if depth < MAX_DEPTH {
-            children(value).for_each(|child| collect_calls(child, calls, depth + 1));
+/// The tool call that a part is.
+fn call_in(part: &Value) -> Option<ToolFacts> {
+    // Bedrock and Gemini name the kind by the key.
+    let wrapped =
+        ["toolUse", "function_call", "functionCall"].iter().find_map(|key| part.get(*key));
+    match part.get("type").or_else(|| part.get("kind")).and_then(Value::as_str) {
+        Some("tool_call" | "tool_use" | "function_call" | "tool-call" | "server_tool_use") => {
+            call(part)
         }
-        return;
-    };
-    if role(value).is_some_and(|role| role != Role::Assistant) {
-        return;
+        Some(_) => None,
+        None if part.get("toolName").is_some() => call(part),
+        None => call(wrapped?),
     }
-    let list = |key: &str| body.get(key).and_then(Value::as_array).into_iter().flatten();
-    let is_call = |part: &&Value| {
-        matches!(
-            part.get("type").and_then(Value::as_str),
-            Some("tool_call" | "tool_use" | "function_call")
-        )
-    };
-    calls.extend(list("parts").chain(list("content")).filter(is_call).filter_map(call));
-    if calls.is_empty() || !list("tool_calls").any(|_| true) {
-        calls.extend(list("tool_calls").filter_map(call));
+}
+
+/// The tool result that a part is.
+fn result_in(part: &Value) -> Option<ToolResult> {
+    let wrapped = ["toolResult", "function_response", "functionResponse"]
+        .iter()
+        .find_map(|key| part.get(*key)?.as_object());
+    match part.get("type").or_else(|| part.get("kind")).and_then(Value::as_str) {
+        Some(
+            "tool_call_response"
+            | "tool_result"
+            | "tool-result"
+            | "tool-return"
+            | "function_call_output"
+            | "tool-error",
+        ) => part.as_object().map(result_of),
+        Some(_) => None,
+        None => wrapped.map(result_of),
     }
 }
 
 fn call(value: &Value) -> Option<ToolFacts> {
-    let function = value.get("function").unwrap_or(value);
-    let name = function.get("name").and_then(Value::as_str)?;
-    let arguments = ["arguments", "args", "input"].iter().find_map(|key| function.get(*key));
+    call_of(value.get("function").unwrap_or(value).as_object()?).map(|call| ToolFacts {
+        call_id: call.call_id.or_else(|| value.as_object().and_then(id_of)),
+        ..call
+    })
+}
+
+fn call_of(function: &Map<String, Value>) -> Option<ToolFacts> {
+    let name = named(function, &["name", "toolName", "tool_name"])?;
+    let arguments =
+        ["arguments", "args", "input", "toolInput"].iter().find_map(|key| function.get(*key));
     let raw = |value: &Value| {
         RawValue::Str(value.as_str().map_or_else(|| value.to_string(), str::to_owned).into())
     };
     Some(ToolFacts {
         name: Some(Arc::from(name)),
-        call_id: value.get("id").and_then(Value::as_str).map(Arc::from),
+        call_id: id_of(function),
         arguments: arguments
             .filter(|value| !value.is_null())
             .map(|value| arguments::canonical(&raw(value))),
         result_hash: None,
         phantom: false,
     })
+}
+
+/// The id of a call, under the names it has; an item's own `id` is none where there is a `call_id`.
+fn id_of(map: &Map<String, Value>) -> Option<Arc<str>> {
+    let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "id"];
+    named(map, &keys).map(Arc::from)
+}
+
+fn result_of(map: &Map<String, Value>) -> ToolResult {
+    let content = ["content", "result", "response", "output"].iter().find_map(|key| map.get(*key));
+    let marked =
+        ["is_error", "isError"].iter().any(|key| map.get(*key) == Some(&Value::Bool(true)));
+    let status = map.get("status").and_then(Value::as_str).unwrap_or_default();
+    // The AI SDK marks an error in the type of the part, or of the output inside.
+    let typed = |value: &Map<String, Value>| {
+        value
+            .get("type")
+            .and_then(Value::as_str)
+            .is_some_and(|kind| matches!(kind, "tool-error" | "error-text" | "error-json"))
+    };
+    let inside = content.and_then(Value::as_object).is_some_and(typed);
+    ToolResult {
+        call_id: id_of(map),
+        failed: marked || inside || typed(map) || matches!(status, "error" | "failure"),
+        hash: content.filter(|content| !content.is_null()).map(arguments::hash_of),
+    }
 }
 
 #[cfg(test)]
@@ -274,7 +510,7 @@ mod tests {
             r#"{"question":"Hi"}"#,
             "Hi",
         ] {
-            assert_eq!(user_text(&raw(text)).as_deref(), Some("Hi"), "{text}");
+            assert_eq!(asked(&raw(text)).text.as_deref(), Some("Hi"), "{text}");
         }
     }
 
@@ -287,17 +523,12 @@ mod tests {
             r#"{"answer":"Hello"}"#,
             "Hello",
         ] {
-            assert_eq!(assistant_text(&raw(text)).as_deref(), Some("Hello"), "{text}");
+            assert_eq!(said(&raw(text)).text.as_deref(), Some("Hello"), "{text}");
         }
         // Structured output is its own text; a call without text is none.
+        assert_eq!(said(&raw(r#"{"city":"Paris"}"#)).text.as_deref(), Some(r#"{"city":"Paris"}"#));
         assert_eq!(
-            assistant_text(&raw(r#"{"city":"Paris"}"#)).as_deref(),
-            Some(r#"{"city":"Paris"}"#)
-        );
-        assert_eq!(
-            assistant_text(&raw(
-                r#"[{"role":"assistant","parts":[{"type":"tool_call","name":"f"}]}]"#
-            )),
+            said(&raw(r#"[{"role":"assistant","parts":[{"type":"tool_call","name":"f"}]}]"#)).text,
             None
         );
     }
@@ -309,13 +540,58 @@ mod tests {
             r#"[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]}]"#,
             r#"{"messages":[{"type":"ai","data":{"content":"","tool_calls":[{"name":"f","args":{"a":2,"b":1},"id":"1"}]}}]}"#,
         ] {
-            let calls = tool_calls(&raw(text));
+            let calls = said(&raw(text)).calls;
             assert_eq!(calls.len(), 1, "{text}");
             assert_eq!(calls[0].name.as_deref(), Some("f"));
             assert_eq!(calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":2,"b":1}"#);
         }
         let tool =
             r#"[{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":"x"}]}]"#;
-        assert_eq!(tool_calls(&raw(tool)), []);
+        assert_eq!(said(&raw(tool)).calls, []);
+    }
+
+    #[test]
+    fn results_are_those_after_the_last_word_of_anybody_else() {
+        for text in [
+            r#"[{"role":"user","content":"Hi"},{"role":"assistant","tool_calls":[{"id":"0","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"0","content":"old"},{"role":"assistant","content":"","tool_calls":[{"id":"1","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"1","content":"x"}]"#,
+            r#"[{"role":"user","content":"Hi"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"x"}]}]"#,
+            r#"[{"role":"user","parts":[{"type":"text","content":"Hi"}]},{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":"x"}]}]"#,
+            r#"[{"role":"user","content":"Hi"},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"x"}]"#,
+            r#"[{"role":"user","content":[{"text":"Hi"}]},{"role":"user","content":[{"toolResult":{"toolUseId":"1","status":"success","content":"x"}}]}]"#,
+            r#"{"contents":[{"role":"user","parts":[{"text":"Hi"}]},{"role":"user","parts":[{"function_response":{"id":"1","name":"f","response":"x"}}]}]}"#,
+        ] {
+            let asked = asked(&raw(text));
+            assert_eq!(asked.text.as_deref(), Some("Hi"), "{text}");
+            assert_eq!(asked.by_user, Some(false), "{text}");
+            let hash = Some(arguments::hash_of(&Value::from("x")));
+            let result = ToolResult { call_id: Some(Arc::from("1")), failed: false, hash };
+            assert_eq!(asked.results, [result], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_failed_result_says_so() {
+        for text in [
+            r#"[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","is_error":true,"content":"x"}]}]"#,
+            r#"[{"role":"tool","content":[{"type":"tool-result","toolCallId":"1","output":{"type":"error-text","value":"x"}}]}]"#,
+            r#"[{"toolResult":{"toolUseId":"1","status":"error","content":[{"text":"x"}]}}]"#,
+        ] {
+            assert!(asked(&raw(text)).results[0].failed, "{text}");
+        }
+    }
+
+    #[test]
+    fn blocks_without_a_role_are_content() {
+        let asked = asked(&raw(r#"[{"text":"Hi"}]"#));
+        assert_eq!((asked.text.as_deref(), asked.by_user), (Some("Hi"), Some(true)));
+        let said = said(&raw(r#"[{"toolUse":{"toolUseId":"1","name":"f","input":{"a":1}}}]"#));
+        assert_eq!((said.text, said.calls.len()), (None, 1));
+    }
+
+    #[test]
+    fn an_answer_among_events_is_the_choice() {
+        let events = r#"[{"event.name":"gen_ai.assistant.message","role":"assistant","content":"old"},{"event.name":"gen_ai.choice","index":0,"message":{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]}}]"#;
+        let said = choices(&raw(events));
+        assert_eq!((said.text, said.calls.len()), (None, 1));
     }
 }

@@ -3,52 +3,126 @@
 //! The only place that knows attribute names. A convention is one file and one line in
 //! [`CONVENTIONS`]; it recognises by attributes and scope, never by schema URL.
 
+mod agent_framework;
+mod agentgauge;
+mod anthropic;
 mod arguments;
+mod autogen;
+mod claude_code;
 mod custom;
 mod draft;
 mod evaluation;
+mod flat;
+mod google_adk;
+mod index;
 mod langfuse;
+mod langsmith;
+mod lines;
+mod llama_index;
+mod logfire;
+mod mastra;
 mod messages;
+mod mlflow;
 mod openinference;
+mod openlit;
 mod openllmetry;
 mod otel_genai;
+mod page;
+mod pydantic_ai;
 mod python;
 mod raw;
+mod strands;
 mod text;
+mod vercel_ai;
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-pub use custom::CONCEPTS;
+pub use custom::concepts;
+pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
 
 use self::draft::{Draft, meant, name};
+use self::index::{Hits, Index};
+use self::lines::Line;
 use super::options::ConventionOptions;
 use super::span::{
     Log, ModelFacts, Operation, Report, Resource, SessionName, Span, Status, Target, Text, Tokens,
-    ToolFacts,
+    ToolFacts, ToolResult, Violation,
 };
 
 /// What one library or specification calls things.
+///
+/// Most of it is a table of lines; what a line cannot say is code. The documentation is written from both.
 trait Convention: Sync {
     /// Its name in counts.
     fn name(&self) -> &'static str;
 
-    /// Offers what it finds on a span.
-    fn read(&self, raw: &RawSpan<'_>, scope: &RawScope<'_>, draft: &mut Draft);
+    /// The library and its versions, for people.
+    fn title(&self) -> &'static str;
+
+    /// What a user sets to get a session id, as a line of Markdown.
+    fn session(&self) -> &'static str;
+
+    /// By which keys and scopes it is recognised; without any its keys speak for themselves.
+    fn marks(&self) -> &'static [Mark] {
+        &[]
+    }
+
+    /// The attributes it reads.
+    fn lines(&self) -> &'static [Line] {
+        &[]
+    }
+
+    /// What it reads beyond the lines, each as a sentence of Markdown.
+    fn also(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// What a span is about, where no line tells; the rank is as that of a line.
+    fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        None
+    }
+
+    /// Offers what no line finds on a span.
+    fn read(&self, _raw: &RawSpan<'_>, _draft: &mut Draft) {}
 
     /// Takes what it finds in a log record; `event` is the event's name, wherever it was.
     fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
 }
 
-/// All conventions; the order says nothing, ranks do.
+/// What tells a convention.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// A span attribute.
+    Key(&'static str),
+    /// The beginning of the scope's name.
+    Scope(&'static str),
+}
+
+/// All conventions; the order is that of the documentation, ranks decide.
 const CONVENTIONS: &[&dyn Convention] = &[
-    &langfuse::Langfuse,
+    &otel_genai::OtelGenAi,
     &openinference::OpenInference,
     &openllmetry::OpenLlmetry,
-    &otel_genai::OtelGenAi,
+    &langfuse::Langfuse,
+    &vercel_ai::VercelAi,
+    &mastra::Mastra,
+    &langsmith::LangSmith,
+    &logfire::Logfire,
+    &pydantic_ai::PydanticAi,
+    &mlflow::Mlflow,
+    &strands::Strands,
+    &google_adk::GoogleAdk,
+    &agent_framework::AgentFramework,
+    &autogen::AutoGen,
+    &openlit::OpenLit,
+    &anthropic::Anthropic,
+    &claude_code::ClaudeCode,
+    &llama_index::LlamaIndex,
+    &agentgauge::AgentGauge,
 ];
 
 /// Attributes that name a session, best first.
@@ -62,15 +136,25 @@ pub const SESSION_KEYS: &[&str] = &[
     "mastra.metadata.sessionId",
     "gcp.vertex.agent.session_id",
     "anthropic.session.id",
+    "langsmith.metadata.session_id",
+    "langsmith.metadata.thread_id",
+    "langsmith.metadata.conversation_id",
+    "mlflow.trace.session",
+    "traceloop.association.properties.thread_id",
+    "langfuse.trace.metadata.thread_id",
+    "mastra.metadata.threadId",
+    "anthropic.session.thread.id",
 ];
 
 /// Attributes whose JSON value may hold a session id.
-pub const SESSION_JSON_KEYS: &[&str] = &["metadata{session_id}", "metadata{thread_id}"];
+pub const SESSION_JSON_KEYS: &[&str] =
+    &["metadata{session_id}", "metadata{thread_id}", "metadata{sessionId}"];
 
 /// Reads spans, log records and resources by all conventions.
 #[derive(Clone, Debug)]
 pub struct Conventions {
     options: ConventionOptions,
+    index: Arc<Index>,
 }
 
 /// What was read from a span.
@@ -102,12 +186,16 @@ struct LogDraft {
     input: Option<String>,
     output: Option<String>,
     tool_calls: Vec<ToolFacts>,
+    tool_results: Vec<ToolResult>,
+    asked_by_user: Option<bool>,
+    violations: Vec<Violation>,
 }
 
 impl Conventions {
     /// Reads by these options.
     pub fn new(options: ConventionOptions) -> Self {
-        Self { options }
+        let index = Arc::new(Index::new(&options));
+        Self { options, index }
     }
 
     /// Reads a resource; the tenant comes from the connection, never from an attribute.
@@ -116,14 +204,18 @@ impl Conventions {
             let value = keys.iter().find_map(|key| raw.attributes.get(key)).and_then(name);
             value.map(|value| self.cap_name(value))
         };
+        let mut draft = Draft::default();
+        let hits = Hits::new(&self.index, &raw.attributes, &RawScope::default());
+        hits.take_attempt(&raw.attributes, &mut draft);
         Arc::new(Resource {
             service_name: first(&["service.name"]),
             service_version: first(&["service.version"]),
             instance_id: first(&["service.instance.id"]),
             environment: first(&["deployment.environment.name", "deployment.environment"]),
             agent_name: first(&["gen_ai.main_agent.name"]),
-            session: self.session_of(&raw.attributes),
+            session: self.session_of(&hits, &raw.attributes),
             tenant: tenant.cloned(),
+            attempt: draft.attempt.finish(),
         })
     }
 
@@ -134,20 +226,15 @@ impl Conventions {
         scope: &RawScope<'_>,
         resource: &Arc<Resource>,
     ) -> Reading {
+        let hits = Hits::new(&self.index, &raw.attributes, scope);
         let mut draft = Draft::default();
-        custom::read(&self.options.attributes, raw, &mut draft);
-        for convention in CONVENTIONS {
-            convention.read(raw, scope, &mut draft);
-        }
-        let attributes = &raw.attributes;
-        draft.user.offer(90, attributes.get("user.id").and_then(name));
-        let environment = attributes
-            .get("deployment.environment.name")
-            .or_else(|| attributes.get("deployment.environment"));
-        draft.environment.offer(90, environment.and_then(name));
+        hits.take_operation(raw, &mut draft);
+        hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
         let results = evaluation::of_span(self, raw, operation, resource.tenant.as_ref());
-        let mut reading = Reading { span: self.finish(draft, raw, resource), ..Reading::default() };
+        let mut span = self.finish(draft, &hits, raw, resource);
+        span.scope = xxh3_64(scope.name.as_bytes());
+        let mut reading = Reading { span, ..Reading::default() };
         for result in results {
             match result {
                 Ok(report) => reading.reports.push(report),
@@ -179,7 +266,12 @@ impl Conventions {
         for convention in CONVENTIONS {
             convention.log(raw, event, &mut draft);
         }
-        let says = draft.input.is_some() || draft.output.is_some() || !draft.tool_calls.is_empty();
+        let says = draft.input.is_some()
+            || draft.output.is_some()
+            || draft.asked_by_user.is_some()
+            || !draft.tool_calls.is_empty()
+            || !draft.tool_results.is_empty()
+            || !draft.violations.is_empty();
         match raw.trace_id {
             Some(trace_id) if says => {
                 let text = |text: Option<String>| {
@@ -194,6 +286,9 @@ impl Conventions {
                     input: text(draft.input),
                     output: text(draft.output),
                     tool_calls: draft.tool_calls,
+                    tool_results: draft.tool_results,
+                    asked_by_user: draft.asked_by_user,
+                    violations: draft.violations,
                 });
             }
             Some(_) if draft.recognised => reading.unused.push("log_without_content"),
@@ -204,38 +299,42 @@ impl Conventions {
     }
 
     /// The best session key among attributes.
-    fn session_of(&self, attributes: &RawAttributes<'_>) -> Option<SessionName> {
-        self.options.session_keys.iter().find_map(|key| {
-            let id = attributes.get(key).and_then(name)?;
-            Some(SessionName { attribute: Arc::from(key.as_str()), id: self.cap_name(id) })
+    fn session_of(&self, hits: &Hits<'_>, attributes: &RawAttributes<'_>) -> Option<SessionName> {
+        hits.sessions(attributes).find_map(|(key, value)| {
+            Some(SessionName { attribute: Arc::from(key), id: self.cap_name(name(value)?) })
         })
     }
 
     /// A session id inside the JSON value of an attribute.
-    fn session_in_json(&self, attributes: &RawAttributes<'_>) -> Option<SessionName> {
-        self.options.session_json_keys.iter().find_map(|key| {
-            let (attribute, inner) = key.strip_suffix('}')?.split_once('{')?;
-            let value = attributes.get(attribute).and_then(messages::parsed)?;
+    fn session_in_json(
+        &self,
+        hits: &Hits<'_>,
+        attributes: &RawAttributes<'_>,
+    ) -> Option<SessionName> {
+        hits.session_json(attributes).find_map(|(key, inner, value)| {
+            let value = messages::parsed(value)?;
             let id = match value.get(inner)? {
                 Value::String(id) => meant(id)?.to_owned(),
                 Value::Number(id) => id.to_string(),
                 Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
             };
-            Some(SessionName {
-                attribute: Arc::from(key.as_str()),
-                id: self.cap_name(Arc::from(id)),
-            })
+            Some(SessionName { attribute: Arc::from(key), id: self.cap_name(Arc::from(id)) })
         })
     }
 
-    fn finish(&self, draft: Draft, raw: &RawSpan<'_>, resource: &Arc<Resource>) -> Span {
+    fn finish(
+        &self,
+        draft: Draft,
+        hits: &Hits<'_>,
+        raw: &RawSpan<'_>,
+        resource: &Arc<Resource>,
+    ) -> Span {
         let operation = draft.operation.take().unwrap_or_default();
         let cap = |name: Option<Arc<str>>| name.map(|name| self.cap_name(name));
-        let name = self.cap_name(Arc::from(&*raw.name));
-        let custom_session = draft
-            .session
-            .take()
-            .map(|id| SessionName { attribute: Arc::from("custom"), id: self.cap_name(id) });
+        let (custom, session) = draft.session.take_ranked().map_or((None, None), |(rank, name)| {
+            let name = SessionName { id: self.cap_name(name.id), ..name };
+            if rank == 0 { (Some(name), None) } else { (None, Some(name)) }
+        });
         let tool = (operation == Operation::ExecuteTool).then(|| {
             let from_span =
                 || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
@@ -251,9 +350,15 @@ impl Conventions {
         let model = (operation == Operation::Chat).then(|| ModelFacts {
             model: cap(draft.model.take()),
             response_id: cap(draft.response_id.take()),
-            tokens: Tokens { input: draft.input_tokens.take(), output: draft.output_tokens.take() },
+            tokens: Tokens {
+                input: draft.input_tokens.take(),
+                cached: draft.cached_tokens.take(),
+                output: draft.output_tokens.take(),
+            },
             cost: draft.cost.take(),
             tool_calls: draft.tool_calls.take().unwrap_or_default(),
+            tool_results: draft.tool_results.take().unwrap_or_default(),
+            asked_by_user: draft.asked_by_user.take(),
         });
         Span {
             trace_id: raw.trace_id,
@@ -261,24 +366,25 @@ impl Conventions {
             parent: raw.parent,
             start: raw.start,
             end: raw.end,
-            name,
+            name: self.cap_name(Arc::from(&*raw.name)),
             operation,
             status: raw.status,
-            failed: match raw.status {
-                Status::Error => true,
-                Status::Ok => false,
-                Status::Unset => draft.failed,
-            },
+            // An exception may have been dealt with where the library says that all went well.
+            failed: raw.status == Status::Error
+                || draft.failed
+                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
             convention: draft.convention.take(),
+            scope: 0,
             resource: resource.clone(),
             agent_name: cap(draft.agent_name.take()),
             agent_version: cap(draft.agent_version.take()),
             environment: cap(draft.environment.take()),
-            session: custom_session.or_else(|| self.session_of(&raw.attributes)),
-            session_in_json: self.session_in_json(&raw.attributes),
+            session: custom.or_else(|| self.session_of(hits, &raw.attributes)).or(session),
+            session_in_json: self.session_in_json(hits, &raw.attributes),
             user: cap(draft.user.take()),
             tool,
             model,
+            attempt: draft.attempt.finish(),
             input: draft.input.take().map(|text| self.cap_text(text)),
             output: draft.output.take().map(|text| self.cap_text(text)),
         }
@@ -302,10 +408,40 @@ impl Conventions {
     }
 }
 
+/// Operations that are none of those that count: steps of workflows, memory, messages between agents.
+const OTHER_OPERATIONS: [&str; 26] = [
+    "agent_step",
+    "chain",
+    "create_memory",
+    "create_memory_store",
+    "decide",
+    "delete_memory",
+    "delete_memory_store",
+    "execute_event_loop_cycle",
+    "execute_task",
+    "executor.process",
+    "invoke_workflow",
+    "memory_operation",
+    "message.send",
+    "model_chunk",
+    "model_generation",
+    "plan",
+    "processor_run",
+    "search_memory",
+    "unknown",
+    "update_memory",
+    "upsert_memory",
+    "workflow",
+    "workflow.build",
+    "workflow.run",
+    "workflow_run",
+    "workflow_step",
+];
+
 /// What a span is about, by the name of its operation or kind.
 fn operation_named(name: &str) -> Option<Operation> {
     match name.to_ascii_lowercase().as_str() {
-        "chat" | "text_completion" | "generate_content" | "llm" | "generation" => {
+        "chat" | "text_completion" | "generate_content" | "completion" | "llm" | "generation" => {
             Some(Operation::Chat)
         }
         "create_agent" => Some(Operation::CreateAgent),
@@ -313,13 +449,8 @@ fn operation_named(name: &str) -> Option<Operation> {
         "evaluation" | "evaluator" => Some(Operation::Evaluation),
         "execute_tool" | "tool" => Some(Operation::ExecuteTool),
         "invoke_agent" | "agent" => Some(Operation::InvokeAgent),
-        "retrieval" | "retriever" => Some(Operation::Retrieval),
-        "invoke_workflow"
-        | "chain"
-        | "plan"
-        | "execute_event_loop_cycle"
-        | "agent_step"
-        | "execute_task" => Some(Operation::Other),
+        "retrieval" | "retriever" | "rerank" | "reranker" => Some(Operation::Retrieval),
+        name if OTHER_OPERATIONS.contains(&name) => Some(Operation::Other),
         _ => None,
     }
 }

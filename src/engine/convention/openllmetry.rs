@@ -1,48 +1,104 @@
-//! OpenLLMetry (Traceloop): the decorators' own spans. Its model spans speak the GenAI convention.
+//! OpenLLMetry (Traceloop): the decorators' own spans, and its model spans of before the GenAI messages.
 //!
-//! Recognised by `traceloop.span.kind`. `traceloop.entity.input` holds the call of the decorated function as
-//! `{"args":[..],"kwargs":{..}}`, `traceloop.entity.output` what it returned, as JSON.
+//! `traceloop.entity.input` holds the call of the decorated function as `{"args":[..],"kwargs":{..}}`,
+//! `traceloop.entity.output` what it returned, as JSON. `traceloop.entity.name` names an agent or a tool, by the kind.
 
 use super::draft::{Draft, name};
-use super::raw::{RawScope, RawSpan};
-use super::{Convention, messages, text};
+use super::flat::Messages;
+use super::lines::{Line, Says, line};
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, messages, operation_named};
 use crate::engine::span::Operation;
 
 /// The convention.
 pub(super) struct OpenLlmetry;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(kind), 70, "traceloop.span.kind"),
+    line(Says::Operation(operation_named), 72, "llm.request.type"),
+    line(Says::User, 30, "traceloop.association.properties.user_id"),
+    line(Says::User, 81, "llm.user"),
+    line(Says::AgentName, 48, "traceloop.association.properties.lc_agent_name"),
+    line(Says::AgentVersion, 30, "traceloop.entity.version"),
+    line(Says::Failed(failure), 60, "gen_ai.task.status"),
+    line(Says::ToolName, 60, "traceloop.entity.name"),
+    line(Says::ToolArguments, 70, "traceloop.entity.input"),
+    line(Says::ToolResult, 70, "traceloop.entity.output"),
+    line(Says::CachedTokens, 21, "gen_ai.usage.cache_read_input_tokens"),
+    line(Says::Input, 60, "traceloop.entity.input"),
+    line(Says::Output, 60, "traceloop.entity.output"),
+];
 
 impl Convention for OpenLlmetry {
     fn name(&self) -> &'static str {
         "openllmetry"
     }
 
-    fn read(&self, raw: &RawSpan<'_>, _: &RawScope<'_>, draft: &mut Draft) {
+    fn title(&self) -> &'static str {
+        "OpenLLMetry (Traceloop SDK)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`Traceloop.set_association_properties({\"session_id\": \"...\"})`, or `@conversation(conversation_id=\"...\")`; in JavaScript `traceloop.withAssociationProperties({ session_id })`"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
+            "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
+            "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
+            "`db.query.result.id` of the span events `db.query.result`: documents found.",
+        ]
+    }
+
+    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
         let attributes = &raw.attributes;
-        let Some(kind) = attributes.str("traceloop.span.kind") else { return };
-        let operation = match kind {
-            "agent" => Operation::InvokeAgent,
-            "tool" => Operation::ExecuteTool,
-            _ => Operation::Other,
-        };
-        draft.convention.offer(70, self.name());
-        draft.operation.offer(70, operation);
-        let entity = attributes.get("traceloop.entity.name").and_then(name);
-        let user = attributes.get("traceloop.association.properties.user_id").and_then(name);
-        draft.user.offer(30, user);
-        if operation == Operation::ExecuteTool {
-            draft.tool_name.offer(60, entity);
-            draft.arguments.offer(70, text::arguments(attributes, "traceloop.entity.input"));
-            draft.result_hash.offer(70, text::result(attributes, "traceloop.entity.output"));
-            return;
-        }
-        if operation == Operation::InvokeAgent {
-            draft.agent_name.offer(40, entity);
-        }
-        if let Some(input) = attributes.get("traceloop.entity.input") {
-            draft.input.offer(60, text::ranked(60, messages::user_text(input)));
-        }
-        if let Some(output) = attributes.get("traceloop.entity.output") {
-            draft.output.offer(60, text::ranked(60, messages::assistant_text(output)));
+        let found = raw.events.iter().filter(|event| event.name == "db.query.result");
+        let found: Vec<_> = found
+            .filter_map(|event| event.attributes.get("db.query.result.id"))
+            .filter_map(name)
+            .collect();
+        draft.attempt.retrieved.offer(30, (!found.is_empty()).then_some(found));
+        match draft.operation.get() {
+            Some(Operation::InvokeAgent)
+                if attributes.str("traceloop.span.kind") == Some("agent") =>
+            {
+                draft.agent_name.offer(40, attributes.get("traceloop.entity.name").and_then(name));
+            }
+            // LangChain.js names the span after the tool's class.
+            Some(Operation::ExecuteTool) => {
+                let named =
+                    attributes.get("traceloop.entity.output").and_then(messages::name_of_tool);
+                draft.tool_name.offer(55, named);
+            }
+            Some(Operation::Chat) => {
+                let asked = Messages::of(attributes, "gen_ai.prompt.");
+                let answered = Messages::of(attributes, "gen_ai.completion.");
+                if !asked.is_empty() {
+                    draft.ask(66, || asked.asked());
+                }
+                if !answered.is_empty() {
+                    draft.say(66, || answered.said());
+                }
+            }
+            Some(_) | None => {}
         }
     }
+}
+
+fn kind(kind: &str) -> Option<Operation> {
+    Some(match kind {
+        "agent" => Operation::InvokeAgent,
+        "tool" => Operation::ExecuteTool,
+        "workflow" | "task" | "session" | "unknown" => Operation::Other,
+        _ => return None,
+    })
+}
+
+fn failure(status: &RawValue<'_>) -> bool {
+    matches!(status.as_str(), Some("failure" | "error"))
 }

@@ -1,12 +1,16 @@
-//! OpenTelemetry GenAI semantic conventions, 1.37 and later; and the message log records of the versions before.
+//! OpenTelemetry GenAI semantic conventions in all their generations.
 //!
-//! Recognised by `gen_ai.*` attributes. Texts and calls are `gen_ai.input.messages` and `gen_ai.output.messages`, on the
-//! span, on its `gen_ai.client.inference.operation.details` event or in the log record of that name.
+//! Recognised by `gen_ai.*` attributes. Since 1.37 texts and calls are `gen_ai.input.messages` and
+//! `gen_ai.output.messages`, on the span, on its `gen_ai.client.inference.operation.details` event or in the log record
+//! of that name; 1.28 to 1.36 have one event or log record per message; up to 1.27 there are `gen_ai.prompt` and
+//! `gen_ai.completion`. Input tokens include cached ones, output tokens reasoning.
 
-use super::draft::{Draft, count, name, number};
-use super::raw::{RawAttributes, RawLog, RawScope, RawSpan};
+use serde_json::Value;
+
+use super::draft::Draft;
+use super::lines::{Line, Says, line, present};
+use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
 use super::{Convention, LogDraft, messages, operation_named, text};
-use crate::engine::math::Quanta;
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -15,119 +19,195 @@ pub(super) struct OtelGenAi;
 /// Carries a model call's messages where they are not on its span.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
 
+const LINES: &[Line] = &[
+    line(Says::Operation(operation_named), 20, "gen_ai.operation.name"),
+    line(Says::Operation(mcp), 76, "mcp.method.name"),
+    line(Says::Operation(|_| Some(Operation::ExecuteTool)), 80, "gen_ai.tool.call.id"),
+    line(Says::Operation(|_| Some(Operation::ExecuteTool)), 81, "gen_ai.tool.name"),
+    line(Says::Operation(|_| Some(Operation::Chat)), 90, "gen_ai.request.model"),
+    line(Says::Operation(|_| Some(Operation::Chat)), 91, "gen_ai.response.model"),
+    line(Says::Operation(|_| Some(Operation::Evaluation)), 95, "gen_ai.evaluation.name"),
+    line(Says::User, 20, "user.id"),
+    line(Says::User, 70, "enduser.id"),
+    line(Says::User, 80, "gen_ai.user"),
+    line(Says::AgentName, 10, "gen_ai.agent.name"),
+    line(Says::AgentVersion, 10, "gen_ai.agent.version"),
+    line(Says::Environment, 20, "deployment.environment.name"),
+    line(Says::Environment, 30, "deployment.environment"),
+    line(Says::Failed(present), 10, "error.type"),
+    line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
+    line(Says::ToolName, 10, "gen_ai.tool.name"),
+    line(Says::ToolCallId, 10, "gen_ai.tool.call.id"),
+    line(Says::ToolArguments, 10, "gen_ai.tool.call.arguments"),
+    line(Says::ToolResult, 10, "gen_ai.tool.call.result"),
+    line(Says::Model, 10, "gen_ai.response.model"),
+    line(Says::Model, 50, "gen_ai.request.model"),
+    line(Says::ResponseId, 10, "gen_ai.response.id"),
+    line(Says::InputTokens, 10, "gen_ai.usage.input_tokens"),
+    line(Says::InputTokens, 50, "gen_ai.usage.prompt_tokens"),
+    line(Says::CachedTokens, 10, "gen_ai.usage.cache_read.input_tokens"),
+    line(Says::CachedTokens, 20, "gen_ai.usage.cache_read_input_tokens"),
+    line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
+    line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
+    line(Says::Cost, 20, "gen_ai.usage.cost"),
+    line(Says::Input, 20, "gen_ai.input.messages"),
+    line(Says::Input, 67, "gen_ai.prompt"),
+    line(Says::Output, 20, "gen_ai.output.messages"),
+    line(Says::Output, 67, "gen_ai.completion"),
+    line(Says::Retrieved, 10, "gen_ai.retrieval.documents"),
+];
+
 impl Convention for OtelGenAi {
     fn name(&self) -> &'static str {
         "otel_genai"
     }
 
-    fn read(&self, raw: &RawSpan<'_>, _: &RawScope<'_>, draft: &mut Draft) {
-        let attributes = &raw.attributes;
-        if let Some(operation) = attributes.str("gen_ai.operation.name").and_then(operation_named) {
-            draft.convention.offer(20, self.name());
-            draft.operation.offer(20, operation);
-        } else if attributes
-            .get("gen_ai.tool.call.id")
-            .or_else(|| attributes.get("gen_ai.tool.name"))
-            .is_some()
-        {
-            draft.convention.offer(80, self.name());
-            draft.operation.offer(80, Operation::ExecuteTool);
-        } else if attributes
-            .get("gen_ai.request.model")
-            .or_else(|| attributes.get("gen_ai.response.model"))
-            .is_some()
-        {
-            draft.convention.offer(90, self.name());
-            draft.operation.offer(90, Operation::Chat);
+    fn title(&self) -> &'static str {
+        "OpenTelemetry GenAI semantic conventions, 1.26 and later"
+    }
+
+    fn session(&self) -> &'static str {
+        "set `gen_ai.conversation.id` on the agent's span; libraries rarely do it by themselves"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Messages on the span event or in the log record `gen_ai.client.inference.operation.details`, before or after its span.",
+            "One message per span event or log record: `gen_ai.user.message`, `gen_ai.assistant.message`, `gen_ai.tool.message`, `gen_ai.choice` (1.28 to 1.36).",
+            "Span events `gen_ai.content.prompt` and `gen_ai.content.completion` (up to 1.27).",
+            "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
+        ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        (raw.name == super::evaluation::RESULT).then_some((15, Operation::Evaluation))
+    }
+
+    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+        let is_tool = draft.operation.get() == Some(&Operation::ExecuteTool);
+        for event in &raw.events {
+            let attributes = &event.attributes;
+            match &*event.name {
+                DETAILS => {
+                    details(attributes, draft);
+                }
+                "gen_ai.content.prompt" => ask(draft, 72, attributes.get("gen_ai.prompt")),
+                "gen_ai.content.completion" => say(draft, 72, attributes.get("gen_ai.completion")),
+                _ if is_tool => {}
+                // Of several the last is the turn's: the history comes before it.
+                "gen_ai.user.message" => {
+                    if let Some(content) = attributes.get("content") {
+                        let asked = messages::asked(content);
+                        draft.last_asked = Some(asked.by_user.unwrap_or(true));
+                        draft.event_input = asked.text.or_else(|| draft.event_input.take());
+                    }
+                }
+                "gen_ai.tool.message" => {
+                    draft.last_asked = Some(false);
+                    if let Some(content) = attributes.get("content") {
+                        let results = messages::asked(content).results;
+                        draft.event_results = (!results.is_empty()).then_some(results);
+                    }
+                }
+                "gen_ai.choice" => say(draft, 71, attributes.get("message")),
+                _ => {}
+            }
         }
-        let first = |keys: &[&str]| keys.iter().find_map(|key| attributes.get(key)).and_then(name);
-        draft.agent_name.offer(10, first(&["gen_ai.agent.name"]));
-        draft.agent_version.offer(10, first(&["gen_ai.agent.version"]));
-        draft.tool_name.offer(10, first(&["gen_ai.tool.name"]));
-        draft.tool_call_id.offer(10, first(&["gen_ai.tool.call.id"]));
-        draft.arguments.offer(10, text::arguments(attributes, "gen_ai.tool.call.arguments"));
-        draft.result_hash.offer(10, text::result(attributes, "gen_ai.tool.call.result"));
-        draft.model.offer(10, first(&["gen_ai.response.model"]));
-        draft.model.offer(50, first(&["gen_ai.request.model"]));
-        draft.response_id.offer(10, first(&["gen_ai.response.id"]));
-        usage(attributes, draft);
-        content(attributes, draft, 20);
-        for event in raw.events.iter().filter(|event| event.name == DETAILS) {
-            content(&event.attributes, draft, 70);
-        }
-        draft.failed |= attributes.str("error.type").is_some() || ended_in_error(attributes);
+        let input = draft.event_input.take();
+        draft.input.offer(71, text::ranked(71, input));
+        let (asked, results) = (draft.last_asked.take(), draft.event_results.take());
+        draft.asked_by_user.offer(71, asked);
+        draft.tool_results.offer(71, results);
         draft.phantoms.insert("(merged tools)");
     }
 
     fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
-        let body = || messages::json(&raw.body);
+        let body = || messages::parsed(&raw.body).unwrap_or_else(|| messages::json(&raw.body));
         match event {
             DETAILS => {
-                draft.input =
-                    raw.attributes.get("gen_ai.input.messages").and_then(messages::user_text);
-                if let Some(output) = raw.attributes.get("gen_ai.output.messages") {
-                    draft.output = messages::assistant_text(output);
-                    draft.tool_calls = messages::tool_calls(output);
+                if let Some(input) = raw.attributes.get("gen_ai.input.messages") {
+                    let asked = messages::asked(input);
+                    draft.input = asked.text;
+                    draft.tool_results = asked.results;
+                    draft.asked_by_user = asked.by_user;
                 }
-                draft.recognised = true;
+                if let Some(output) = raw.attributes.get("gen_ai.output.messages") {
+                    let said = messages::said(output);
+                    draft.output = said.text;
+                    draft.tool_calls = said.calls;
+                }
             }
             "gen_ai.user.message" => {
                 draft.input = text::content_of(&body());
-                draft.recognised = true;
+                draft.asked_by_user = Some(true);
+            }
+            "gen_ai.tool.message" => {
+                let message = serde_json::json!([with_role(body(), "tool")]);
+                let asked = messages::asked(&RawValue::Str(message.to_string().into()));
+                draft.tool_results = asked.results;
+                draft.asked_by_user = Some(false);
             }
             "gen_ai.choice" => {
                 let body = body();
-                let message = body.get("message").unwrap_or(&body);
-                draft.output = text::content_of(message);
-                draft.tool_calls = messages::calls_of_message(message);
-                draft.recognised = true;
+                let message = body.get("message").unwrap_or(&body).clone();
+                draft.output = text::content_of(&message);
+                let message = serde_json::json!([with_role(message, "assistant")]);
+                draft.tool_calls = messages::said(&RawValue::Str(message.to_string().into())).calls;
             }
             // The rest of the history, repeated with every call.
-            "gen_ai.system.message" | "gen_ai.assistant.message" | "gen_ai.tool.message" => {
-                draft.recognised = true;
-            }
-            _ => {}
+            "gen_ai.system.message" | "gen_ai.assistant.message" => {}
+            _ => return,
         }
+        draft.recognised = true;
     }
 }
 
-/// Tokens and dollars; input includes cached tokens, output reasoning.
-fn usage(attributes: &RawAttributes<'_>, draft: &mut Draft) {
-    for (rank, input, output) in [
-        (10, "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
-        (50, "gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens"),
-    ] {
-        draft.input_tokens.offer(rank, attributes.get(input).and_then(count));
-        draft.output_tokens.offer(rank, attributes.get(output).and_then(count));
-    }
-    draft
-        .cost
-        .offer(20, attributes.get("gen_ai.usage.cost").and_then(number).and_then(Quanta::from_f64));
+fn details(attributes: &RawAttributes<'_>, draft: &mut Draft) {
+    ask(draft, 70, attributes.get("gen_ai.input.messages"));
+    say(draft, 70, attributes.get("gen_ai.output.messages"));
 }
 
-fn content(attributes: &RawAttributes<'_>, draft: &mut Draft, rank: u8) {
-    if let Some(input) = attributes.get("gen_ai.input.messages").filter(|_| draft.input.wants(rank))
-    {
-        draft.input.offer(rank, text::ranked(rank, messages::user_text(input)));
+fn ask(draft: &mut Draft, rank: u8, value: Option<&RawValue<'_>>) {
+    if let Some(value) = value {
+        draft.ask(rank, || messages::asked(value));
     }
-    if let Some(output) = attributes.get("gen_ai.output.messages") {
-        if draft.output.wants(rank) {
-            draft.output.offer(rank, text::ranked(rank, messages::assistant_text(output)));
-        }
-        if draft.tool_calls.wants(rank) {
-            let calls = messages::tool_calls(output);
-            draft.tool_calls.offer(rank, (!calls.is_empty()).then_some(calls));
-        }
+}
+
+fn say(draft: &mut Draft, rank: u8, value: Option<&RawValue<'_>>) {
+    if let Some(value) = value {
+        draft.say(rank, || messages::said(value));
     }
+}
+
+/// A message's body with the role that its event implies.
+fn with_role(body: Value, role: &str) -> Value {
+    match body {
+        Value::Object(mut map) => {
+            map.entry("role").or_insert_with(|| role.into());
+            Value::Object(map)
+        }
+        content @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)) => serde_json::json!({"role": role, "content": content}),
+    }
+}
+
+fn mcp(method: &str) -> Option<Operation> {
+    (method == "tools/call").then_some(Operation::ExecuteTool)
 }
 
 /// A finish reason of `error`, in a list or in the JSON text of one.
-fn ended_in_error(attributes: &RawAttributes<'_>) -> bool {
-    let Some(reasons) = attributes.get("gen_ai.response.finish_reasons").map(messages::json) else {
-        return false;
-    };
-    let listed = |reasons: &[serde_json::Value]| reasons.iter().any(|reason| reason == "error");
-    let text =
-        || reasons.as_str().is_some_and(|text| text == "error" || text.contains("\"error\""));
-    reasons.as_array().map_or_else(text, |reasons| listed(reasons))
+fn error_among(reasons: &RawValue<'_>) -> bool {
+    let is_error = |reason: &Value| reason == "error";
+    match messages::parsed(reasons) {
+        Some(Value::Array(reasons)) => reasons.iter().any(is_error),
+        Some(reason) => is_error(&reason),
+        None => reasons.as_str() == Some("error"),
+    }
 }

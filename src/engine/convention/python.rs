@@ -16,6 +16,21 @@ pub(super) fn parse(text: &str) -> Option<Value> {
     reader.rest.trim().is_empty().then_some(value)
 }
 
+/// The content in the `repr` of a LangChain message, `content='..' name='..' tool_call_id='..'`.
+pub(super) fn content(text: &str) -> Option<String> {
+    Reader { rest: text.strip_prefix("content=")? }.string()
+}
+
+/// Whether a text is the `repr` of an object, `Event(result=...`: not what anybody said.
+pub(super) fn is_object(text: &str) -> bool {
+    let word = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let Some((class, rest)) = text.split_once('(') else { return false };
+    let field = rest.split_once('=').map(|(field, _)| field);
+    class.starts_with(|c: char| c.is_ascii_uppercase()) && word(class) && field.is_some_and(word)
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -143,6 +158,20 @@ mod tests {
             parse(text),
             Some(json!({"a": [1, -2.5, true, null], "b": ["it's", "xé"], "3": {}}))
         );
+    }
+
+    #[test]
+    fn the_content_of_a_message_is_read() {
+        assert_eq!(content("content='it\\'s' name='f' tool_call_id='c'").as_deref(), Some("it's"));
+        assert_eq!(content("content"), None);
+    }
+
+    #[test]
+    fn an_object_is_told_from_a_sentence() {
+        assert!(is_object("StopEvent(result=AgentOutput(response='x'))"));
+        for text in ["Paris", "Call f(x=1) first", "Yes (a = b)", "Sum(1)"] {
+            assert!(!is_object(text), "{text}");
+        }
     }
 
     #[test]

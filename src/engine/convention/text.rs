@@ -5,25 +5,23 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::draft::meant;
-use super::raw::{RawAttributes, RawValue};
+use super::raw::RawValue;
 use super::{arguments, messages};
 use crate::engine::span::{Arguments, Text};
 
-/// The canonical arguments under a key, unless they stand for nothing.
-pub(super) fn arguments(attributes: &RawAttributes<'_>, key: &str) -> Option<Arguments> {
-    Some(arguments::canonical(present(attributes, key)?))
+/// Canonical arguments, unless they stand for nothing.
+pub(super) fn arguments(value: &RawValue<'_>) -> Option<Arguments> {
+    present(value).then(|| arguments::canonical(value))
 }
 
-/// The hash of the result under a key, unless it stands for nothing.
-pub(super) fn result(attributes: &RawAttributes<'_>, key: &str) -> Option<u64> {
-    Some(arguments::result_hash(present(attributes, key)?))
+/// The hash of a result, unless it stands for nothing.
+pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
+    present(value).then(|| arguments::result_hash(value))
 }
 
-/// A text with its rank.
+/// A text with its rank, without the space around it.
 pub(super) fn ranked(rank: u8, text: Option<String>) -> Option<Text> {
-    let text = text?;
-    meant(&text)?;
-    Some(Text { rank, text: Arc::from(text) })
+    Some(Text { rank, text: Arc::from(meant(&text?)?) })
 }
 
 /// The text of a message's body: its `content`, or the body itself where that is plain text.
@@ -37,14 +35,9 @@ pub(super) fn content_of(body: &Value) -> Option<String> {
         return Some(text.to_owned()).filter(|text| !text.is_empty());
     }
     let message = serde_json::json!([{"role": "assistant", "content": wrapped}]);
-    messages::assistant_text(&RawValue::Str(message.to_string().into()))
-        .filter(|_| !wrapped.is_null())
+    messages::said(&RawValue::Str(message.to_string().into())).text.filter(|_| !wrapped.is_null())
 }
 
-fn present<'a>(attributes: &'a RawAttributes<'_>, key: &str) -> Option<&'a RawValue<'a>> {
-    let value = attributes.get(key)?;
-    match value.as_str() {
-        Some(text) => meant(text).map(|_| value),
-        None => Some(value),
-    }
+fn present(value: &RawValue<'_>) -> bool {
+    value.as_str().is_none_or(|text| meant(text).is_some())
 }

@@ -262,6 +262,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
         target: Target::Session { tenant: None, id: "s".into() },
         name: "helpfulness".into(),
         score: Quanta(score),
+        label: None,
         source,
         identifier: "x".into(),
         time: Timestamp(time),

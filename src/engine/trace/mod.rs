@@ -4,6 +4,7 @@
 
 mod shape;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,7 +15,10 @@ use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
-use super::span::{Log, Operation, Report, Span, SpanId, Status, Text, Tokens, ToolFacts, TraceId};
+use super::span::{
+    Log, ModelFacts, Operation, Report, Span, SpanId, Status, Text, Tokens, ToolFacts, ToolResult,
+    TraceId,
+};
 use super::update::{
     self, AgentKey, Content, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
 };
@@ -67,16 +71,19 @@ pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<Trace
         return None;
     }
     let logs = Logs::of(parts);
-    let models = shape.model_calls();
+    let mut models = shape.model_calls();
+    blame_last(&mut models, &shape, &logs);
     let models: Vec<&Span> = models.iter().map(AsRef::as_ref).collect();
     let tools = tools(&shape, &models, &logs);
-    let spends: Vec<Spend> = models.iter().map(|span| spend(span)).collect();
+    let totals = shape.totals(&models);
+    let spends: Vec<Spend> =
+        models.iter().copied().chain(totals.iter().map(|(span, _)| *span)).map(spend).collect();
     let last_model = models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
     let root = shape.root();
     let outermost = shape.outermost_first();
     let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
     let output = turn.output(last_model);
-    let tokens = |of: fn(&Tokens) -> Option<u64>| sum_known(&models, of);
+    let tokens = |of: fn(&Tokens) -> Option<u64>| sum_known(&models, &totals, of);
     let (agent, sub_agents) = agent(&outermost);
     let names: Vec<&str> = tools.iter().map(|tool| tool.call.name.as_str()).collect();
     let calls: Vec<ToolCall> = tools.iter().map(|tool| tool.call.clone()).collect();
@@ -115,6 +122,26 @@ pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<Trace
     })
 }
 
+/// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
+/// model's error there alone.
+fn blame_last(models: &mut [Cow<'_, Span>], shape: &Shape<'_>, logs: &Logs<'_>) {
+    let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
+    let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
+    let answered = |facts: &ModelFacts| {
+        facts.tokens.input.is_some()
+            || facts.tokens.output.is_some()
+            || !facts.tool_calls.is_empty()
+    };
+    let logged = logs.of_span(last).any(|log| log.output.is_some() || !log.tool_calls.is_empty());
+    if last.output.is_none()
+        && !logged
+        && !last.model.as_ref().is_some_and(answered)
+        && !last.failed
+    {
+        last.to_mut().failed = true;
+    }
+}
+
 /// What log records add to the spans they belong to.
 struct Logs<'a> {
     by_span: BTreeMap<SpanId, Vec<&'a Log>>,
@@ -146,15 +173,13 @@ struct Tool {
 }
 
 impl Tool {
-    fn new(facts: Option<&ToolFacts>, span: &Span, error: Option<bool>) -> Self {
-        let arguments = facts
-            .and_then(|facts| facts.arguments.as_ref())
-            .map(|arguments| Arc::from(arguments.as_str()));
+    fn new(facts: &ToolFacts, span: &Span, failed: bool) -> Self {
+        let arguments = facts.arguments.as_ref().map(|arguments| Arc::from(arguments.as_str()));
         let call = ToolCall {
-            name: facts.and_then(|facts| facts.name.as_deref()).unwrap_or_default().to_owned(),
+            name: facts.name.as_deref().unwrap_or_default().to_owned(),
             arguments: None,
-            result_hash: facts.and_then(|facts| facts.result_hash),
-            error,
+            result_hash: facts.result_hash,
+            error: Some(failed),
             start_unix_nano: span.start.0,
             end_unix_nano: span.end.0,
             arguments_hash: arguments
@@ -178,18 +203,57 @@ fn tools(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>) -> Vec<Tool> {
     let called = models
         .iter()
         .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
+    let results = results(models, logs);
+    let result = |facts: &ToolFacts| results.get(facts.call_id.as_deref()?).copied();
     if spans.is_empty() {
-        return called.map(|(model, facts)| Tool::new(Some(facts), model, None)).collect();
+        let mut functions = shape.functions();
+        let tool = |(model, facts): (&Span, &ToolFacts)| {
+            let ran = facts.name.as_deref().and_then(|name| functions.get_mut(name));
+            let ran = ran.and_then(|ran| {
+                let at = ran.iter().position(|span| span.start >= model.start)?;
+                Some(ran.remove(at))
+            });
+            let result = result(facts);
+            let failed =
+                ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
+            let mut facts = facts.clone();
+            facts.result_hash = facts.result_hash.or_else(|| result?.hash);
+            Tool::new(&facts, ran.unwrap_or(model), failed)
+        };
+        return called.map(tool).collect();
     }
-    let arguments: BTreeMap<&str, &ToolFacts> =
-        called.filter_map(|(_, facts)| Some((facts.call_id.as_deref()?, facts))).collect();
+    let called: Vec<&ToolFacts> = called.map(|(_, facts)| facts).collect();
+    let by_id: BTreeMap<&str, &ToolFacts> =
+        called.iter().filter_map(|facts| Some((facts.call_id.as_deref()?, *facts))).collect();
     let tool = |span: &&Span| {
         let mut facts = span.tool.clone().unwrap_or_default();
-        let asked = facts.call_id.as_deref().and_then(|id| arguments.get(id));
+        let asked = facts.call_id.as_deref().and_then(|id| by_id.get(id));
+        if let Some(name) = meant_tool(&facts, &called).filter(|_| !shape.is_inside_tool(span)) {
+            facts.name = Some(name.clone());
+        }
         facts.arguments = facts.arguments.or_else(|| asked?.arguments.clone());
-        Tool::new(Some(&facts), span, Some(span.failed))
+        facts.result_hash = facts.result_hash.or_else(|| result(&facts)?.hash);
+        Tool::new(&facts, span, span.failed)
     };
     spans.iter().map(tool).collect()
+}
+
+/// The tool that a span is of whose name no model called, but whose arguments one called another tool with: some
+/// libraries name the span after the tool's class.
+fn meant_tool<'a>(facts: &ToolFacts, called: &[&'a ToolFacts]) -> Option<&'a Arc<str>> {
+    let by_name = called.iter().any(|call| call.name == facts.name);
+    if by_name || facts.call_id.is_some() || facts.arguments.is_none() {
+        return None;
+    }
+    called.iter().find(|call| call.arguments == facts.arguments)?.name.as_ref()
+}
+
+/// What models were told of calls, by the id of the call.
+fn results<'a>(models: &[&'a Span], logs: &Logs<'a>) -> BTreeMap<&'a str, &'a ToolResult> {
+    let own = models.iter().filter_map(|model| model.model.as_ref());
+    let own = own.flat_map(|facts| &facts.tool_results);
+    let logged = logs.all.iter().flat_map(|log| &log.tool_results);
+    own.chain(logged).filter_map(|result| Some((result.call_id.as_deref()?, result))).collect()
 }
 
 /// The tool calls in a model's output, each once, on its span or in the log records of it.
@@ -213,13 +277,22 @@ fn spend(span: &Span) -> Spend {
     }
 }
 
-/// Sums what every model call knows; a failed call that says nothing used nothing, and a successful one that says
-/// nothing makes the sum unknown.
-fn sum_known(models: &[&Span], of: fn(&Tokens) -> Option<u64>) -> Option<u64> {
-    let counts = models.iter().map(|span| {
-        span.model.as_ref().and_then(|facts| of(&facts.tokens)).or_else(|| span.failed.then_some(0))
-    });
-    counts.reduce(|sum, count| Some(sum?.saturating_add(count?))).flatten()
+/// Sums what every model call knows; a failed call that says nothing used nothing, one that a total covers is in
+/// there, and a successful one that says nothing makes the sum unknown.
+fn sum_known(
+    models: &[&Span],
+    totals: &[(&Span, BTreeSet<SpanId>)],
+    of: fn(&Tokens) -> Option<u64>,
+) -> Option<u64> {
+    let known = |span: &Span| span.model.as_ref().and_then(|facts| of(&facts.tokens));
+    let covered = |span: &Span| {
+        totals.iter().any(|(total, below)| below.contains(&span.span_id) && known(total).is_some())
+    };
+    let counts = models
+        .iter()
+        .map(|span| known(span).or_else(|| (span.failed || covered(span)).then_some(0)));
+    let totals = totals.iter().filter_map(|(total, _)| known(total)).map(Some);
+    counts.chain(totals).reduce(|sum, count| Some(sum?.saturating_add(count?))).flatten()
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.
@@ -249,19 +322,20 @@ impl<'a> Turn<'a, '_> {
             let logged = self.logs.of_span(span).rev().find_map(|log| log.input.as_ref());
             span.input.as_ref().or(logged)
         };
-        let own = self.owners().find_map(|span| span.input.as_ref());
-        let loose = || self.logs.all.iter().rev().find_map(|log| log.input.as_ref());
-        own.or_else(|| self.models.iter().find_map(of_model)).or_else(loose)
+        let own = self.owners().filter_map(|span| span.input.as_ref());
+        let of_models = self.models.iter().filter_map(of_model);
+        let loose = self.logs.all.iter().rev().filter_map(|log| log.input.as_ref());
+        first_good(own.chain(of_models).chain(loose))
     }
 
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
     fn output(&self, last_model: Option<&'a Span>) -> Option<&'a Text> {
-        let own = self.owners().find_map(|span| span.output.as_ref());
-        own.or_else(|| {
-            let span = last_model.filter(|span| !span.failed)?;
+        let own = self.owners().filter_map(|span| span.output.as_ref());
+        let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
             let logged = self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
             span.output.as_ref().or(logged)
-        })
+        });
+        first_good(own.chain(of_model))
     }
 
     /// The spans that speak for the whole turn.
@@ -272,6 +346,18 @@ impl<'a> Turn<'a, '_> {
             |span: &&Span| !matches!(span.operation, Operation::Chat | Operation::ExecuteTool);
         self.shape.root().filter(speaks).into_iter().chain(agent)
     }
+}
+
+/// The first text that is one; the JSON of something else only where there is no other.
+fn first_good<'a>(texts: impl Iterator<Item = &'a Text>) -> Option<&'a Text> {
+    let mut last_resort = None;
+    for text in texts {
+        if text.rank < Text::LOOSE {
+            return Some(text);
+        }
+        last_resort = last_resort.or(Some(text));
+    }
+    last_resort
 }
 
 /// The session: on the outermost span that names one, the best key; then resources, then JSON values.

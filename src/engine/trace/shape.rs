@@ -54,9 +54,10 @@ impl<'a> Shape<'a> {
         self.behaviour().find(|span| span.parent.is_none())
     }
 
-    /// Model calls without a model call below them, in order; two spans of one answer count once.
+    /// Model calls without a model call below them, in order; two spans of one call count once.
     ///
-    /// Where two libraries wrap one call, the inner span is the call, and what it does not say the outer one does.
+    /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
+    /// What one of them does not say the other one does.
     pub(super) fn model_calls(&self) -> Vec<Cow<'a, Span>> {
         let mut answers: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         let mut calls: Vec<Cow<'a, Span>> = Vec::new();
@@ -65,20 +66,48 @@ impl<'a> Shape<'a> {
                 continue;
             }
             let call = self.completed(span);
-            let Some(id) = call.model.as_ref().and_then(|facts| facts.response_id.clone()) else {
-                calls.push(call);
-                continue;
-            };
-            match answers.get(&id) {
-                Some(at) if known(&calls[*at]) >= known(&call) => {}
-                Some(at) => calls[*at] = call,
-                None => {
-                    answers.insert(id, calls.len());
-                    calls.push(call);
+            let id = call.model.as_ref().and_then(|facts| facts.response_id.clone());
+            let again = id.as_ref().and_then(|id| answers.get(id).copied());
+            let again = again.or_else(|| calls.iter().position(|other| beside(other, &call)));
+            match again {
+                Some(at) if known(&calls[at]) >= known(&call) => {
+                    complete(calls[at].to_mut(), &call);
                 }
+                Some(at) => {
+                    let other = std::mem::replace(&mut calls[at], call);
+                    complete(calls[at].to_mut(), &other);
+                }
+                None => calls.push(call),
             }
+            let at = again.unwrap_or_else(|| calls.len().saturating_sub(1));
+            answers.extend(id.map(|id| (id, at)));
         }
         calls
+    }
+
+    /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
+    /// ids of those calls.
+    pub(super) fn totals(&self, calls: &[&'a Span]) -> Vec<(&'a Span, BTreeSet<SpanId>)> {
+        let counted = |span: &Span| {
+            span.model
+                .as_ref()
+                .is_some_and(|facts| facts.tokens.input.is_some() || facts.tokens.output.is_some())
+        };
+        let mut totals: Vec<(&'a Span, BTreeSet<SpanId>)> = Vec::new();
+        let outer = self.outermost_first().into_iter();
+        for span in outer.filter(|span| span.operation == Operation::Chat && counted(span)) {
+            let above = |id: SpanId| totals.iter().any(|(_, below)| below.contains(&id));
+            let below = calls.iter().filter(|call| {
+                call.span_id != span.span_id
+                    && self.ancestors(call).any(|above| above.span_id == span.span_id)
+            });
+            let below: Vec<&&Span> = below.collect();
+            if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.span_id))
+            {
+                totals.push((span, below.iter().map(|call| call.span_id).collect()));
+            }
+        }
+        totals
     }
 
     /// A model call with what the model spans around it say, as far as they are around this one alone.
@@ -86,18 +115,18 @@ impl<'a> Shape<'a> {
         let mut call = Cow::Borrowed(span);
         let around = self.ancestors(span).filter(|above| above.operation == Operation::Chat);
         for outer in around.filter(|above| self.models_below.get(&above.span_id) == Some(&1)) {
-            let inner = call.to_mut();
-            inner.input = inner.input.take().or_else(|| outer.input.clone());
-            inner.output = inner.output.take().or_else(|| outer.output.clone());
-            let (Some(facts), Some(more)) = (&mut inner.model, &outer.model) else { continue };
-            facts.tokens.input = facts.tokens.input.or(more.tokens.input);
-            facts.tokens.output = facts.tokens.output.or(more.tokens.output);
-            facts.cost = facts.cost.or(more.cost);
-            if facts.tool_calls.is_empty() {
-                facts.tool_calls.clone_from(&more.tool_calls);
-            }
+            complete(call.to_mut(), outer);
         }
         call
+    }
+
+    /// Spans of no known operation by name: where tools have no spans of their own, the functions that ran.
+    pub(super) fn functions(&self) -> BTreeMap<&'a str, Vec<&'a Span>> {
+        let mut functions: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+        for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
+            functions.entry(&span.name).or_default().push(span);
+        }
+        functions
     }
 
     /// Tool calls of tool spans, in order; a span inside another of the same call counts once.
@@ -119,6 +148,11 @@ impl<'a> Shape<'a> {
                 !inside_itself && !again && !facts.is_some_and(|facts| facts.phantom)
             })
             .collect()
+    }
+
+    /// Whether a span is part of a tool call.
+    pub(super) fn is_inside_tool(&self, span: &'a Span) -> bool {
+        self.ancestors(span).any(|above| above.operation == Operation::ExecuteTool)
     }
 
     /// Notes the depth of a span and what it says of those above it.
@@ -155,6 +189,46 @@ impl<'a> Shape<'a> {
             next = above.parent;
             seen.insert(above.span_id).then_some(above)
         })
+    }
+}
+
+/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
+/// longer, to a millisecond, and they do not contradict each other.
+fn beside(one: &Span, other: &Span) -> bool {
+    const MILLISECOND: u64 = 1_000_000;
+    let within = |inner: &Span, outer: &Span| {
+        inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
+            && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
+    };
+    let (Some(a), Some(b)) = (&one.model, &other.model) else { return false };
+    let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    let ids_differ = a.response_id.is_some() && b.response_id.is_some();
+    one.scope != other.scope
+        && one.parent == other.parent
+        && (within(one, other) || within(other, one))
+        && agree(a.tokens.input, b.tokens.input)
+        && agree(a.tokens.output, b.tokens.output)
+        && !ids_differ
+}
+
+/// Fills in what one span does not say of a call from another span of it.
+fn complete(call: &mut Span, other: &Span) {
+    call.input = call.input.take().or_else(|| other.input.clone());
+    call.output = call.output.take().or_else(|| other.output.clone());
+    call.failed |= other.failed;
+    let (Some(facts), Some(more)) = (&mut call.model, &other.model) else { return };
+    facts.model = facts.model.take().or_else(|| more.model.clone());
+    facts.response_id = facts.response_id.take().or_else(|| more.response_id.clone());
+    facts.tokens.input = facts.tokens.input.or(more.tokens.input);
+    facts.tokens.cached = facts.tokens.cached.or(more.tokens.cached);
+    facts.tokens.output = facts.tokens.output.or(more.tokens.output);
+    facts.cost = facts.cost.or(more.cost);
+    facts.asked_by_user = facts.asked_by_user.or(more.asked_by_user);
+    if facts.tool_calls.is_empty() {
+        facts.tool_calls.clone_from(&more.tool_calls);
+    }
+    if facts.tool_results.is_empty() {
+        facts.tool_results.clone_from(&more.tool_results);
     }
 }
 

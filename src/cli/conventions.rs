@@ -1,0 +1,16 @@
+//! `conventions`: prints what is read of each library's spans.
+
+use clap::Args;
+
+use super::{CliError, Process};
+use crate::engine::convention;
+
+/// Prints what is read of each library's spans, as Markdown.
+#[derive(Args, Debug)]
+pub(super) struct Conventions {}
+
+impl Conventions {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        process.out.write_all(convention::page().as_bytes()).map_err(CliError::Output)
+    }
+}

@@ -1,0 +1,31 @@
+//! Microsoft Agent Framework and Semantic Kernel: GenAI spans; texts in message log records; the root repeats the
+//! tokens of the calls below it.
+
+use super::{Convention, Mark};
+
+/// The convention.
+pub(super) struct AgentFramework;
+
+impl Convention for AgentFramework {
+    fn name(&self) -> &'static str {
+        "agent_framework"
+    }
+
+    fn title(&self) -> &'static str {
+        "Microsoft Agent Framework, Semantic Kernel"
+    }
+
+    fn session(&self) -> &'static str {
+        "put `session.id` on a span around the run: a local session's id is not exported, only that of a service-managed thread (`gen_ai.conversation.id`)"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Scope("agent_framework"), Mark::Scope("semantic_kernel")]
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Spans of workflows (`workflow.run`, `executor.process`, `message.send`) are steps, not behaviour.",
+        ]
+    }
+}

@@ -1,0 +1,212 @@
+//! From attribute names to the lines that read them: each attribute of a span is looked up once.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::draft::Draft;
+use super::lines::Says;
+use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
+use super::{CONVENTIONS, Mark, custom};
+use crate::engine::options::ConventionOptions;
+
+/// All lines of all conventions and of the configuration.
+#[derive(Debug)]
+pub(super) struct Index {
+    // Invariant: in the order in which they are taken.
+    rules: Vec<Rule>,
+    by_key: HashMap<String, Vec<Use>>,
+    session_json_keys: Vec<(String, String)>,
+    /// Conventions without marks.
+    always: u64,
+}
+
+/// One line.
+#[derive(Debug)]
+struct Rule {
+    says: Says,
+    rank: u8,
+    key: String,
+    /// The convention, by its place in the list; `None`: the configuration.
+    convention: Option<usize>,
+}
+
+/// What an attribute is used for.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Use {
+    /// It marks a convention.
+    Mark(usize),
+    /// It is a session key: its place in the list.
+    Session(usize),
+    /// Its JSON holds a session key: its place in the list.
+    SessionJson(usize),
+    /// It is what a line reads.
+    Rule(usize),
+}
+
+/// What was found among the attributes of one span.
+pub(super) struct Hits<'i> {
+    index: &'i Index,
+    // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
+    found: Vec<(Use, Reverse<usize>)>,
+    recognised: u64,
+}
+
+impl Index {
+    pub(super) fn new(options: &ConventionOptions) -> Self {
+        let mut rules = custom::rules(&options.attributes)
+            .map(|(says, key)| Rule { says, rank: 0, key: key.to_owned(), convention: None })
+            .collect::<Vec<_>>();
+        let mut by_key: HashMap<String, Vec<Use>> = HashMap::new();
+        let mut always = 0;
+        for (at, convention) in CONVENTIONS.iter().enumerate() {
+            rules.extend(convention.lines().iter().map(|line| Rule {
+                says: line.says,
+                rank: line.rank,
+                key: line.key.to_owned(),
+                convention: Some(at),
+            }));
+            if convention.marks().is_empty() {
+                always |= 1 << at;
+            }
+            for mark in convention.marks() {
+                if let Mark::Key(key) = mark {
+                    by_key.entry((*key).to_owned()).or_default().push(Use::Mark(at));
+                }
+            }
+        }
+        rules.sort_by_key(|rule| (rule.says.order(), rule.rank));
+        for (at, rule) in rules.iter().enumerate() {
+            by_key.entry(rule.key.clone()).or_default().push(Use::Rule(at));
+        }
+        for (at, key) in options.session_keys.iter().enumerate() {
+            by_key.entry(key.clone()).or_default().push(Use::Session(at));
+        }
+        let mut session_json_keys = Vec::new();
+        for (at, key) in options.session_json_keys.iter().enumerate() {
+            let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
+            let (attribute, inner) = parts.unwrap_or((key, ""));
+            by_key.entry(attribute.to_owned()).or_default().push(Use::SessionJson(at));
+            session_json_keys.push((key.clone(), inner.to_owned()));
+        }
+        Self { rules, by_key, session_json_keys, always }
+    }
+
+    /// Conventions that a scope's name tells.
+    fn by_scope(scope: &RawScope<'_>) -> u64 {
+        let told =
+            |mark: &Mark| matches!(mark, Mark::Scope(start) if scope.name.starts_with(start));
+        let conventions = CONVENTIONS.iter().enumerate();
+        conventions
+            .filter(|(_, convention)| !scope.name.is_empty() && convention.marks().iter().any(told))
+            .fold(0, |all, (at, _)| all | 1 << at)
+    }
+}
+
+impl<'i> Hits<'i> {
+    pub(super) fn new(
+        index: &'i Index,
+        attributes: &RawAttributes<'_>,
+        scope: &RawScope<'_>,
+    ) -> Self {
+        let mut found = Vec::new();
+        for (at, (key, value)) in attributes.0.iter().enumerate() {
+            if *value != RawValue::Null
+                && let Some(uses) = index.by_key.get(key.as_ref())
+            {
+                found.extend(uses.iter().map(|used| (*used, Reverse(at))));
+            }
+        }
+        found.sort_unstable();
+        found.dedup_by_key(|(used, _)| *used);
+        let marks = found.iter().filter_map(|(used, _)| match used {
+            Use::Mark(at) => Some(1 << at),
+            Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
+        });
+        let recognised = marks.fold(index.always | Index::by_scope(scope), |all, mark| all | mark);
+        Self { index, found, recognised }
+    }
+
+    /// Finds what the span is about.
+    pub(super) fn take_operation(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+        for (rule, value) in self.rules(&raw.attributes) {
+            if !matches!(rule.says, Says::Operation(_)) {
+                break;
+            }
+            if draft.operation.wants(rule.rank) {
+                rule.says.take(rule.rank, (&rule.key, value), draft);
+                let name = rule.convention.map_or("custom", |at| CONVENTIONS[at].name());
+                draft.convention.offer(rule.rank, draft.operation.get().map(|_| name));
+            }
+        }
+        for convention in self.conventions() {
+            if let Some((rank, operation)) = convention.operation(raw) {
+                draft.operation.offer(rank, operation);
+                draft.convention.offer(rank, convention.name());
+            }
+        }
+    }
+
+    /// Reads everything else.
+    pub(super) fn take_rest(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+        let operation = draft.operation.get().copied().unwrap_or_default();
+        for (rule, value) in self.rules(&raw.attributes) {
+            let read = matches!(rule.says, Says::Operation(_));
+            if !read && rule.says.belongs_on(operation) {
+                rule.says.take(rule.rank, (&rule.key, value), draft);
+            }
+        }
+        for convention in self.conventions() {
+            convention.read(raw, draft);
+        }
+    }
+
+    /// Reads what a resource may say for all of its spans.
+    pub(super) fn take_attempt(&self, attributes: &RawAttributes<'_>, draft: &mut Draft) {
+        for (rule, value) in self.rules(attributes) {
+            if rule.says.order() >= Says::Task.order() {
+                rule.says.take(rule.rank, (&rule.key, value), draft);
+            }
+        }
+    }
+
+    /// The session keys that are there, best first.
+    pub(super) fn sessions<'a>(
+        &'a self,
+        attributes: &'a RawAttributes<'_>,
+    ) -> impl Iterator<Item = (&'a str, &'a RawValue<'a>)> {
+        self.found.iter().filter_map(|(used, at)| {
+            let (key, value) = attributes.0.get(at.0)?;
+            matches!(used, Use::Session(_)).then_some((key.as_ref(), value))
+        })
+    }
+
+    /// The JSON values that may hold a session key, best first: the key as configured, the name inside, the value.
+    pub(super) fn session_json<'a>(
+        &'a self,
+        attributes: &'a RawAttributes<'_>,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a RawValue<'a>)> {
+        self.found.iter().filter_map(|(used, at)| {
+            let Use::SessionJson(number) = used else { return None };
+            let (key, inner) = self.index.session_json_keys.get(*number)?;
+            Some((key.as_str(), inner.as_str(), &attributes.0.get(at.0)?.1))
+        })
+    }
+
+    /// The lines to take, in order, with the values that they read.
+    fn rules<'a>(
+        &'a self,
+        attributes: &'a RawAttributes<'_>,
+    ) -> impl Iterator<Item = (&'a Rule, &'a RawValue<'a>)> {
+        self.found.iter().filter_map(|(used, at)| {
+            let Use::Rule(number) = used else { return None };
+            let rule = self.index.rules.get(*number)?;
+            let recognised = rule.convention.is_none_or(|at| self.recognised & (1 << at) != 0);
+            recognised.then_some((rule, &attributes.0.get(at.0)?.1))
+        })
+    }
+
+    fn conventions(&self) -> impl Iterator<Item = &'static dyn super::Convention> + '_ {
+        let all = CONVENTIONS.iter().copied().enumerate();
+        all.filter(|(at, _)| self.recognised & (1 << at) != 0).map(|(_, convention)| convention)
+    }
+}

@@ -1,0 +1,37 @@
+//! LangSmith's OpenTelemetry export.
+//!
+//! Every span has `gen_ai.prompt` and `gen_ai.completion`, whatever it is. `langsmith.trace.session_name` is the project,
+//! not a session.
+
+use super::Convention;
+use super::lines::{Line, Says, line};
+use super::operation_named;
+
+/// The convention.
+pub(super) struct LangSmith;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation_named), 60, "langsmith.span.kind"),
+    line(Says::User, 75, "langsmith.metadata.user_id"),
+    line(Says::AgentName, 48, "langsmith.metadata.lc_agent_name"),
+    line(Says::ToolArguments, 67, "gen_ai.prompt"),
+    line(Says::ToolResult, 67, "gen_ai.completion"),
+];
+
+impl Convention for LangSmith {
+    fn name(&self) -> &'static str {
+        "langsmith"
+    }
+
+    fn title(&self) -> &'static str {
+        "LangSmith SDK (`LANGSMITH_OTEL_ENABLED`)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`config={\"metadata\": {\"session_id\": \"...\"}}`, or `configurable: {\"thread_id\": \"...\"}` with LangGraph"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+}

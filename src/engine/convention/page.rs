@@ -1,0 +1,123 @@
+//! The page that tells what is read, written from the conventions themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::lines::Says;
+use super::{CONVENTIONS, Mark, SESSION_JSON_KEYS, SESSION_KEYS};
+
+const HEAD: &str = "\
+# What is read
+
+Written by `agentgauge conventions` from the source; a test fails when it is stale.
+
+Every convention is asked about every span, whatever its schema URL says: they are told by attributes and scopes. Where
+several say something of one concept, the lowest rank holds; the order in which spans, attributes or requests arrive
+changes nothing. Placeholders (`<not specified>`, `<REDACTED>`, `<elided>`, `N/A`) count as absent.
+";
+
+const SESSIONS: &str = "
+## Session
+
+The outermost span of a trace that has any of these keys names the session, by the first of them; then the resource,
+by the same keys; then JSON values. The list is `convention.session_keys` in the configuration. Without any of them a
+trace is its own session, or, with `assemble.session_fallback = \"instance\"`, all of one `service.instance.id` are one.
+
+";
+
+const LIBRARIES: &str = "
+## Libraries
+
+What to set to get a session id, and what tells the library where its keys alone do not.
+
+| Library | In counts | Told by | To get a session id |
+|---|---|---|---|
+";
+
+const CONCEPTS: &str = "
+## Concepts
+
+Attributes by concept, best first. The names of the concepts are those of `[convention.attributes]`, where attributes of
+your own go before all of these. Tool concepts are read on tool spans alone, model concepts on model spans alone:
+a tool's name on a model span is a request, tokens on an agent's span are a sum.
+
+Where no attribute tells, the span's name does: of an agent, and, without `execute_tool ` and `.tool`, of a tool. A span
+failed if its status is ERROR or any attribute under `failed` says so; an `exception` event counts where the status is
+unset.
+
+";
+
+const BEYOND: &str = "
+## Beyond single attributes
+
+";
+
+/// The page, as Markdown.
+pub fn page() -> String {
+    let mut page = String::from(HEAD);
+    page.push_str(SESSIONS);
+    for key in SESSION_KEYS {
+        line(&mut page, format_args!("1. `{key}`"));
+    }
+    for key in SESSION_JSON_KEYS {
+        line(&mut page, format_args!("1. `{key}`: a key inside the JSON of the attribute"));
+    }
+    page.push_str(LIBRARIES);
+    for convention in CONVENTIONS {
+        let told: Vec<String> = convention.marks().iter().map(told).collect();
+        line(
+            &mut page,
+            format_args!(
+                "| {} | `{}` | {} | {} |",
+                convention.title(),
+                convention.name(),
+                told.join(", "),
+                convention.session()
+            ),
+        );
+    }
+    page.push_str(CONCEPTS);
+    page.push_str("| Concept | Attributes |\n|---|---|\n");
+    for says in Says::ALL {
+        let mut keys: BTreeMap<u8, Vec<String>> = BTreeMap::new();
+        for convention in CONVENTIONS {
+            let lines = convention.lines().iter();
+            for line in lines.filter(|line| line.says.name() == says.name()) {
+                // A key that does not speak for itself is read of that library alone.
+                let key = if convention.marks().is_empty() {
+                    format!("`{}`", line.key)
+                } else {
+                    format!("`{}` ({})", line.key, convention.name())
+                };
+                keys.entry(line.rank).or_default().push(key);
+            }
+        }
+        let mut keys: Vec<String> = keys.into_values().flatten().collect();
+        let mut seen = BTreeSet::new();
+        keys.retain(|key| seen.insert(key.clone()));
+        line(&mut page, format_args!("| {} | {} |", says.name(), keys.join(", ")));
+    }
+    page.push_str(BEYOND);
+    for convention in CONVENTIONS.iter().filter(|convention| !convention.also().is_empty()) {
+        line(&mut page, format_args!("{}:\n", convention.title()));
+        for also in convention.also() {
+            line(&mut page, format_args!("- {also}"));
+        }
+        page.push('\n');
+    }
+    page.truncate(page.trim_end().len());
+    page.push('\n');
+    page
+}
+
+fn told(mark: &Mark) -> String {
+    match mark {
+        Mark::Key(key) => format!("`{key}`"),
+        Mark::Scope(start) => format!("scope `{start}`"),
+    }
+}
+
+fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(page, "{text}");
+}
