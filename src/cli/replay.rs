@@ -106,6 +106,7 @@ pub(super) fn replay(paths: &[PathBuf], mut config: Config) -> Result<Replayed, 
     let options = EngineOptions {
         assemble: config.assemble,
         loops: config.loops,
+        cost: config.cost,
         session: config.session,
         agents: config.agents,
     };

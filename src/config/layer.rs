@@ -16,6 +16,7 @@ const FREE: &[&str] = &[
     "convention.attributes",
     "convention.score_names",
     "convention.score_ranges",
+    "loops.by_kind",
     "session.signal_weights",
 ];
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::options::{
-    AgentOptions, AssembleOptions, ConventionOptions, LoopOptions, SessionOptions,
+    AgentOptions, AssembleOptions, ConventionOptions, CostOptions, LoopOptions, SessionOptions,
 };
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::server::ServerOptions;
@@ -36,6 +36,8 @@ pub struct Config {
     pub assemble: AssembleOptions,
     /// Tool loops.
     pub loops: LoopOptions,
+    /// What model calls cost where their spans do not say.
+    pub cost: CostOptions,
     /// How sessions are scored.
     pub session: SessionOptions,
     /// How agents are summed up.

@@ -6,10 +6,15 @@ use std::time::Duration;
 
 use super::layer::Origins;
 use super::{Config, ConfigError, Origin};
-use crate::engine::options::human;
+use crate::engine::convention::concepts;
+use crate::engine::loops::{OUTPUT_REPEAT, kinds};
+use crate::engine::options::{Thresholds, human};
 
 /// Weights beyond this say nothing more, and must not overflow a sum of many.
 const MAX_WEIGHT: f64 = 1000.0;
+
+/// Dollars per million tokens beyond this are a mistake, and a call's cost must not overflow.
+const MAX_PRICE: f64 = 1_000_000.0;
 
 /// Windows of one agent; each costs some 40 series.
 const MAX_WINDOWS: usize = 8;
@@ -28,6 +33,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     shell(config, &mut check);
     ingest(config, &mut check);
     engine(config, &mut check);
+    loops(config, &mut check);
     sessions(config, &mut check);
     windows(config, &mut check);
     check.error.map_or(Ok(()), Err)
@@ -103,6 +109,19 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
     let convention = &config.convention;
     check.within("convention.max_text_bytes", convention.max_text_bytes, 1, 16 << 20);
     check.within("convention.max_name_bytes", convention.max_name_bytes, 16, 4096);
+    for concept in convention.attributes.keys() {
+        if !concepts().any(|known| known == concept) {
+            let known = concepts().collect::<Vec<_>>().join(", ");
+            check.fail("convention.attributes", format!("one of {known}"), format!("`{concept}`"));
+        }
+    }
+    for key in &convention.session_json_keys {
+        let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
+        if parts.is_none_or(|(attribute, inner)| attribute.is_empty() || inner.is_empty()) {
+            let form = "written as attribute{key}".to_owned();
+            check.fail("convention.session_json_keys", form, format!("`{key}`"));
+        }
+    }
     for (name, [min, max]) in &convention.score_ranges {
         if !(min.is_finite() && max.is_finite() && min < max) {
             let was = format!("[{min}, {max}] for `{name}`");
@@ -125,10 +144,36 @@ fn engine(config: &Config, check: &mut Check<'_>) {
     check.within("assemble.max_sealed_traces", assemble.max_sealed_traces, 1, most);
     check.within("assemble.max_waiting_reports", assemble.max_waiting_reports, 1, most);
     check.within("assemble.max_reports_per_trace", assemble.max_reports_per_trace, 1, most);
+}
+
+fn loops(config: &Config, check: &mut Check<'_>) {
     let loops = &config.loops;
     check.within("loops.warning", loops.warning, 2, u64::MAX);
     check.within("loops.critical", loops.critical, loops.warning, u64::MAX);
     check.within("loops.names_only", loops.names_only, 2, u64::MAX);
+    check.within("loops.near_repeat_similarity", loops.near_repeat_similarity, 0.5, 1.0);
+    check.within("loops.max_traces", loops.max_traces, 2, 10_000);
+    for (kind, Thresholds { warning, critical }) in &loops.by_kind {
+        let kinds = kinds();
+        if !kinds.contains(&kind.as_str()) || kind == OUTPUT_REPEAT {
+            check.fail(
+                "loops.by_kind",
+                format!("one of {}", kinds.join(", ")),
+                format!("`{kind}`"),
+            );
+        }
+        if *warning < 2 || critical < warning {
+            let was = format!("warning = {warning}, critical = {critical} for `{kind}`");
+            check.fail("loops.by_kind", "2 <= warning <= critical".to_owned(), was);
+        }
+    }
+    for price in &config.cost.prices {
+        let dollars = [Some(price.input), Some(price.output), price.cached];
+        if dollars.iter().flatten().any(|dollars| !(0.0..=MAX_PRICE).contains(dollars)) {
+            let least = format!("dollars per million tokens from 0 to {MAX_PRICE}");
+            check.fail("cost.prices", least, format!("{price:?}"));
+        }
+    }
 }
 
 fn sessions(config: &Config, check: &mut Check<'_>) {

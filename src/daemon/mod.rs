@@ -241,7 +241,8 @@ fn stages(
     let mut session_senders = Vec::new();
     for shard in 0..shards {
         let (sender, inbox) = mpsc::channel(capacity);
-        let stage = Sessions::new(shard, config.session.clone(), config.agents.clone());
+        let (session, loops) = (config.session.clone(), config.loops.clone());
+        let stage = Sessions::new(shard, session, loops, config.agents.clone());
         let channels = (inbox, agents_sender.clone());
         let number = usize::try_from(shard).unwrap_or(0);
         tasks.push(tokio::spawn(tasks::sessions(number, stage, channels, inputs, common.clone())));
@@ -250,7 +251,7 @@ fn stages(
     let mut assemble_senders = Vec::new();
     for shard in 0..inputs {
         let (sender, inbox) = mpsc::channel(capacity);
-        let stage = Assemble::new(config.assemble.clone(), config.loops.clone());
+        let stage = Assemble::new(config.assemble.clone(), config.loops.clone(), &config.cost);
         let channels = (inbox, session_senders.clone());
         tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
         assemble_senders.push(sender);

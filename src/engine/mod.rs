@@ -18,6 +18,7 @@ pub mod loops;
 pub mod math;
 pub mod options;
 pub mod pipeline;
+pub mod price;
 pub mod resolve;
 pub mod route;
 pub mod score;

@@ -84,12 +84,50 @@ pub enum SessionFallback {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoopOptions {
-    /// Calls in a run from which it is a loop, a warning.
+    /// Calls in a run from which it is a loop, a warning; for a cycle, full periods.
     pub warning: u64,
     /// Calls in a run from which it is critical.
     pub critical: u64,
     /// Calls in a run from which it is a loop when only names are known; never critical.
     pub names_only: u64,
+    /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
+    pub by_kind: BTreeMap<String, Thresholds>,
+    /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
+    pub near_repeat_similarity: f64,
+    /// Traces of one session that a run of calls is followed through; after so many it begins anew.
+    pub max_traces: usize,
+}
+
+/// From how many calls a run is a loop.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thresholds {
+    /// A warning.
+    pub warning: u64,
+    /// Critical.
+    pub critical: u64,
+}
+
+/// What a model costs, in US dollars per million tokens.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// The model's name; `*` stands for any text.
+    pub model: String,
+    /// Tokens read.
+    pub input: f64,
+    /// Tokens written.
+    pub output: f64,
+    /// Tokens read from a cache; without it they cost what others do.
+    pub cached: Option<f64>,
+}
+
+/// What model calls cost where their spans do not say.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CostOptions {
+    /// Prices, by model; the first that fits holds. Without any a cost is absent.
+    pub prices: Vec<Price>,
 }
 
 /// How sessions are scored.
@@ -209,7 +247,22 @@ impl Default for AssembleOptions {
 
 impl Default for LoopOptions {
     fn default() -> Self {
-        Self { warning: 3, critical: 10, names_only: 5 }
+        Self {
+            warning: 3,
+            critical: 10,
+            names_only: 5,
+            by_kind: BTreeMap::new(),
+            near_repeat_similarity: 0.9,
+            max_traces: 256,
+        }
+    }
+}
+
+impl LoopOptions {
+    /// The thresholds of a kind.
+    pub fn of_kind(&self, kind: &str) -> Thresholds {
+        let both = Thresholds { warning: self.warning, critical: self.critical };
+        self.by_kind.get(kind).copied().unwrap_or(both)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::agents::{AgentUpdate, Agents};
 use super::assemble::{Assemble, Input};
-use super::options::{AgentOptions, AssembleOptions, LoopOptions, SessionOptions};
+use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
 use super::route::Route;
 use super::sessions::Sessions;
@@ -22,6 +22,8 @@ pub struct EngineOptions {
     pub assemble: AssembleOptions,
     /// What a loop is.
     pub loops: LoopOptions,
+    /// What model calls cost.
+    pub cost: CostOptions,
     /// How sessions are scored.
     pub session: SessionOptions,
     /// How agents are summed up.
@@ -51,10 +53,15 @@ impl Pipeline {
             ),
             assemble: shards
                 .clone()
-                .map(|_| Assemble::new(options.assemble.clone(), options.loops.clone()))
+                .map(|_| {
+                    Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost)
+                })
                 .collect(),
             sessions: shards
-                .map(|shard| Sessions::new(shard, options.session.clone(), options.agents.clone()))
+                .map(|shard| {
+                    let loops = options.loops.clone();
+                    Sessions::new(shard, options.session.clone(), loops, options.agents.clone())
+                })
                 .collect(),
             agents: Agents::new(options.agents.clone()),
             board: BTreeMap::new(),

@@ -88,7 +88,10 @@ pub struct Resource {
 
 /// A tool call's arguments in canonical form.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Arguments(Arc<str>);
+pub struct Arguments {
+    text: Arc<str>,
+    values: Arc<[u64]>,
+}
 
 /// What a tool span says of its call.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -359,14 +362,21 @@ impl Timestamp {
 }
 
 impl Arguments {
-    /// Wraps text that is already canonical JSON; see `convention::arguments`.
-    pub fn from_canonical(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+    /// Wraps text that is already canonical JSON, and the hashes of the values in it; see `convention::arguments`.
+    pub fn from_canonical(text: impl Into<Arc<str>>, mut values: Vec<u64>) -> Self {
+        values.sort_unstable();
+        values.dedup();
+        Self { text: text.into(), values: values.into() }
     }
 
     /// The canonical JSON text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Sorted hashes of the distinct scalar values, wherever they stand.
+    pub fn values(&self) -> &[u64] {
+        &self.values
     }
 }
 

@@ -64,8 +64,10 @@ pub struct LoopView {
     pub kind: String,
     /// `warning` or `critical`.
     pub severity: String,
-    /// The tool.
+    /// The tool; of a cycle the first.
     pub tool: Option<String>,
+    /// The tools of one period of a cycle, in order; else the tool alone.
+    pub tools: Vec<String>,
     /// Calls in the run; full periods for a cycle.
     pub count: u64,
     /// `full`, `arguments`, `names` or `text`.
@@ -76,6 +78,44 @@ pub struct LoopView {
     pub tokens: TokensView,
     /// Dollars spent inside.
     pub cost_usd: Option<f64>,
+}
+
+/// What a trace says of the attempt at a task that it is part of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AttemptView {
+    /// The task or test case.
+    pub task: Option<String>,
+    /// The experiment or suite run.
+    pub run: Option<String>,
+    /// The repetition.
+    pub trial: Option<String>,
+    /// `success`, `failure`, or null if nobody said.
+    pub outcome: Option<&'static str>,
+    /// The agent gave up or handed over.
+    pub abstained: Option<bool>,
+    /// `none`, `fault`, `environment`, `prompt`, as sent.
+    pub perturbation: Option<String>,
+    /// Which one of them.
+    pub perturbation_id: Option<String>,
+    /// The undisturbed run that others are compared with.
+    pub baseline: Option<bool>,
+    /// Tools that should be called, in order.
+    pub expected_tools: Vec<String>,
+    /// Documents found, by id.
+    pub retrieved_documents: Vec<String>,
+    /// Documents cited, by id.
+    pub cited_documents: Vec<String>,
+    /// Rules broken.
+    pub violations: Vec<ViolationView>,
+}
+
+/// A rule that an agent broke.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ViolationView {
+    /// The rule.
+    pub constraint: String,
+    /// `low`, `medium`, `high`; null if not said.
+    pub severity: Option<String>,
 }
 
 /// One trace, explained.
@@ -109,6 +149,12 @@ pub struct TraceView {
     pub tokens: TokensView,
     /// Dollars of the model calls.
     pub cost_usd: Option<f64>,
+    /// Models called, sorted.
+    pub models: Vec<String>,
+    /// The user; null if not sent.
+    pub user: Option<String>,
+    /// Task, outcome, conditions, documents and violations; null if nothing was sent.
+    pub attempt: Option<AttemptView>,
     /// Loops found in or ending in this trace.
     pub loops: Vec<LoopView>,
     /// AgentCI's count of adjacent calls of equal name.

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::sealed::Sealed;
 use super::count::Counts;
-use super::options::{AssembleOptions, LoopOptions};
+use super::options::{AssembleOptions, CostOptions, LoopOptions};
+use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Parts, Rules, evaluate, ignored};
 use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
@@ -69,9 +70,13 @@ enum State {
 
 impl Assemble {
     /// An empty stage.
-    pub fn new(options: AssembleOptions, loops: LoopOptions) -> Self {
-        let rules =
-            Rules { fallback: options.session_fallback, loops, keep_content: options.keep_content };
+    pub fn new(options: AssembleOptions, loops: LoopOptions, cost: &CostOptions) -> Self {
+        let rules = Rules {
+            fallback: options.session_fallback,
+            loops,
+            keep_content: options.keep_content,
+            prices: Prices::new(cost),
+        };
         Self {
             options,
             rules,

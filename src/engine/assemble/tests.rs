@@ -30,7 +30,7 @@ fn span(id: u8, parent: u8, operation: Operation) -> Span {
 fn tool(id: u8) -> Span {
     let facts = ToolFacts {
         name: Some(Arc::from("search")),
-        arguments: Some(Arguments::from_canonical("{}")),
+        arguments: Some(Arguments::from_canonical("{}", vec![])),
         result_hash: Some(1),
         ..ToolFacts::default()
     };
@@ -45,7 +45,7 @@ fn root() -> Span {
 }
 
 fn stage() -> Assemble {
-    Assemble::new(AssembleOptions::default(), LoopOptions::default())
+    Assemble::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
 }
 
 fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
@@ -166,6 +166,7 @@ fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
     let mut stage = Assemble::new(
         AssembleOptions { max_open_traces: 1, ..AssembleOptions::default() },
         LoopOptions::default(),
+        &CostOptions::default(),
     );
     feed(&mut stage, vec![root()], at(0));
     let mut other = root();
@@ -200,7 +201,7 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let call = ToolFacts {
         name: Some(Arc::from("search")),
         call_id: Some(Arc::from("c1")),
-        arguments: Some(Arguments::from_canonical("{\"q\":1}")),
+        arguments: Some(Arguments::from_canonical("{\"q\":1}", vec![1])),
         ..ToolFacts::default()
     };
     let mut outer = span(2, 1, Operation::Chat);
@@ -225,7 +226,7 @@ fn an_evaluator_that_comes_later_is_no_behaviour() {
 
 #[test]
 fn a_tool_span_without_arguments_has_those_that_the_model_called_it_with() {
-    let arguments = Some(Arguments::from_canonical("{\"q\":1}"));
+    let arguments = Some(Arguments::from_canonical("{\"q\":1}", vec![1]));
     let call = |arguments| ToolFacts {
         call_id: Some(Arc::from("c1")),
         name: Some(Arc::from("search")),

@@ -26,8 +26,21 @@ const BOOKKEEPING: [&str; 8] = [
 
 /// Returns the canonical arguments of a value as sent.
 pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
-    let value = unwrap(decoded(value));
-    Arguments::from_canonical(sorted(value).to_string())
+    let value = sorted(unwrap(decoded(value)));
+    let mut values = Vec::new();
+    collect(&value, &mut values);
+    Arguments::from_canonical(value.to_string(), values)
+}
+
+/// Hashes of all scalar values.
+fn collect(value: &Value, values: &mut Vec<u64>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| collect(item, values)),
+        Value::Object(map) => map.values().for_each(|item| collect(item, values)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            values.push(xxh3_64(value.to_string().as_bytes()));
+        }
+    }
 }
 
 /// Returns the hash of a tool's result, without the ids that frameworks wrap around it.

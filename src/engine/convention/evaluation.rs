@@ -11,13 +11,11 @@ use super::index::Hits;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
 use super::{Conventions, capped};
 use crate::engine::math::Quanta;
+use crate::engine::signal::CONSTRAINT_VIOLATION;
 use crate::engine::span::{Operation, Report, Source, Target, Timestamp, TraceId};
 
 /// The name of the log record and span event.
 pub(super) const RESULT: &str = "gen_ai.evaluation.result";
-
-/// The evaluation that says that a rule was broken.
-const VIOLATION: &str = "constraint_violation";
 
 /// The agent's own confidence, as it states it.
 const CONFIDENCE: &str = "agentgauge.confidence";
@@ -195,7 +193,7 @@ fn report(
     }
     let value = match (finding.value.map(number), finding.label) {
         (Some(value), _) => value.ok_or("report_without_score")?,
-        (None, Some(label)) if sent.as_ref() == VIOLATION => severity(label),
+        (None, Some(label)) if sent.as_ref() == CONSTRAINT_VIOLATION => severity(label),
         (None, Some(label)) => labelled(label).ok_or("report_without_score")?,
         (None, None) => return Err("report_without_score"),
     };

@@ -3,8 +3,14 @@
 //! One kind, one file, and one line in [`KINDS`]. One run gives one entry, of the first kind that fits. The calls
 //! come in order of start; those that overlap in time are parallel, not a loop; unknown tools are never equal.
 
+mod cycle;
 mod error_retry;
 mod exact_repeat;
+mod near_repeat;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
 
 use super::math::Quanta;
 use super::options::LoopOptions;
@@ -24,13 +30,15 @@ pub const CRITICAL: &str = "critical";
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    find: fn(&[ToolCall]) -> Vec<Run>,
+    find: fn(&[ToolCall], &Need<'_>) -> Vec<Run>,
 }
 
 /// All kinds found in calls; of two for one run the first holds.
 const KINDS: &[Kind] = &[
-    Kind { name: "error_retry", find: error_retry::find },
-    Kind { name: "exact_repeat", find: exact_repeat::find },
+    Kind { name: error_retry::NAME, find: error_retry::find },
+    Kind { name: exact_repeat::NAME, find: exact_repeat::find },
+    Kind { name: near_repeat::NAME, find: near_repeat::find },
+    Kind { name: cycle::NAME, find: cycle::find },
 ];
 
 /// How much of a loop is on the wire.
@@ -46,15 +54,21 @@ pub enum Evidence {
 
 /// A run of calls: `first..first + calls` of the sequence.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Run {
+struct Run {
     /// Index of its first call.
-    pub first: usize,
+    first: usize,
     /// How many calls.
-    pub calls: usize,
-    /// What `count` says: calls, or full periods of a cycle.
-    pub count: u64,
+    calls: usize,
+    /// How many different calls are repeated: 1, or the period of a cycle.
+    period: usize,
     /// How much of it is on the wire.
-    pub evidence: Evidence,
+    evidence: Evidence,
+}
+
+/// What a run must reach to be a loop of its kind.
+struct Need<'a> {
+    options: &'a LoopOptions,
+    kind: &'static str,
 }
 
 /// A model call, for what a loop cost.
@@ -70,34 +84,56 @@ pub struct Spend {
     pub cost: Option<Quanta>,
 }
 
-/// Finds the loops among the calls of one trace.
+/// A loop, and which of the calls it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The calls.
+    pub calls: Range<usize>,
+    /// The entry; its trace ids are the caller's to fill in.
+    pub entry: Loop,
+}
+
+/// Names of all kinds, those found in outputs included, sorted.
+pub fn kinds() -> [&'static str; 5] {
+    let [a, b, c, d] = [0, 1, 2, 3].map(|at| KINDS[at].name);
+    let mut kinds = [a, b, c, d, OUTPUT_REPEAT];
+    kinds.sort_unstable();
+    kinds
+}
+
+/// Finds the loops among calls in order of start.
 ///
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end
 /// before its last one has.
-pub fn find(
-    calls: &[ToolCall],
-    spends: &[Spend],
-    options: &LoopOptions,
-    trace_id: &[u8],
-) -> Vec<Loop> {
-    let mut taken = vec![false; calls.len()];
-    let mut loops = Vec::new();
+pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut free = vec![Range { start: 0, end: calls.len() }];
     for kind in KINDS {
-        for run in (kind.find)(calls) {
-            let Some(severity) = severity(&run, options) else { continue };
-            let span = run.first..run.first + run.calls;
-            if taken[span.clone()].iter().any(|taken| *taken) {
-                continue;
+        let need = Need { options, kind: kind.name };
+        let mut left = Vec::new();
+        for stretch in free {
+            let mut from = stretch.start;
+            for run in (kind.find)(&calls[stretch.clone()], &need) {
+                let first = stretch.start + run.first;
+                let range = first..first + run.calls;
+                let Some(severity) = need.severity(&run) else { continue };
+                left.push(from..range.start);
+                from = range.end;
+                let entry = entry(kind.name, severity, &run, &calls[range.clone()], spends);
+                found.push(Found { calls: range, entry });
             }
-            taken[span.clone()].fill(true);
-            loops.push((
-                run.first,
-                entry(kind.name, severity, &run, &calls[span], spends, trace_id),
-            ));
+            left.push(from..stretch.end);
         }
+        free = left;
     }
-    loops.sort_by_key(|(first, _)| *first);
-    loops.into_iter().map(|(_, found)| found).collect()
+    found.sort_by_key(|found| found.calls.start);
+    found
+}
+
+/// The worst severity among loops.
+pub fn worst(loops: &[Loop]) -> Option<&'static str> {
+    let critical = loops.iter().any(|found| found.severity == CRITICAL);
+    loops.first().map(|_| if critical { CRITICAL } else { WARNING })
 }
 
 impl Evidence {
@@ -108,6 +144,68 @@ impl Evidence {
             Self::Arguments => "arguments",
             Self::Full => "full",
         }
+    }
+}
+
+impl Run {
+    /// Calls, or full periods of a cycle.
+    fn count(&self) -> u64 {
+        (self.calls / self.period.max(1)) as u64
+    }
+}
+
+impl Need<'_> {
+    /// How bad a run is; `None`: it is no loop.
+    fn severity(&self, run: &Run) -> Option<&'static str> {
+        let thresholds = self.options.of_kind(self.kind);
+        match run.evidence {
+            Evidence::Names => (run.count() >= self.options.names_only).then_some(WARNING),
+            Evidence::Arguments | Evidence::Full if run.count() >= thresholds.critical => {
+                Some(CRITICAL)
+            }
+            Evidence::Arguments | Evidence::Full => {
+                (run.count() >= thresholds.warning).then_some(WARNING)
+            }
+        }
+    }
+
+    fn is_met(&self, run: &Run) -> bool {
+        self.severity(run).is_some()
+    }
+
+    /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
+    fn runs(&self, calls: &[ToolCall], from: impl Fn(&[ToolCall], usize) -> Run) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut first = 0;
+        while first < calls.len() {
+            let run = from(calls, first);
+            if self.is_met(&run) {
+                first += run.calls;
+                runs.push(run);
+            } else {
+                first += 1;
+            }
+        }
+        runs
+    }
+}
+
+/// What calls that are taken for the same have returned so far: what is not on the wire cannot differ.
+#[derive(Clone, Copy, Default)]
+struct Results {
+    known: Option<u64>,
+    missing: bool,
+}
+
+impl Results {
+    /// Adds a result; returns whether it is the same as those before it.
+    fn agree(&mut self, result: Option<u64>) -> bool {
+        let same = self.known.is_none() || result.is_none() || self.known == result;
+        if same {
+            self.known = self.known.or(result);
+            self.missing |= result.is_none();
+        }
+        same
     }
 }
 
@@ -124,22 +222,7 @@ fn overlap(earlier: &ToolCall, later: &ToolCall) -> bool {
             && start < earlier.end_unix_nano)
 }
 
-fn severity(run: &Run, options: &LoopOptions) -> Option<&'static str> {
-    match run.evidence {
-        Evidence::Names => (run.count >= options.names_only).then_some(WARNING),
-        Evidence::Arguments | Evidence::Full if run.count >= options.critical => Some(CRITICAL),
-        Evidence::Arguments | Evidence::Full => (run.count >= options.warning).then_some(WARNING),
-    }
-}
-
-fn entry(
-    kind: &str,
-    severity: &str,
-    run: &Run,
-    calls: &[ToolCall],
-    spends: &[Spend],
-    trace_id: &[u8],
-) -> Loop {
+fn entry(kind: &str, severity: &str, run: &Run, calls: &[ToolCall], spends: &[Spend]) -> Loop {
     let from = calls.first().map_or(0, |call| call.start_unix_nano);
     let to = calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0);
     let inside = || spends.iter().filter(|spend| spend.start.0 > from && spend.end.0 <= to);
@@ -151,9 +234,10 @@ fn entry(
         kind: kind.to_owned(),
         severity: severity.to_owned(),
         tool: calls.first().map(|call| call.name.clone()).unwrap_or_default(),
-        count: run.count,
+        tools: calls.iter().take(run.period).map(|call| call.name.clone()).collect(),
+        count: run.count(),
         evidence: run.evidence.name().to_owned(),
-        trace_ids: vec![trace_id.to_vec()],
+        trace_ids: Vec::new(),
         tokens: Some(tokens),
         cost_quanta: inside()
             .filter_map(|spend| spend.cost)

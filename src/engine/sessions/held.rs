@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::chain::Link;
 use super::fleet::Fleet;
 use super::key::Agent;
 use super::pane::{Contribution, PaneKey};
 use super::rules::Rules;
 use super::scoring::{Scored, is_done};
 use super::tally::{Growth, Tally, growth};
+use crate::engine::loops::worst;
 use crate::engine::span::{Timestamp, TraceId};
-use crate::engine::update::{TraceState, TraceUpdate};
+use crate::engine::update::{Loop, TraceState, TraceUpdate};
 
 /// One trace.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub(super) struct Held {
     pub(super) tally: Tally,
     /// How far its loops have grown, by kind; only of a trace that is open.
     pub(super) growth: BTreeMap<&'static str, Growth>,
+    /// Present exactly while it is one of a chain of traces.
+    pub(super) link: Option<Box<Link>>,
 }
 
 /// What outlives one form of a trace.
@@ -48,12 +52,26 @@ impl Held {
     /// A trace in this form; what its earlier form has given and counted goes on.
     pub(super) fn new(id: TraceId, update: TraceUpdate, agent: Agent, past: Past) -> Self {
         let Past { given, tally, growth } = past;
-        Self { id, update, agent, scored: Scored::default(), given, tally, growth }
+        let (scored, link) = (Scored::default(), None);
+        Self { id, update, agent, scored, given, tally, growth, link }
     }
 
     /// What outlives this form of the trace.
     pub(super) fn into_past(self) -> Past {
         Past { given: self.given, tally: self.tally, growth: self.growth }
+    }
+
+    /// Loops of tool calls whose runs end in it.
+    pub(super) fn loops(&self) -> &[Loop] {
+        self.link.as_ref().map_or(&self.update.loops, |link| &link.ended)
+    }
+
+    /// The worst severity of a loop that has a call in it.
+    pub(super) fn loop_severity(&self) -> Option<&str> {
+        match &self.link {
+            Some(link) => link.severity,
+            None => worst(&self.update.loops),
+        }
     }
 
     /// Its place in the session.
@@ -115,7 +133,8 @@ impl Held {
     /// Raises its agent's counters by what it has more than it counted.
     pub(super) fn count(&mut self, fleet: &mut Fleet) {
         let summary = fleet.summary(&self.agent);
-        let loops = self.update.loops.iter().chain(&self.scored.output_repeat);
+        let begun = self.link.as_ref().map_or(&self.update.loops, |link| &link.begun);
+        let loops = begun.iter().chain(&self.scored.output_repeat);
         self.tally.count_loops(loops, &self.agent, summary);
         if self.update.complete || is_done(&self.update) {
             self.tally.count_spend(&self.update, summary);
@@ -126,7 +145,7 @@ impl Held {
     pub(super) fn grow(&mut self, now: Timestamp) -> bool {
         let touched = self.update.touched_unix_nano;
         let at = if touched == 0 { now } else { Timestamp(touched).min(now) };
-        self.growth = growth(&self.update.loops, &self.growth, at);
+        self.growth = growth(self.loops(), &self.growth, at);
         self.update.state() == TraceState::Open && !self.growth.is_empty()
     }
 

@@ -33,6 +33,7 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
+mod chain;
 mod departed;
 mod fleet;
 mod held;
@@ -66,7 +67,7 @@ use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
-use super::options::{AgentOptions, SessionOptions};
+use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{SessionUpdate, TraceState, TraceUpdate};
 use super::view::SessionView;
@@ -100,7 +101,12 @@ enum Standing {
 
 impl Sessions {
     /// No sessions yet. `shard` goes into every message.
-    pub fn new(shard: u32, options: SessionOptions, agents: AgentOptions) -> Self {
+    pub fn new(
+        shard: u32,
+        options: SessionOptions,
+        loops: LoopOptions,
+        agents: AgentOptions,
+    ) -> Self {
         let max_sessions = options.max_sessions.max(1);
         let names = Names::new(agents.max_agents);
         let fleet = Fleet::new(shard, agents, options.session_idle);
@@ -117,7 +123,7 @@ impl Sessions {
             open: 0,
             max_sessions,
             names,
-            shared: Shared { rules: Rules::new(options), fleet, counts, now },
+            shared: Shared { rules: Rules::new(options, loops), fleet, counts, now },
         }
     }
 

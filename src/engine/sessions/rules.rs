@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::engine::options::{EmptyScore, Profile, SessionOptions};
+use crate::engine::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 use crate::engine::score::trajectory_gate::GateRule;
 
 /// What decides about signals and scores.
@@ -27,11 +27,13 @@ pub(super) struct Rules {
     pub(super) max_traces: usize,
     /// Names of scores reported for one session.
     pub(super) max_reports: usize,
+    /// What a loop is.
+    pub(super) loops: LoopOptions,
 }
 
 impl Rules {
     /// Reads the options; the profile `pandaprobe` knows the documents' four signals only.
-    pub(super) fn new(options: SessionOptions) -> Self {
+    pub(super) fn new(options: SessionOptions, loops: LoopOptions) -> Self {
         let pandaprobe = options.profile == Profile::Pandaprobe;
         // Overrides go key by key over the defaults, as the documents have it.
         let mut weights = SessionOptions::default().signal_weights;
@@ -54,6 +56,7 @@ impl Rules {
             loop_hold: options.loop_hold,
             max_traces: options.max_traces_per_session,
             max_reports: options.max_reports_per_session,
+            loops,
         }
     }
 
@@ -82,7 +85,10 @@ mod tests {
     #[test]
     fn a_weight_that_is_set_leaves_the_others_as_they_are() {
         let signal_weights = [("tool_correctness".to_owned(), 1.0)].into();
-        let rules = Rules::new(SessionOptions { signal_weights, ..SessionOptions::default() });
+        let rules = Rules::new(
+            SessionOptions { signal_weights, ..SessionOptions::default() },
+            LoopOptions::default(),
+        );
         assert_eq!(rules.weights.len(), SessionOptions::default().signal_weights.len());
         assert_eq!(rules.weights["tool_correctness"].to_bits(), 1.0_f64.to_bits());
     }
@@ -90,7 +96,7 @@ mod tests {
     #[test]
     fn the_documents_profile_weighs_only_their_signals() {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
-        let rules = Rules::new(options);
+        let rules = Rules::new(options, LoopOptions::default());
         assert!(rules.weights.keys().eq(DOCUMENT_SIGNALS));
         assert_eq!(rules.shown(0.123_45).to_bits(), 0.1235_f64.to_bits());
         assert_eq!(four_decimals(0.000_25).to_bits(), 0.0003_f64.to_bits());

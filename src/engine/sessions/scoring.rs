@@ -34,13 +34,18 @@ pub(super) struct Scored {
 
 impl Scored {
     /// Scores a trace; `earlier` are the last few traces before it, oldest first.
-    pub(super) fn new(update: &TraceUpdate, earlier: &[Earlier<'_>], rules: &Rules) -> Self {
+    pub(super) fn new(
+        update: &TraceUpdate,
+        loop_severity: Option<&str>,
+        earlier: &[Earlier<'_>],
+        rules: &Rules,
+    ) -> Self {
         let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
         let output = update.output_digest.as_ref();
         let found = loop_detection::score(&outputs, output);
         let similarity = found.map(|score| if rules.pandaprobe { rounded(score) } else { score });
         let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
-        let mut signals = computed(update, rules);
+        let mut signals = computed(update, loop_severity, rules);
         if let Some(score) = similarity.or(one) {
             signals.insert(loop_detection::NAME.to_owned(), (score, Source::Computed));
         }
@@ -60,12 +65,16 @@ pub(super) fn is_done(update: &TraceUpdate) -> bool {
     matches!(update.state(), TraceState::Done | TraceState::Sealed)
 }
 
-fn computed(update: &TraceUpdate, rules: &Rules) -> BTreeMap<String, (Quanta, Source)> {
+fn computed(
+    update: &TraceUpdate,
+    loop_severity: Option<&str>,
+    rules: &Rules,
+) -> BTreeMap<String, (Quanta, Source)> {
     if rules.pandaprobe {
         return BTreeMap::new();
     }
     let scores = [
-        (signal::tool_loop::NAME, Some(signal::tool_loop::score(&update.loops))),
+        (signal::tool_loop::NAME, Some(signal::tool_loop::score(loop_severity))),
         (signal::error::NAME, Some(signal::error::score(update.error))),
         (signal::confidence::NAME, signal::confidence::score(update.steps, update.wasted_steps)),
     ];
@@ -125,7 +134,7 @@ fn rounded(score: Quanta) -> Quanta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::options::{EmptyScore, Profile, SessionOptions};
+    use crate::engine::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 
     fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
         ReportedScore {
@@ -134,6 +143,7 @@ mod tests {
             source: source.to_owned(),
             identifier: "judge-1".to_owned(),
             time_unix_nano: time,
+            label: None,
         }
     }
 
@@ -149,7 +159,12 @@ mod tests {
             score("error", "judge", Quanta::ONE + 1, 1),
         ];
         let update = TraceUpdate { reported: scores.into(), steps: 2, ..TraceUpdate::default() };
-        let scored = Scored::new(&update, &[], &Rules::new(SessionOptions::default()));
+        let scored = Scored::new(
+            &update,
+            None,
+            &[],
+            &Rules::new(SessionOptions::default(), LoopOptions::default()),
+        );
         assert_eq!(scored.signals["confidence"], (Quanta(4), Source::Reported));
         assert_eq!(scored.signals["error"], (Quanta(3), Source::Judge));
         assert_eq!(scored.signals["tool_loop"], (Quanta(Quanta::ONE), Source::Computed));
@@ -160,7 +175,7 @@ mod tests {
     fn the_documents_profile_computes_only_loop_detection() {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
-        let scored = Scored::new(&update, &[], &Rules::new(options));
+        let scored = Scored::new(&update, None, &[], &Rules::new(options, LoopOptions::default()));
         assert!(scored.signals.keys().eq([loop_detection::NAME]));
     }
 
@@ -169,10 +184,20 @@ mod tests {
         let earlier = [Earlier { id: TraceId([1; 16]), output: None }];
         let mut options = SessionOptions::default();
         let update = TraceUpdate::default();
-        let scored = Scored::new(&update, &earlier, &Rules::new(options.clone()));
+        let scored = Scored::new(
+            &update,
+            None,
+            &earlier,
+            &Rules::new(options.clone(), LoopOptions::default()),
+        );
         assert!(!scored.signals.contains_key(loop_detection::NAME));
         options.empty_score = EmptyScore::One;
-        let scored = Scored::new(&update, &earlier, &Rules::new(options.clone()));
+        let scored = Scored::new(
+            &update,
+            None,
+            &earlier,
+            &Rules::new(options.clone(), LoopOptions::default()),
+        );
         assert_eq!(scored.signals[loop_detection::NAME].0, Quanta(Quanta::ONE));
     }
 }

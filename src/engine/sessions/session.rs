@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::chain;
 use super::fleet::Fleet;
 use super::held::{Held, Past};
 use super::key::{Agent, SessionId};
@@ -15,6 +16,7 @@ use super::tally::{self, Tally};
 use super::verdict::{PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::math::Quanta;
+use crate::engine::options::LoopOptions;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
@@ -113,6 +115,7 @@ impl Session {
         summary.active = shared.now;
         self.left.remove(&trace);
         let mut stale = BTreeSet::from([trace]);
+        let mut places = vec![(Timestamp(update.start_unix_nano), trace)];
         let old = self.traces.remove(&trace);
         let same = old.as_ref().is_some_and(|old| {
             old.update.start_unix_nano == update.start_unix_nano
@@ -123,6 +126,7 @@ impl Session {
             if !same {
                 stale.extend(self.after(old.position()));
                 self.order.remove(&old.position());
+                places.push(old.position());
             }
         }
         let moved = || Past { tally: tally.unwrap_or_default(), ..Past::default() };
@@ -133,9 +137,10 @@ impl Session {
             stale.extend(self.after(held.position()));
         }
         self.traces.insert(trace, Box::new(held));
-        stale.into_iter().for_each(|trace| self.rescore(trace, shared));
+        stale.extend(self.relink(&places, shared));
+        stale.iter().for_each(|trace| self.rescore(*trace, shared));
         self.note_unusable(trace, shared);
-        self.grow(trace, shared.now);
+        stale.iter().for_each(|trace| self.grow(*trace, shared.now));
         self.refresh(shared);
     }
 
@@ -157,7 +162,8 @@ impl Session {
         self.order.remove(&held.position());
         self.unsettled.remove(&trace);
         self.growing.remove(&trace);
-        let stale = self.after(held.position());
+        let mut stale = BTreeSet::from_iter(self.after(held.position()));
+        stale.extend(self.relink(&[held.position()], shared));
         stale.into_iter().for_each(|trace| self.rescore(trace, shared));
         self.refresh(shared);
         Some(held.tally)
@@ -280,6 +286,72 @@ impl Session {
         later.take(WINDOW).map(|(_, trace)| *trace).collect()
     }
 
+    /// Finds loops anew in the chains of traces around these places; returns the traces for which something changed.
+    fn relink(&mut self, places: &[(Timestamp, TraceId)], shared: &Shared) -> Vec<TraceId> {
+        let mut around: BTreeSet<(Timestamp, TraceId)> = BTreeSet::new();
+        for place in places {
+            around.extend(self.order.range(..place).next_back());
+            around.extend(self.order.range(place..).take(2));
+        }
+        let mut seen = BTreeSet::new();
+        let mut changed = Vec::new();
+        for place in around {
+            if seen.contains(&place.1) {
+                continue;
+            }
+            let chain = self.chain(place);
+            seen.extend(chain.iter().copied());
+            for part in chain.chunks(shared.rules.loops.max_traces) {
+                changed.extend(self.link(part, &shared.rules.loops));
+            }
+        }
+        changed
+    }
+
+    /// Finds loops in one chain; returns the traces for which something changed.
+    fn link(&mut self, chain: &[TraceId], options: &LoopOptions) -> Vec<TraceId> {
+        let held: Vec<&Held> =
+            chain.iter().filter_map(|id| self.traces.get(id)).map(AsRef::as_ref).collect();
+        // A trace that stands alone has its own loops.
+        let links = if held.len() > 1 { chain::links(&held, options) } else { Vec::new() };
+        let mut links = links.into_iter();
+        let mut changed = Vec::new();
+        for id in chain {
+            let link = links.next();
+            let Some(held) = self.traces.get_mut(id) else { continue };
+            if held.link.as_deref() != link.as_ref() {
+                held.link = link.map(Box::new);
+                changed.push(*id);
+            }
+        }
+        changed
+    }
+
+    /// The traces that hang together with the one at this place, in order.
+    fn chain(&self, place: (Timestamp, TraceId)) -> Vec<TraceId> {
+        let goes_on = |before: TraceId, after: TraceId| {
+            let held = |id| self.traces.get(&id);
+            held(before)
+                .zip(held(after))
+                .is_some_and(|(before, after)| chain::goes_on(before, after))
+        };
+        let mut ids = vec![place.1];
+        for (_, before) in self.order.range(..place).rev() {
+            if !ids.last().is_some_and(|after| goes_on(*before, *after)) {
+                break;
+            }
+            ids.push(*before);
+        }
+        ids.reverse();
+        for (_, after) in self.order.range((Bound::Excluded(place), Bound::Unbounded)) {
+            if !ids.last().is_some_and(|before| goes_on(*before, *after)) {
+                break;
+            }
+            ids.push(*after);
+        }
+        ids
+    }
+
     fn rescore(&mut self, trace: TraceId, shared: &mut Shared) {
         let Some(mut held) = self.traces.remove(&trace) else { return };
         let earlier = self.order.range(..held.position()).rev().take(WINDOW);
@@ -288,7 +360,7 @@ impl Session {
             .map(|(id, held)| Earlier { id, output: held.update.output_digest.as_ref() })
             .collect();
         earlier.reverse();
-        held.scored = Scored::new(&held.update, &earlier, &shared.rules);
+        held.scored = Scored::new(&held.update, held.loop_severity(), &earlier, &shared.rules);
         let contribution = held.contribution(&shared.rules, &mut shared.fleet);
         if !held.gives(contribution.as_ref()) {
             self.retract(&mut held, shared);

@@ -9,13 +9,9 @@ use std::collections::BTreeMap;
 
 use super::key::Agent;
 use super::summary::Summary;
-use crate::engine::loops::{CRITICAL, OUTPUT_REPEAT, WARNING};
+use crate::engine::loops::{CRITICAL, WARNING, kinds};
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Loop, ToldLoops, TraceUpdate};
-
-/// Kinds of loops that there are.
-pub(super) const KINDS: [&str; 5] =
-    ["cycle", "error_retry", "exact_repeat", "near_repeat", OUTPUT_REPEAT];
 
 /// What one trace has counted.
 #[derive(Clone, Debug, Default)]
@@ -176,7 +172,7 @@ pub(super) fn malformed(loops: &[Loop]) -> u64 {
 fn known(entry: &Loop) -> Option<(&'static str, &'static str)> {
     let one_of =
         |list: &[&'static str], name: &str| list.iter().find(|known| **known == name).copied();
-    Some((one_of(&KINDS, &entry.kind)?, one_of(&[WARNING, CRITICAL], &entry.severity)?))
+    Some((one_of(&kinds(), &entry.kind)?, one_of(&[WARNING, CRITICAL], &entry.severity)?))
 }
 
 fn outcomes(update: &TraceUpdate) -> BTreeMap<&'static str, u64> {

@@ -173,7 +173,7 @@ fn a_quiet_session_closes_counts_once_and_goes_later() {
 #[test]
 fn over_the_cap_the_quietest_session_goes_and_its_traces_are_final() {
     let options = SessionOptions { max_sessions: 1, ..SessionOptions::default() };
-    let mut stage = Sessions::new(0, options, AgentOptions::default());
+    let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
     stage.handle(trace(1, 10).done(), at(20));
     stage.handle(trace(2, 20).session("other").done(), at(30));
     stage.handle(trace(1, 10).revision(2).error().done(), at(31));
@@ -201,7 +201,7 @@ fn the_end_of_input_closes_sessions_and_keeps_them() {
 #[test]
 fn a_trace_over_the_cap_of_its_session_is_refused() {
     let options = SessionOptions { max_traces_per_session: 1, ..SessionOptions::default() };
-    let mut stage = Sessions::new(0, options, AgentOptions::default());
+    let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
     stage.handle(trace(1, 10), at(20));
     stage.handle(trace(2, 10), at(20));
     stage.handle(trace(1, 10).revision(2).done(), at(20));
@@ -212,7 +212,7 @@ fn a_trace_over_the_cap_of_its_session_is_refused() {
 #[test]
 fn over_the_cap_agents_share_the_overflow() {
     let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
-    let mut stage = Sessions::new(0, SessionOptions::default(), agents);
+    let mut stage = Sessions::new(0, SessionOptions::default(), LoopOptions::default(), agents);
     for (id, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "a")] {
         stage.handle(trace(id, 10).agent(name).session(name).done(), at(20));
     }
@@ -301,7 +301,7 @@ fn what_cannot_be_used_is_counted() {
 #[test]
 fn further_signals_without_a_weight_have_no_sums() {
     let agents = AgentOptions { max_signals_per_agent: 1, ..AgentOptions::default() };
-    let mut stage = Sessions::new(0, SessionOptions::default(), agents);
+    let mut stage = Sessions::new(0, SessionOptions::default(), LoopOptions::default(), agents);
     stage.handle(trace(1, 10).reported("a", 1).reported("b", 2).reported("error", 3).done(), at(1));
     let sum = everything(&only(stage.drain()));
     assert!(sum.signals.contains_key("a") && !sum.signals.contains_key("b"));
@@ -314,7 +314,7 @@ fn further_signals_without_a_weight_have_no_sums() {
 fn the_documents_profile_shows_four_decimals() {
     let profile = crate::engine::options::Profile::Pandaprobe;
     let options = SessionOptions { profile, ..SessionOptions::default() };
-    let mut stage = Sessions::new(0, options, AgentOptions::default());
+    let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
     for (id, score) in [(1, 911_111_111_111), (2, 955_555_555_555)] {
         stage.handle(trace(id, u64::from(id)).reported("confidence", score).error().done(), at(20));
     }
@@ -328,7 +328,7 @@ fn a_session_over_nothing_has_no_score_unless_the_empty_score_is_one() {
     let empty_score = crate::engine::options::EmptyScore::One;
     let options = SessionOptions { empty_score, ..SessionOptions::default() };
     for (options, score) in [(SessionOptions::default(), None), (options, Some(1.0))] {
-        let mut stage = Sessions::new(0, options, AgentOptions::default());
+        let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
         stage.handle(trace(1, 10), at(20));
         let view = stage.session("", "s").unwrap();
         assert_eq!((view.reliability, view.consistency), (score, score));
@@ -519,7 +519,7 @@ impl Step {
 }
 
 fn stage() -> Sessions {
-    Sessions::new(3, SessionOptions::default(), AgentOptions::default())
+    Sessions::new(3, SessionOptions::default(), LoopOptions::default(), AgentOptions::default())
 }
 
 fn at(seconds: u64) -> Timestamp {

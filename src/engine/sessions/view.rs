@@ -8,10 +8,12 @@ use super::scoring::is_done;
 use super::session::Session;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
+use crate::engine::signal::CONSTRAINT_VIOLATION;
 use crate::engine::span::{Source, TraceId};
-use crate::engine::update::{AgentKey, Loop, SpanStatus, Tokens, ToolCall};
+use crate::engine::update::{AgentKey, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate, Violation};
 use crate::engine::view::{
-    AgentName, LoopView, SessionView, SignalView, TokensView, ToolView, TraceView,
+    AgentName, AttemptView, LoopView, SessionView, SignalView, TokensView, ToolView, TraceView,
+    ViolationView,
 };
 
 /// One session, explained.
@@ -75,7 +77,10 @@ fn trace(held: &Held) -> TraceView {
         llm_calls: update.llm_calls,
         tokens: tokens(update.tokens),
         cost_usd: dollars(update.cost_quanta),
-        loops: update.loops.iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
+        models: update.models.clone(),
+        user: update.user.clone(),
+        attempt: attempt(update),
+        loops: held.loops().iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
         adjacent_tool_repeats: update.adjacent_tool_repeats,
         signals: signals
             .map(|(name, (score, source))| (name.clone(), signal(*score, *source)))
@@ -85,6 +90,32 @@ fn trace(held: &Held) -> TraceView {
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
     }
+}
+
+/// The attempt; what evaluators say of broken rules goes to those that the trace itself names.
+fn attempt(update: &TraceUpdate) -> Option<AttemptView> {
+    let said = update.attempt.as_deref().cloned().unwrap_or_default();
+    let judged = update.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
+    let judged = judged.filter(|score| score.score_quanta < Quanta::ONE).map(|score| {
+        ViolationView { constraint: score.identifier.clone(), severity: score.label.clone() }
+    });
+    let own = said.violations.into_iter();
+    let own = own.map(|Violation { constraint, severity }| ViolationView { constraint, severity });
+    let view = AttemptView {
+        task: said.task,
+        run: said.run,
+        trial: said.trial,
+        outcome: said.success.map(|success| if success { "success" } else { "failure" }),
+        abstained: said.abstained,
+        perturbation: said.perturbation,
+        perturbation_id: said.perturbation_id,
+        baseline: said.baseline,
+        expected_tools: said.expected_tools,
+        retrieved_documents: said.retrieved,
+        cited_documents: said.cited,
+        violations: own.chain(judged).collect(),
+    };
+    (view != AttemptView::default()).then_some(view)
 }
 
 fn is_flagged(held: &Held) -> bool {
@@ -135,6 +166,7 @@ fn found_loop(entry: &Loop) -> LoopView {
         kind: entry.kind.clone(),
         severity: entry.severity.clone(),
         tool: (!entry.tool.is_empty()).then(|| entry.tool.clone()),
+        tools: entry.tools.clone(),
         count: entry.count,
         evidence: entry.evidence.clone(),
         trace_ids: entry.trace_ids.iter().filter_map(hex).collect(),

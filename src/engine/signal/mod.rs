@@ -7,6 +7,9 @@ pub mod error;
 pub mod loop_detection;
 pub mod tool_loop;
 
+/// The reported score that says that a rule was broken; its label is the severity.
+pub const CONSTRAINT_VIOLATION: &str = "constraint_violation";
+
 /// A signal that we compute.
 #[derive(Clone, Copy, Debug)]
 pub struct Signal {

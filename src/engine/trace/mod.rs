@@ -2,25 +2,26 @@
 //!
 //! A pure function of the set: nothing here depends on the order of arrival.
 
+mod attempt;
 mod shape;
+mod tools;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-use xxhash_rust::xxh3::xxh3_64;
 
 use self::shape::Shape;
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
+use super::price::Prices;
 use super::span::{
-    Log, ModelFacts, Operation, Report, Span, SpanId, Status, Text, Tokens, ToolFacts, ToolResult,
-    TraceId,
+    Log, ModelFacts, Operation, Report, Span, SpanId, Status, Text, Tokens, TraceId,
 };
 use super::update::{
-    self, AgentKey, Content, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
+    self, AgentKey, Content, Loop, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
+    TurnStart,
 };
 
 /// All that is known of a trace.
@@ -43,6 +44,8 @@ pub struct Rules {
     pub loops: LoopOptions,
     /// Whether texts and arguments go along.
     pub keep_content: bool,
+    /// What model calls cost where their spans do not say.
+    pub prices: Prices,
 }
 
 /// Why a trace is no agent's.
@@ -74,52 +77,84 @@ pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<Trace
     let mut models = shape.model_calls();
     blame_last(&mut models, &shape, &logs);
     let models: Vec<&Span> = models.iter().map(AsRef::as_ref).collect();
-    let tools = tools(&shape, &models, &logs);
-    let totals = shape.totals(&models);
-    let spends: Vec<Spend> =
-        models.iter().copied().chain(totals.iter().map(|(span, _)| *span)).map(spend).collect();
-    let last_model = models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
-    let root = shape.root();
+    let calls = tools::of(&shape, &models, &logs);
     let outermost = shape.outermost_first();
-    let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
-    let output = turn.output(last_model);
-    let tokens = |of: fn(&Tokens) -> Option<u64>| sum_known(&models, &totals, of);
-    let (agent, sub_agents) = agent(&outermost);
-    let names: Vec<&str> = tools.iter().map(|tool| tool.call.name.as_str()).collect();
-    let calls: Vec<ToolCall> = tools.iter().map(|tool| tool.call.clone()).collect();
-    Some(TraceUpdate {
+    let mut update = TraceUpdate {
         trace_id: trace_id.0.to_vec(),
         session: Some(session(trace_id, &shape, &outermost, rules.fallback)),
-        agent: Some(agent),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
-        complete: root.is_some(),
-        status: root.map_or(SpanStatus::Unspecified, |root| status(root.status)).into(),
-        error: root.is_some_and(|root| root.failed) || last_model.is_some_and(|model| model.failed),
-        llm_calls: models.len() as u64,
-        tokens: Some(update::Tokens {
-            input: tokens(|tokens| tokens.input),
-            output: tokens(|tokens| tokens.output),
-        }),
-        cost_quanta: spends
-            .iter()
-            .filter_map(|spend| spend.cost)
-            .map(|cost| cost.0)
-            .reduce(i64::saturating_add),
-        loops: loops::find(&calls, &spends, &rules.loops, &trace_id.0),
+        user: outermost.iter().find_map(|span| span.user.as_deref()).map(str::to_owned),
+        attempt: attempt::of(&shape, parts).map(Box::new),
         reported: reported(parts),
-        output_digest: output.and_then(|text| digest(&text.text)),
-        content: rules.keep_content.then(|| Content {
-            input: turn.input().map(|text| text.text.to_string()),
-            output: output.map(|text| text.text.to_string()),
-        }),
-        steps: (models.len() + tools.len()) as u64,
-        wasted_steps: wasted(&models, &calls),
-        adjacent_tool_repeats: adjacent_repeats(&names) as u64,
-        sub_agents,
-        tools: tools.into_iter().map(|tool| tool.published(rules.keep_content)).collect(),
         ..TraceUpdate::default()
-    })
+    };
+    (update.agent, update.sub_agents) = agent(&outermost);
+    outcome(&mut update, &shape, &models);
+    let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
+    turn.texts(&mut update, rules.keep_content);
+    turn.link(&mut update, &calls);
+    let spends = spent(&mut update, &shape, &models, &rules.prices);
+    update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
+    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+    update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
+    update.steps = (models.len() + calls.len()) as u64;
+    update.wasted_steps = wasted(&models, &calls);
+    let goes_on = update.unfinished || update.turn_start() != TurnStart::Asked;
+    update.tools = tools::published(calls, rules.keep_content, goes_on);
+    Some(update)
+}
+
+/// How it ended.
+fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Span]) {
+    let root = shape.root();
+    let last = models.iter().max_by_key(|span| (span.end, span.span_id));
+    update.complete = root.is_some();
+    update.set_status(root.map_or(SpanStatus::Unspecified, |root| status(root.status)));
+    update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
+}
+
+/// What the model calls used and cost; returns it call by call.
+fn spent(
+    update: &mut TraceUpdate,
+    shape: &Shape<'_>,
+    models: &[&Span],
+    prices: &Prices,
+) -> Vec<Spend> {
+    let totals = shape.totals(models);
+    let all = models.iter().copied().chain(totals.iter().map(|(span, _)| *span));
+    let spends: Vec<Spend> = all
+        .map(|span| {
+            let facts = span.model.as_ref();
+            Spend {
+                start: span.start,
+                end: span.end,
+                tokens: facts.map(|facts| facts.tokens).unwrap_or_default(),
+                cost: facts.and_then(|facts| prices.cost(facts)),
+            }
+        })
+        .collect();
+    update.llm_calls = models.len() as u64;
+    update.tokens = Some(update::Tokens {
+        input: sum_known(models, &totals, |tokens| tokens.input),
+        output: sum_known(models, &totals, |tokens| tokens.output),
+    });
+    let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
+    update.cost_quanta = costs.reduce(i64::saturating_add);
+    let named = models.iter().filter_map(|span| span.model.as_ref()?.model.as_deref());
+    let names: BTreeSet<&str> = named.collect();
+    update.models = names.into_iter().map(str::to_owned).collect();
+    spends
+}
+
+fn loops_of(
+    trace_id: TraceId,
+    calls: &[ToolCall],
+    spends: &[Spend],
+    options: &LoopOptions,
+) -> Vec<Loop> {
+    let found = loops::find(calls, spends, options).into_iter();
+    found.map(|found| Loop { trace_ids: vec![trace_id.0.to_vec()], ..found.entry }).collect()
 }
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
@@ -166,117 +201,6 @@ impl<'a> Logs<'a> {
     }
 }
 
-/// A tool call and its arguments, which go along only where content is kept.
-struct Tool {
-    call: ToolCall,
-    arguments: Option<Arc<str>>,
-}
-
-impl Tool {
-    fn new(facts: &ToolFacts, span: &Span, failed: bool) -> Self {
-        let arguments = facts.arguments.as_ref().map(|arguments| Arc::from(arguments.as_str()));
-        let call = ToolCall {
-            name: facts.name.as_deref().unwrap_or_default().to_owned(),
-            arguments: None,
-            result_hash: facts.result_hash,
-            error: Some(failed),
-            start_unix_nano: span.start.0,
-            end_unix_nano: span.end.0,
-            arguments_hash: arguments
-                .as_ref()
-                .map(|arguments: &Arc<str>| xxh3_64(arguments.as_bytes())),
-        };
-        Self { call, arguments }
-    }
-
-    fn published(mut self, keep_content: bool) -> ToolCall {
-        self.call.arguments =
-            self.arguments.filter(|_| keep_content).map(|arguments| arguments.to_string());
-        self.call
-    }
-}
-
-/// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
-/// arguments has those that the model called it with.
-fn tools(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>) -> Vec<Tool> {
-    let spans = shape.tool_spans();
-    let called = models
-        .iter()
-        .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
-    let results = results(models, logs);
-    let result = |facts: &ToolFacts| results.get(facts.call_id.as_deref()?).copied();
-    if spans.is_empty() {
-        let mut functions = shape.functions();
-        let tool = |(model, facts): (&Span, &ToolFacts)| {
-            let ran = facts.name.as_deref().and_then(|name| functions.get_mut(name));
-            let ran = ran.and_then(|ran| {
-                let at = ran.iter().position(|span| span.start >= model.start)?;
-                Some(ran.remove(at))
-            });
-            let result = result(facts);
-            let failed =
-                ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
-            let mut facts = facts.clone();
-            facts.result_hash = facts.result_hash.or_else(|| result?.hash);
-            Tool::new(&facts, ran.unwrap_or(model), failed)
-        };
-        return called.map(tool).collect();
-    }
-    let called: Vec<&ToolFacts> = called.map(|(_, facts)| facts).collect();
-    let by_id: BTreeMap<&str, &ToolFacts> =
-        called.iter().filter_map(|facts| Some((facts.call_id.as_deref()?, *facts))).collect();
-    let tool = |span: &&Span| {
-        let mut facts = span.tool.clone().unwrap_or_default();
-        let asked = facts.call_id.as_deref().and_then(|id| by_id.get(id));
-        if let Some(name) = meant_tool(&facts, &called).filter(|_| !shape.is_inside_tool(span)) {
-            facts.name = Some(name.clone());
-        }
-        facts.arguments = facts.arguments.or_else(|| asked?.arguments.clone());
-        facts.result_hash = facts.result_hash.or_else(|| result(&facts)?.hash);
-        Tool::new(&facts, span, span.failed)
-    };
-    spans.iter().map(tool).collect()
-}
-
-/// The tool that a span is of whose name no model called, but whose arguments one called another tool with: some
-/// libraries name the span after the tool's class.
-fn meant_tool<'a>(facts: &ToolFacts, called: &[&'a ToolFacts]) -> Option<&'a Arc<str>> {
-    let by_name = called.iter().any(|call| call.name == facts.name);
-    if by_name || facts.call_id.is_some() || facts.arguments.is_none() {
-        return None;
-    }
-    called.iter().find(|call| call.arguments == facts.arguments)?.name.as_ref()
-}
-
-/// What models were told of calls, by the id of the call.
-fn results<'a>(models: &[&'a Span], logs: &Logs<'a>) -> BTreeMap<&'a str, &'a ToolResult> {
-    let own = models.iter().filter_map(|model| model.model.as_ref());
-    let own = own.flat_map(|facts| &facts.tool_results);
-    let logged = logs.all.iter().flat_map(|log| &log.tool_results);
-    own.chain(logged).filter_map(|result| Some((result.call_id.as_deref()?, result))).collect()
-}
-
-/// The tool calls in a model's output, each once, on its span or in the log records of it.
-fn called<'a>(model: &'a Span, logs: &Logs<'a>) -> Vec<&'a ToolFacts> {
-    let own = model.model.as_ref().map(|facts| facts.tool_calls.as_slice()).unwrap_or_default();
-    let logged = || logs.of_span(model).flat_map(|log| &log.tool_calls);
-    let calls: Vec<&ToolFacts> =
-        if own.is_empty() { logged().collect() } else { own.iter().collect() };
-    let mut seen = BTreeSet::new();
-    let fresh = |facts: &&ToolFacts| facts.call_id.clone().is_none_or(|id| seen.insert(id));
-    calls.into_iter().filter(|facts| !facts.phantom).filter(fresh).collect()
-}
-
-fn spend(span: &Span) -> Spend {
-    let facts = span.model.as_ref();
-    Spend {
-        start: span.start,
-        end: span.end,
-        tokens: facts.map(|facts| facts.tokens).unwrap_or_default(),
-        cost: facts.and_then(|facts| facts.cost),
-    }
-}
-
 /// Sums what every model call knows; a failed call that says nothing used nothing, one that a total covers is in
 /// there, and a successful one that says nothing makes the sum unknown.
 fn sum_known(
@@ -316,6 +240,45 @@ struct Turn<'a, 'b> {
 }
 
 impl<'a> Turn<'a, '_> {
+    /// Fills in the texts, and what the output's likeness is computed from.
+    fn texts(&self, update: &mut TraceUpdate, keep_content: bool) {
+        let output = self.output();
+        update.output_digest = output.and_then(|text| digest(&text.text));
+        update.content = keep_content.then(|| Content {
+            input: self.input().map(|text| text.text.to_string()),
+            output: output.map(|text| text.text.to_string()),
+        });
+    }
+
+    /// Fills in how the trace hangs together with the one before it and the one after it.
+    ///
+    /// New user input began it if a user's message ends the first model call's input, or if an agent was invoked: that
+    /// implies one. It ended on an answer if an agent was, or if the last model call made no tool call.
+    fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
+        let first = self.models.first().and_then(|model| self.asked_by_user(model));
+        let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
+        update.set_turn_start(match first {
+            Some(false) => TurnStart::Continued,
+            Some(true) => TurnStart::Asked,
+            None if invoked || self.input().is_some() => TurnStart::Asked,
+            None => TurnStart::Unspecified,
+        });
+        let last = self.models.iter().max_by_key(|span| (span.end, span.span_id));
+        let after_last =
+            last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
+        let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
+        update.unfinished = !invoked && !calls.is_empty() && (after_last || called);
+        if update.turn_start() != TurnStart::Asked {
+            update.results = tools::results_told(self.models, self.logs);
+        }
+    }
+
+    /// Whether a user's message ends a model call's input, on its span or in the last record of it.
+    fn asked_by_user(&self, model: &Span) -> Option<bool> {
+        let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
+        own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
+    }
+
     /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
     fn input(&self) -> Option<&'a Text> {
         let of_model = |span: &&'a Span| {
@@ -329,7 +292,8 @@ impl<'a> Turn<'a, '_> {
     }
 
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
-    fn output(&self, last_model: Option<&'a Span>) -> Option<&'a Text> {
+    fn output(&self) -> Option<&'a Text> {
+        let last_model = self.models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
         let own = self.owners().filter_map(|span| span.output.as_ref());
         let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
             let logged = self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
@@ -393,7 +357,7 @@ fn session(
 
 /// The trace's agent: the outermost agent span's name; version, environment and service from that span, else its
 /// resource. And the other agents in it.
-fn agent(outermost: &[&Span]) -> (AgentKey, Vec<String>) {
+fn agent(outermost: &[&Span]) -> (Option<AgentKey>, Vec<String>) {
     let own_name = |span: &Span| -> Option<String> {
         let agent = span.operation == Operation::InvokeAgent;
         let from_span = || {
@@ -433,7 +397,7 @@ fn agent(outermost: &[&Span]) -> (AgentKey, Vec<String>) {
     };
     let others: BTreeSet<String> =
         agents().filter_map(|span| own_name(span)).filter(|name| *name != key.agent_name).collect();
-    (key, others.into_iter().collect())
+    (Some(key), others.into_iter().collect())
 }
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.
@@ -453,6 +417,7 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
             score_quanta: report.score.0,
             source: report.source.name().to_owned(),
             identifier: report.identifier.to_string(),
+            label: report.label.as_ref().map(ToString::to_string),
             time_unix_nano: report.time.0,
         })
         .collect()

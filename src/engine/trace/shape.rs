@@ -49,6 +49,13 @@ impl<'a> Shape<'a> {
         spans
     }
 
+    /// All spans, evaluators included, from the outermost inwards.
+    pub(super) fn all_outermost_first(&self) -> Vec<&'a Span> {
+        let mut spans = self.spans.clone();
+        spans.sort_by_key(|span| (self.depths.get(&span.span_id), span.start, span.span_id));
+        spans
+    }
+
     /// The earliest span without a parent.
     pub(super) fn root(&self) -> Option<&'a Span> {
         self.behaviour().find(|span| span.parent.is_none())

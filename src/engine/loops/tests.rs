@@ -1,0 +1,192 @@
+use super::*;
+
+fn call(at: u64, name: &str, arguments: Option<u64>, result: Option<u64>) -> ToolCall {
+    ToolCall {
+        name: name.to_owned(),
+        arguments_hash: arguments,
+        argument_values: arguments.into_iter().collect(),
+        result_hash: result,
+        error: Some(false),
+        start_unix_nano: at * 10 + 1,
+        end_unix_nano: at * 10 + 6,
+        ..ToolCall::default()
+    }
+}
+
+fn calls(list: &[(&str, Option<u64>, Option<u64>)]) -> Vec<ToolCall> {
+    (0..)
+        .zip(list)
+        .map(|(at, (name, arguments, result))| call(at, name, *arguments, *result))
+        .collect()
+}
+
+/// Kind, first call, calls, count, evidence of each loop.
+fn found(calls: &[ToolCall]) -> Vec<(String, usize, usize, u64, String)> {
+    let found = find(calls, &[], &LoopOptions::default()).into_iter();
+    found
+        .map(|found| {
+            let Found { calls, entry } = found;
+            (entry.kind, calls.start, calls.len(), entry.count, entry.evidence)
+        })
+        .collect()
+}
+
+fn one(
+    kind: &str,
+    first: usize,
+    calls: usize,
+    count: u64,
+    evidence: &str,
+) -> Vec<(String, usize, usize, u64, String)> {
+    vec![(kind.to_owned(), first, calls, count, evidence.to_owned())]
+}
+
+#[test]
+fn equal_calls_in_a_row_are_a_loop_from_three() {
+    let list = calls(&[("f", Some(1), Some(2)); 4]);
+    assert_eq!(found(&list), one("exact_repeat", 0, 4, 4, "full"));
+    assert_eq!(found(&list[..3]), one("exact_repeat", 0, 3, 3, "full"));
+    assert_eq!(found(&list[..2]), []);
+}
+
+#[test]
+fn a_changing_result_is_polling() {
+    let list: Vec<_> = (0..6).map(|at| call(at, "f", Some(1), Some(at))).collect();
+    assert_eq!(found(&list), []);
+    // A cycle too: wait, ask, wait, ask.
+    let list: Vec<_> = (0..12)
+        .map(|at| {
+            if at % 2 == 0 {
+                call(at, "wait", Some(1), Some(1))
+            } else {
+                call(at, "f", Some(2), Some(at))
+            }
+        })
+        .collect();
+    assert_eq!(found(&list), []);
+}
+
+#[test]
+fn one_retry_is_a_retry_and_failures_in_a_row_are_a_loop() {
+    let failing = |errors: &[bool]| -> Vec<ToolCall> {
+        let fail = |(at, error): (u64, &bool)| ToolCall {
+            error: Some(*error),
+            ..call(at, "f", Some(at), None)
+        };
+        (0..).zip(errors).map(fail).collect()
+    };
+    assert_eq!(found(&failing(&[true, true, false])), []);
+    assert_eq!(found(&failing(&[true, true, true])), one("error_retry", 0, 3, 3, "arguments"));
+    // The same arguments make it no exact repeat: the tool keeps refusing.
+    let mut list = calls(&[("f", Some(1), Some(2)); 3]);
+    list[1].error = Some(true);
+    assert_eq!(found(&list), []);
+}
+
+#[test]
+fn parallel_calls_are_no_loop() {
+    for kind in [["f", "f", "f", "f", "f", "f"], ["f", "g", "f", "g", "f", "g"]] {
+        let mut list: Vec<_> =
+            (0..).zip(kind).map(|(at, name)| call(at, name, Some(1), Some(2))).collect();
+        list.iter_mut().for_each(|call| call.end_unix_nano = 1_000);
+        assert_eq!(found(&list), []);
+        list.iter_mut().for_each(|call| call.error = Some(true));
+        assert_eq!(found(&list), []);
+    }
+}
+
+#[test]
+fn unknown_tools_are_never_equal() {
+    assert_eq!(found(&calls(&[("", Some(1), None); 12])), []);
+    assert_eq!(found(&calls(&[("", Some(1), None), ("g", Some(1), None)].repeat(6))), []);
+}
+
+#[test]
+fn what_is_not_on_the_wire_lowers_the_evidence() {
+    assert_eq!(found(&calls(&[("f", None, Some(1)); 4])), []);
+    assert_eq!(found(&calls(&[("f", None, Some(1)); 20])), one("exact_repeat", 0, 20, 20, "names"));
+    let severity =
+        |list: &[ToolCall]| find(list, &[], &LoopOptions::default())[0].entry.severity.clone();
+    assert_eq!(severity(&calls(&[("f", None, None); 20])), WARNING);
+    assert_eq!(severity(&calls(&[("f", Some(1), None); 20])), CRITICAL);
+    let list = calls(&[
+        ("f", Some(1), Some(1)),
+        ("f", Some(1), None),
+        ("f", Some(1), Some(1)),
+        ("f", Some(1), Some(2)),
+    ]);
+    assert_eq!(found(&list), one("exact_repeat", 0, 3, 3, "arguments"));
+}
+
+#[test]
+fn nearly_equal_arguments_with_one_result_are_a_loop() {
+    let near = |at: u64, result| {
+        let mut values: Vec<u64> = (100..119).collect();
+        values.insert(0, at);
+        ToolCall { argument_values: values, ..call(at, "f", Some(at), result) }
+    };
+    let list: Vec<_> = (0..3).map(|at| near(at, Some(1))).collect();
+    assert_eq!(found(&list), one("near_repeat", 0, 3, 3, "full"));
+    let list: Vec<_> = (0..3).map(|at| near(at, Some(at))).collect();
+    assert_eq!(found(&list), []);
+    let list: Vec<_> = (0..3).map(|at| call(at, "f", Some(at), Some(1))).collect();
+    assert_eq!(found(&list), []);
+}
+
+#[test]
+fn a_cycle_counts_full_periods() {
+    let cycle = [("a", Some(1), Some(1)), ("b", Some(2), Some(2)), ("b", Some(3), None)];
+    let mut list = calls(&cycle.repeat(4));
+    list.truncate(11);
+    assert_eq!(found(&list), one("cycle", 0, 9, 3, "arguments"));
+    list.truncate(8);
+    assert_eq!(found(&list), []);
+    let tools = find(&calls(&cycle.repeat(4)), &[], &LoopOptions::default())[0].entry.tools.clone();
+    assert_eq!(tools, ["a", "b", "b"]);
+}
+
+#[test]
+fn a_cycle_is_found_whatever_comes_before_it() {
+    // Two periods of (a, b) are no loop and must not hide three of (a, b, c).
+    let (a, b, c) = (("a", Some(1), Some(1)), ("b", Some(2), Some(2)), ("c", Some(3), Some(3)));
+    let list = calls(&[a, b, a, b, c, a, b, c, a, b, c]);
+    assert_eq!(found(&list), one("cycle", 2, 9, 3, "full"));
+}
+
+#[test]
+fn one_run_gives_one_entry_and_its_neighbours_give_theirs() {
+    let (a, b) = (("a", Some(1), Some(1)), ("b", Some(2), Some(2)));
+    let list = calls(&[a, b, a, b, a, b, b, b]);
+    // The first kind that fits takes its calls; what is left is too short for another.
+    assert_eq!(found(&list), one("exact_repeat", 5, 3, 3, "full"));
+    let list = calls(&[a, b, a, b, a, b, a, a, a]);
+    let both = [one("cycle", 0, 6, 3, "full"), one("exact_repeat", 6, 3, 3, "full")].concat();
+    assert_eq!(found(&list), both);
+}
+
+#[test]
+fn thresholds_are_per_kind() {
+    let mut options = LoopOptions::default();
+    options
+        .by_kind
+        .insert("cycle".to_owned(), crate::engine::options::Thresholds { warning: 2, critical: 3 });
+    let list = calls(&[("a", Some(1), Some(1)), ("b", Some(2), Some(2))].repeat(2));
+    assert_eq!(find(&list, &[], &options)[0].entry.severity, WARNING);
+    let list = calls(&[("a", Some(1), Some(1)), ("b", Some(2), Some(2))].repeat(3));
+    assert_eq!(find(&list, &[], &options)[0].entry.severity, CRITICAL);
+}
+
+#[test]
+fn a_loop_costs_what_its_model_calls_cost() {
+    let spend = |start, end| Spend {
+        start: Timestamp(start),
+        end: Timestamp(end),
+        tokens: Tokens { input: Some(10), cached: None, output: None },
+        cost: Some(Quanta(7)),
+    };
+    let list = calls(&[("f", Some(1), Some(2)); 3]);
+    let spends = [spend(0, 1), spend(7, 10), spend(17, 20), spend(27, 30)];
+    let entry = &find(&list, &spends, &LoopOptions::default())[0].entry;
+    let tokens = entry.tokens.unwrap();
+    assert_eq!((tokens.input, tokens.output, entry.cost_quanta), (Some(20), None, Some(14)));
+}

@@ -1,0 +1,83 @@
+//! Runs of tool calls that go on over traces of a session.
+//!
+//! Where a library makes a trace of each model call, or of each step of an agent, a loop is spread over traces.
+//! Traces hang together as long as no new user input comes between them. Such a chain is searched as one sequence of
+//! calls; an entry goes to the trace in which its run ends.
+
+use super::held::Held;
+use crate::engine::loops::{self, CRITICAL, Spend, WARNING};
+use crate::engine::math::Quanta;
+use crate::engine::options::LoopOptions;
+use crate::engine::span::{Timestamp, Tokens};
+use crate::engine::update::{Loop, ToolCall, TurnStart};
+
+/// What the runs of a chain mean for one of its traces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Link {
+    /// Loops whose runs end in it.
+    pub(super) ended: Vec<Loop>,
+    /// Loops whose runs begin in it: it counts them, so that a run that grows counts once.
+    pub(super) begun: Vec<Loop>,
+    /// The worst severity of a loop that has a call in it.
+    pub(super) severity: Option<&'static str>,
+}
+
+/// Whether a trace goes on where the one before it in the session ended.
+pub(super) fn goes_on(before: &Held, after: &Held) -> bool {
+    match after.update.turn_start() {
+        TurnStart::Continued => true,
+        TurnStart::Unspecified => before.update.unfinished,
+        TurnStart::Asked => false,
+    }
+}
+
+/// Finds the loops of a chain of traces in order; one link for each of them.
+pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
+    let (calls, owners) = calls(chain);
+    let spends: Vec<Spend> = chain.iter().map(|held| spend(held)).collect();
+    let mut links = vec![Link::default(); chain.len()];
+    for found in loops::find(&calls, &spends, options) {
+        let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
+        let ids = chain[begins..=ends].iter().map(|held| held.id.0.to_vec());
+        let entry = Loop { trace_ids: ids.collect(), ..found.entry };
+        let severity = if entry.severity == CRITICAL { CRITICAL } else { WARNING };
+        for link in &mut links[begins..=ends] {
+            if link.severity != Some(CRITICAL) {
+                link.severity = Some(severity);
+            }
+        }
+        links[begins].begun.push(entry.clone());
+        links[ends].ended.push(entry);
+    }
+    links
+}
+
+/// All calls, and which trace of the chain each is of. What came of a call may be told in a later trace.
+fn calls(chain: &[&Held]) -> (Vec<ToolCall>, Vec<usize>) {
+    let mut calls: Vec<ToolCall> = Vec::new();
+    let mut owners = Vec::new();
+    for (at, held) in chain.iter().enumerate() {
+        for result in &held.update.results {
+            let asked = calls.iter_mut().rev().find(|call| call.call_id == Some(result.call_id));
+            if let Some(call) = asked {
+                call.result_hash = call.result_hash.or(result.hash);
+                call.error = call.error.map(|error| error || result.failed);
+            }
+        }
+        calls.extend(held.update.tools.iter().cloned());
+        owners.resize(calls.len(), at);
+    }
+    (calls, owners)
+}
+
+/// What a trace of a chain cost: its model calls as one, as such traces mostly have one.
+fn spend(held: &Held) -> Spend {
+    let update = &held.update;
+    let tokens = update.tokens.unwrap_or_default();
+    Spend {
+        start: Timestamp(update.start_unix_nano),
+        end: Timestamp(update.end_unix_nano),
+        tokens: Tokens { input: tokens.input, cached: None, output: tokens.output },
+        cost: update.cost_quanta.map(Quanta),
+    }
+}
