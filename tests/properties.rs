@@ -39,8 +39,18 @@ struct Delivery {
     pause: Duration,
 }
 
-const CAPTURES: [&str; 4] =
-    ["oi-openai", "oi-langgraph", "otel-genai-openai-span-only", "js-otel-openai-evals"];
+const CAPTURES: [&str; 10] = [
+    "oi-openai",
+    "oi-langgraph",
+    "otel-genai-openai-span-only",
+    "js-otel-openai-evals",
+    "oi-anthropic",
+    "openlit-scores",
+    "pydantic-ai-v1",
+    "traceloop-anthropic",
+    "js-mastra",
+    "google-adk-legacy",
+];
 
 fn items(capture: &str) -> Vec<Item> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures").join(capture);
@@ -113,8 +123,8 @@ fn plain() -> Delivery {
 
 fn deliveries() -> impl Strategy<Value = Delivery> {
     let order = prop::collection::vec(any::<u16>(), 1..64);
-    // At most 200 batches of at most 1 s each: everything stays within `late_horizon`, though well beyond `trace_idle`.
-    (1_u32..9, order, 1_usize..8, 1_usize..12, 0_u64..1_000).prop_map(
+    // At most 600 batches of at most 400 ms each: everything stays within `late_horizon`, though well beyond `trace_idle`.
+    (1_u32..9, order, 1_usize..8, 1_usize..12, 0_u64..400).prop_map(
         |(shards, order, twice, batch, pause)| Delivery {
             shards,
             order,

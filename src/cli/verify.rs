@@ -7,8 +7,9 @@ use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process, replay};
+use crate::engine::loops::{CRITICAL, OUTPUT_REPEAT};
 use crate::engine::options::Profile;
-use crate::engine::view::{AgentView, Document, LoopView, SessionView, TraceView};
+use crate::engine::view::{AgentView, Document, SessionView, TraceView};
 use crate::reference::score::{self, Scores, TraceScore};
 
 /// How far the engine's integers may be from the model's floats.
@@ -113,7 +114,7 @@ fn trace_score(
         score.uncertainty,
         tolerance,
     );
-    for (name, value) in [("error", error(trace)), ("tool_loop", tool_loop(&trace.loops))] {
+    for (name, value) in [("error", error(trace)), ("tool_loop", tool_loop(trace, session))] {
         let computed = trace.signals.get(name).filter(|signal| signal.source == "computed");
         if let Some(signal) = computed {
             comparison.number(&at(name), Some(signal.score), Some(value), tolerance);
@@ -133,11 +134,13 @@ fn error(trace: &TraceView) -> f64 {
     if trace.error { 0.0 } else { 1.0 }
 }
 
-/// 1 without a loop of tool calls, 0.4 at a warning, 0 at a critical one.
-fn tool_loop(loops: &[LoopView]) -> f64 {
-    let tools = loops.iter().filter(|entry| entry.kind != "output_repeat");
+/// 1 without a loop of tool calls that the trace is part of, 0.4 at a warning, 0 at a critical loop.
+fn tool_loop(trace: &TraceView, session: &SessionView) -> f64 {
+    let loops = session.traces.iter().flat_map(|trace| &trace.loops);
+    let tools = loops
+        .filter(|entry| entry.kind != OUTPUT_REPEAT && entry.trace_ids.contains(&trace.trace_id));
     tools.fold(1.0, |score: f64, entry| {
-        score.min(if entry.severity == "critical" { 0.0 } else { 0.4 })
+        score.min(if entry.severity == CRITICAL { 0.0 } else { 0.4 })
     })
 }
 

@@ -131,7 +131,10 @@ impl Pipeline {
         });
         let agents =
             self.board.values().map(|update| &update.view).filter(|agent| agent.traces > 0);
-        Document { sessions, agents: agents.cloned().collect() }
+        let mut agents: Vec<_> = agents.cloned().collect();
+        // Counters have counted what was known at the time; a document has what is true at its end.
+        agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
+        Document { sessions, agents }
     }
 
     /// The agents as they stand.

@@ -236,6 +236,30 @@ pub struct AgentView {
     pub tasks: Vec<serde_json::Value>,
 }
 
+impl AgentView {
+    /// Replaces what counters say by the sums over the agent's traces in these sessions; without any it stays.
+    pub fn add_up(&mut self, sessions: &[SessionView]) {
+        let own = || {
+            let traces = sessions.iter().flat_map(|session| &session.traces);
+            traces.filter(|trace| trace.agent == self.agent)
+        };
+        if own().next().is_none() {
+            return;
+        }
+        let mut loops = BTreeMap::new();
+        for entry in own().flat_map(|trace| &trace.loops) {
+            *loops.entry(entry.kind.clone()).or_default() += 1;
+        }
+        let sum = |of: fn(&TokensView) -> Option<u64>| {
+            own().filter_map(|trace| of(&trace.tokens)).reduce(u64::saturating_add)
+        };
+        let tokens =
+            TokensView { input: sum(|tokens| tokens.input), output: sum(|tokens| tokens.output) };
+        let cost = own().filter_map(|trace| trace.cost_usd).reduce(|sum, cost| sum + cost);
+        (self.loops, self.tokens, self.cost_usd) = (loops, tokens, cost);
+    }
+}
+
 /// An agent over one window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WindowView {

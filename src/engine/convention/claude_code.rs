@@ -24,9 +24,9 @@ const LINES: &[Line] = &[
     line(Says::CachedTokens, 70, "cache_read_tokens"),
     line(Says::OutputTokens, 70, "output_tokens"),
     line(Says::Cost, 60, "cost_usd"),
-    line(Says::Input, 68, "user_prompt"),
-    line(Says::Input, 69, "new_context"),
-    line(Says::Output, 68, "response.model_output"),
+    line(Says::Input, 73, "user_prompt"),
+    line(Says::Input, 74, "new_context"),
+    line(Says::Output, 73, "response.model_output"),
 ];
 
 impl Convention for ClaudeCode {

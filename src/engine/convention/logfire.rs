@@ -22,9 +22,9 @@ const LINES: &[Line] = &[
     line(Says::ToolArguments, 57, "input"),
     line(Says::ToolResult, 57, "output"),
     line(Says::ResponseId, 30, "response_id"),
-    line(Says::Input, 67, "raw_input"),
+    line(Says::Input, 57, "raw_input"),
     line(Says::Input, 68, "request_data"),
-    line(Says::Output, 67, "response"),
+    line(Says::Output, 59, "response"),
     line(Says::Output, 68, "response_data"),
 ];
 

@@ -18,7 +18,7 @@ const LINES: &[Line] = &[
     line(Says::Operation(operation_named), 72, "llm.request.type"),
     line(Says::User, 30, "traceloop.association.properties.user_id"),
     line(Says::User, 81, "llm.user"),
-    line(Says::AgentName, 48, "traceloop.association.properties.lc_agent_name"),
+    line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
     line(Says::AgentVersion, 30, "traceloop.entity.version"),
     line(Says::Failed(failure), 60, "gen_ai.task.status"),
     line(Says::ToolName, 60, "traceloop.entity.name"),

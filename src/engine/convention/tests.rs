@@ -291,3 +291,177 @@ fn an_observation_is_read() {
     assert_eq!((model.tokens.input, model.tokens.output), (Some(36), Some(4)));
     assert_eq!((model.cost, span.failed), (Quanta::from_f64(0.5), true));
 }
+
+#[test]
+fn older_messages_are_flattened_over_attributes() {
+    let span = read(&raw(
+        "openai.chat",
+        &[
+            ("llm.request.type", text("chat")),
+            ("gen_ai.prompt.0.role", text("user")),
+            ("gen_ai.prompt.0.content", text("Hi")),
+            ("gen_ai.prompt.1.role", text("tool")),
+            ("gen_ai.prompt.1.content", text("18 C")),
+            ("gen_ai.prompt.1.tool_call_id", text("c1")),
+            ("gen_ai.completion.0.role", text("assistant")),
+            ("gen_ai.completion.0.tool_calls.0.id", text("c2")),
+            ("gen_ai.completion.0.tool_calls.0.name", text("f")),
+            ("gen_ai.completion.0.tool_calls.0.arguments", text(r#"{"a":1}"#)),
+            ("gen_ai.usage.prompt_tokens", RawValue::Int(7)),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
+    assert_eq!((model.tokens.input, model.asked_by_user), (Some(7), Some(false)));
+    assert_eq!(model.tool_results[0].call_id.as_deref(), Some("c1"));
+    assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
+}
+
+#[test]
+fn claude_code_counts_cached_tokens_apart() {
+    let span = read(&raw(
+        "claude_code.llm_request",
+        &[
+            ("span.type", text("llm_request")),
+            ("model", text("claude")),
+            ("input_tokens", RawValue::Int(10)),
+            ("cache_read_tokens", RawValue::Int(100)),
+            ("cache_creation_tokens", RawValue::Int(5)),
+            ("output_tokens", RawValue::Int(3)),
+            ("success", text("false")),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    let tokens = Tokens { input: Some(115), cached: Some(100), output: Some(3) };
+    assert_eq!((model.tokens, model.model.as_deref(), span.failed), (tokens, Some("claude"), true));
+    let tool = read(&raw(
+        "claude_code.tool",
+        &[
+            ("span.type", text("claude_code.tool")),
+            ("tool_name", text("Bash")),
+            ("full_command", text("ls")),
+        ],
+    ));
+    let tool = tool.span.tool.unwrap();
+    assert_eq!((tool.name.as_deref(), tool.arguments.unwrap().as_str()), (Some("Bash"), r#""ls""#));
+}
+
+#[test]
+fn names_of_other_libraries_are_not_taken_for_ones_own() {
+    // `input`, `name`, `model` and `success` are read only of the libraries that use them bare.
+    let span = read(&raw(
+        "GET /orders",
+        &[
+            ("name", text("orders")),
+            ("input", text("x")),
+            ("model", text("m")),
+            ("success", text("false")),
+            ("agent_id", text("a")),
+        ],
+    ))
+    .span;
+    assert_eq!((span.operation, span.failed, span.convention), (Operation::Other, false, None));
+    assert_eq!((span.input, span.agent_name), (None, None));
+}
+
+#[test]
+fn what_is_said_of_an_attempt_is_read() {
+    let mut span = raw(
+        "turn",
+        &[
+            ("agentgauge.task.id", text("t1")),
+            ("test.suite.run.id", text("r1")),
+            ("agentgauge.trial.index", RawValue::Int(2)),
+            ("test.case.result.status", text("pass")),
+            ("agentgauge.perturbation.type", text("prompt")),
+            ("agentgauge.baseline", RawValue::Bool(false)),
+            ("agentgauge.expected.tools", RawValue::Array(vec![text("f"), text("g")])),
+            ("gen_ai.retrieval.documents", text(r#"[{"id":"d1","score":0.9},{"id":"d2"}]"#)),
+            ("agentgauge.cited.document_ids", text(r#"["d1"]"#)),
+        ],
+    );
+    span.events.push(RawEvent {
+        name: "agentgauge.constraint.violation".into(),
+        attributes: attributes(&[
+            ("agentgauge.constraint.id", text("no-pii")),
+            ("agentgauge.constraint.severity", text("High")),
+        ]),
+        ..RawEvent::default()
+    });
+    let attempt = read(&span).span.attempt.unwrap();
+    let names = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(attempt.task.as_deref(), Some("t1"));
+    assert_eq!((attempt.run.as_deref(), attempt.trial.as_deref()), (Some("r1"), Some("2")));
+    assert_eq!((attempt.success, attempt.baseline), (Some(true), Some(false)));
+    assert_eq!(attempt.perturbation.as_deref(), Some("prompt"));
+    assert_eq!(names(&attempt.expected_tools), ["f", "g"]);
+    assert_eq!(names(&attempt.retrieved), ["d1", "d2"]);
+    assert_eq!(names(&attempt.cited), ["d1"]);
+    assert_eq!(attempt.violations[0].severity.as_deref(), Some("high"));
+}
+
+#[test]
+fn documents_of_a_retriever_are_read() {
+    let span = read(&raw(
+        "retrieve",
+        &[
+            ("openinference.span.kind", text("RETRIEVER")),
+            ("retrieval.documents.1.document.id", text("b")),
+            ("retrieval.documents.0.document.id", text("a")),
+        ],
+    ));
+    let retrieved = span.span.attempt.unwrap().retrieved;
+    assert_eq!(retrieved.iter().map(AsRef::as_ref).collect::<Vec<&str>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_broken_rule_is_a_score_with_its_severity() {
+    let mut record = record(
+        "gen_ai.evaluation.result",
+        &[
+            ("gen_ai.evaluation.name", text("constraint_violation")),
+            ("gen_ai.evaluation.score.label", text("low")),
+        ],
+    );
+    record.trace_id = Some(TraceId([1; 16]));
+    let report = &read_log(&record).reports[0];
+    assert_eq!(report.score, Quanta::from_f64(0.75).unwrap());
+    assert_eq!(report.label.as_deref(), Some("low"));
+}
+
+#[test]
+fn a_scope_tells_a_library_whose_spans_have_names_alone() {
+    let scope = RawScope { name: "llama_index.observability".into(), ..RawScope::default() };
+    let of = |name: &'static str| {
+        let raw = raw(name, &[]);
+        let conventions = Conventions::new(ConventionOptions::default());
+        conventions.span(&raw, &scope, &Arc::default()).span.operation
+    };
+    assert_eq!(of("FunctionTool.acall"), Operation::ExecuteTool);
+    assert_eq!(of("OpenAI.astream_chat"), Operation::Chat);
+    assert_eq!(of("OpenAI._prepare_chat_with_tools"), Operation::Other);
+    assert_eq!(of("Embedder.embed"), Operation::Other);
+}
+
+#[test]
+fn no_two_lines_contradict_each_other() {
+    use std::collections::BTreeSet;
+    // Of equal ranks the first in the list would hold: ranks must tell, except where one key is read for two reasons.
+    let mut seen = BTreeSet::new();
+    for convention in CONVENTIONS {
+        for line in convention.lines() {
+            let new = seen.insert((line.says.name(), line.rank, line.key));
+            let ranked = seen
+                .iter()
+                .filter(|(name, rank, _)| (*name, *rank) == (line.says.name(), line.rank));
+            assert!(
+                ranked.count() <= 1 || !new || line.says.name() == "failed",
+                "{} of {}",
+                line.key,
+                convention.name()
+            );
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read its data fails")]
 
+mod shaken;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,15 +49,8 @@ fn every_capture_comes_out_as_it_was() {
 }
 
 fn compare(folder: &Path) -> Result<usize, String> {
-    let expected: Value =
-        serde_json::from_slice(&fs::read(folder.join("expected.json")).unwrap()).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
-        .args(["replay", "--output", "json"])
-        .arg(folder)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "replay failed: {}", String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let expected = expected(folder);
+    let document = replay(folder);
     let turns = expected["turns"].as_array().unwrap();
     let mut ours = Vec::new();
     for turn in turns {
@@ -66,6 +61,22 @@ fn compare(folder: &Path) -> Result<usize, String> {
     }
     extra_traces(&document, &ours)?;
     Ok(turns.len())
+}
+
+/// What is true of a capture.
+fn expected(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("expected.json")).unwrap()).unwrap()
+}
+
+/// What comes out of a folder of requests.
+fn replay(folder: &Path) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .args(["replay", "--output", "json"])
+        .arg(folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "replay failed: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// The traces of a turn, in order, each with its session.
