@@ -43,7 +43,7 @@ fn order_and_duplication_change_nothing() {
         SHAKES
             .iter()
             .filter_map(|shake| {
-                let shaken = replay_of((shake.shake)(requests.clone()));
+                let shaken = replay_of(&(shake.shake)(requests.clone()));
                 let difference = difference("", &straight, &shaken)?;
                 Some(format!("{}, {}: {difference}", folder.display(), shake.name))
             })
@@ -55,7 +55,8 @@ fn order_and_duplication_change_nothing() {
 #[test]
 fn loops_are_found_without_content_where_names_suffice() {
     let checked = on_all(|folder| {
-        let document = replay_of(requests(folder).into_iter().map(without_content).collect());
+        let bare: Vec<Request> = requests(folder).into_iter().map(without_content).collect();
+        let document = replay_of(&bare);
         let expected = expected(folder);
         let turns = expected["turns"].as_array().unwrap().iter();
         turns
@@ -138,7 +139,7 @@ fn requests(folder: &Path) -> Vec<Request> {
     .collect()
 }
 
-fn replay_of(requests: Vec<Request>) -> Value {
+fn replay_of(requests: &[Request]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     for (at, request) in requests.iter().enumerate() {
         let (kind, bytes) = match request {
