@@ -1,4 +1,4 @@
-//! PandaProbe's session metrics and loop detection as that product computes them: floats, rounded to four decimals,
+//! PandaProbe's session metrics and the computed part of its trace metrics, as that product computes them: floats, rounded to four decimals,
 //! 1.0 for nothing. Source: metrics.md 1.1 to 1.7.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +41,17 @@ pub struct Detection {
     pub note: Option<&'static str>,
     /// Cosine, Jaccard and hybrid of each compared output with its index, rounded.
     pub comparisons: Vec<(usize, [f64; 3])>,
+}
+
+/// What coherence made of an answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coherence {
+    /// Unrounded: it is compared with the threshold before it is rounded.
+    pub score: f64,
+    /// The distance, unrounded.
+    pub gap: f64,
+    /// Why nothing was compared.
+    pub note: Option<&'static str>,
 }
 
 /// Rounds to four decimals, correctly from the float, ties to even.
@@ -157,11 +168,22 @@ pub fn coherence(
     input: &str,
     output: &str,
     embed: &dyn Fn(&str) -> Option<Vec<f64>>,
-) -> Option<f64> {
+) -> Option<Coherence> {
     if input.is_empty() || output.is_empty() {
-        return Some(1.0);
+        return Some(Coherence { score: 1.0, gap: 0.0, note: Some("empty_input_or_output") });
     }
-    Some(round4(similarity(&embed(input)?, &embed(output)?)))
+    let gap = distance(&embed(input)?, &embed(output)?);
+    Some(Coherence { score: (1.0 - gap).clamp(0.0, 1.0), gap, note: None })
+}
+
+/// `argument_correctness` of a trace with this many tool calls, by a judge's verdicts, which need not be as many; not
+/// rounded.
+pub fn argument_correctness(tool_calls: u64, verdicts: &[&str]) -> f64 {
+    if tool_calls == 0 || verdicts.is_empty() {
+        return 1.0;
+    }
+    let correct = verdicts.iter().filter(|verdict| **verdict == "yes").count();
+    correct as f64 / verdicts.len() as f64
 }
 
 /// Jaccard similarity of two sets; 0 for two empty ones.
@@ -170,13 +192,18 @@ pub fn jaccard(a: &BTreeSet<String>, b: &BTreeSet<String>) -> f64 {
     if union == 0 { 0.0 } else { a.intersection(b).count() as f64 / union as f64 }
 }
 
-/// One minus the cosine distance clamped to `[0,1]`; 0 where a vector is zero.
+/// One minus the cosine distance.
 fn similarity(a: &[f64], b: &[f64]) -> f64 {
+    1.0 - distance(a, b)
+}
+
+/// The cosine distance clamped to `[0,1]`; 1 where a vector is zero.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
     let dot: f64 = a.iter().zip(b).map(|(x, y)| x * y).sum();
     let norm = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
     let norms = norm(a) * norm(b);
     let cosine = if norms > 0.0 { dot / norms } else { 0.0 };
-    1.0 - (1.0 - cosine).clamp(0.0, 1.0)
+    (1.0 - cosine).clamp(0.0, 1.0)
 }
 
 /// The answer to a session without traces, or without any entry of signals.

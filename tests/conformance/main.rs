@@ -39,8 +39,6 @@ const LATER: &[&str] = &[
     "hal-runs-end-to-end",
     "hal-safety",
     "hal-trajectory-consistency",
-    "pp-argument-correctness",
-    "pp-coherence",
 ];
 
 type Check = fn(&Value, f64) -> Result<(), String>;

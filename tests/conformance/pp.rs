@@ -1,5 +1,6 @@
 //! PandaProbe: session metrics, trace metrics, the client's trajectory gate.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use agentgauge::engine::math::Quanta;
@@ -8,6 +9,7 @@ use agentgauge::engine::score::agent_consistency::AgentConsistency;
 use agentgauge::engine::score::agent_reliability::AgentReliability;
 use agentgauge::engine::score::risk::TraceRisk;
 use agentgauge::engine::score::trajectory_gate::{GateRule, TrajectoryGate};
+use agentgauge::engine::signal::{self, thresholds};
 use agentgauge::reference::pandaprobe::{self, Report, SIGNALS, Trace, round4};
 use serde_json::{Value, json};
 
@@ -17,6 +19,8 @@ pub(super) fn check_of(family: &str) -> Option<Check> {
     match family {
         "pp-agent-consistency" => Some(consistency),
         "pp-agent-reliability" => Some(reliability),
+        "pp-argument-correctness" => Some(argument_correctness),
+        "pp-coherence" => Some(coherence),
         "pp-harness-trajectory-gate" => Some(gate),
         "pp-loop-detection" => Some(loop_detection),
         "pp-session-pipeline" => Some(pipeline),
@@ -152,6 +156,62 @@ fn vectors(value: &Value) -> BTreeMap<String, Vec<f64>> {
     value.as_object().unwrap().iter().map(|(text, value)| (text.clone(), vector(value))).collect()
 }
 
+fn coherence(case: &Value, tolerance: f64) -> Result<(), String> {
+    let input = &case["input"];
+    let vectors = vectors(&input["embeddings"]);
+    let (question, answer) = (to_text(&input["input"]), to_text(&input["output"]));
+    let requests = Cell::new(0);
+    let embed = |text: &str| {
+        // Both texts go out in one request.
+        requests.set(1);
+        vectors.get(text).cloned()
+    };
+    let found = pandaprobe::coherence(&question, &answer, &embed).unwrap();
+    let threshold = threshold("coherence", input);
+    let compared = found.note.is_none();
+    let ours = json!({
+        "score": round4(found.score),
+        "coherence_gap": round4(found.gap),
+        "embed_calls": requests.get(),
+        "note": found.note,
+        "threshold": compared.then_some(threshold),
+        "success": compared.then_some(found.score >= threshold),
+    });
+    same("coherence", &case["expected"], &ours, tolerance)?;
+    // The engine has no score where the source has a perfect one for nothing.
+    let engine = vectors
+        .get(&question)
+        .zip(vectors.get(&answer))
+        .filter(|_| compared)
+        .and_then(|(input, output)| signal::coherence::score(input, output));
+    let exact = compared.then_some(found.score);
+    same("engine", &json!(exact), &json!(engine.map(Quanta::to_f64)), 1e-9)
+}
+
+fn argument_correctness(case: &Value, tolerance: f64) -> Result<(), String> {
+    let input = &case["input"];
+    let calls = input["tool_calls"].as_u64().unwrap();
+    let verdicts: Vec<&str> =
+        input["verdicts"].as_array().unwrap().iter().map(|said| said.as_str().unwrap()).collect();
+    let score = pandaprobe::argument_correctness(calls, &verdicts);
+    // Verdicts and the reason are asked for only if the first answer names a call.
+    let stages = ["ToolCallContext", "ArgumentVerdicts", "ArgumentCorrectnessReason"];
+    let asked = if calls == 0 { &stages[..1] } else { &stages[..] };
+    let success = score >= threshold("argument_correctness", input);
+    let ours = json!({ "score": score, "success": success, "judge_calls": asked });
+    same("argument_correctness", &case["expected"], &ours, tolerance)?;
+    let correct: Vec<bool> = verdicts.iter().map(|verdict| *verdict == "yes").collect();
+    let engine = signal::argument_correctness::score(calls, &correct);
+    let exact = (calls > 0 && !verdicts.is_empty()).then_some(score);
+    same("engine", &json!(exact), &json!(engine.map(Quanta::to_f64)), 1e-9)
+}
+
+/// The threshold of a case, else the metric's own.
+fn threshold(metric: &str, input: &Value) -> f64 {
+    let own = thresholds::of(metric).unwrap().threshold.to_f64();
+    input["threshold"].as_f64().unwrap_or(own)
+}
+
 /// A session run: traces sorted by start, the four signals in order, then both scores.
 fn pipeline(case: &Value, tolerance: f64) -> Result<(), String> {
     let input = &case["input"];
@@ -169,7 +229,10 @@ fn pipeline(case: &Value, tolerance: f64) -> Result<(), String> {
         let found = pandaprobe::loop_detection(&earlier, &answer, &embed).map(|found| found.score);
         let scores = [
             ("confidence", trace["confidence"].as_f64()),
-            ("coherence", pandaprobe::coherence(&question, &answer, &embed)),
+            (
+                "coherence",
+                pandaprobe::coherence(&question, &answer, &embed).map(|found| round4(found.score)),
+            ),
             ("loop_detection", found),
             ("tool_correctness", trace["tool_correctness"].as_f64()),
         ];

@@ -2,9 +2,12 @@
 //!
 //! One signal, one file, which opens with the formula; one line in [`SIGNALS`].
 
+pub mod argument_correctness;
+pub mod coherence;
 pub mod confidence;
 pub mod error;
 pub mod loop_detection;
+pub mod thresholds;
 pub mod tool_loop;
 
 /// The reported score that says that a rule was broken; its label is the severity.
@@ -21,8 +24,19 @@ pub struct Signal {
     pub in_documents: bool,
 }
 
-/// All signals that are computed without a language model.
+/// All signals that are computed, two of them from what a model was asked: coherence from its embeddings,
+/// `argument_correctness` from its verdicts.
 pub const SIGNALS: &[Signal] = &[
+    Signal {
+        name: argument_correctness::NAME,
+        doc: "Share of tool calls whose arguments were right",
+        in_documents: false,
+    },
+    Signal {
+        name: coherence::NAME,
+        doc: "Nearness of the output to the input",
+        in_documents: true,
+    },
     Signal {
         name: confidence::NAME,
         doc: "Share of steps that neither failed nor repeated",
