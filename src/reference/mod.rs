@@ -2,5 +2,6 @@
 //!
 //! The engine's incremental integers must come out within 1e-9 of this.
 
+pub mod credal;
 pub mod pandaprobe;
 pub mod score;

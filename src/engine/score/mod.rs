@@ -5,5 +5,6 @@
 
 pub mod agent_consistency;
 pub mod agent_reliability;
+pub mod ars;
 pub mod risk;
 pub mod trajectory_gate;

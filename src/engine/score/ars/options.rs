@@ -1,0 +1,119 @@
+//! What the agent reliability score leaves open, and what we chose.
+//!
+//! The source publishes the six components, 0.6 and 0.4 of source fidelity, and the bands. Weights, ceilings, the optimum
+//! of loops and the two scores for nothing retrieved are not published: every default here is our own choice.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::component;
+
+/// Numbers of the agent reliability score; all defaults are our choice, none is the source's.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArsOptions {
+    /// How much each component counts; those without data are left out, and the others share the whole.
+    pub weights: ArsWeights,
+    /// Mean seconds of a run from which latency scores 0; without it latency is absent.
+    pub latency_ceiling_seconds: Option<f64>,
+    /// Mean US dollars of a run from which cost scores 0; without it cost is absent.
+    pub cost_ceiling_usd: Option<f64>,
+    /// Model calls that a run needs at best, where its test case is not listed below; without either, trajectory is
+    /// the success of tools alone.
+    pub optimum_loops: Option<u64>,
+    /// Model calls that a run of a test case needs at best, by test case.
+    pub optimum_loops_by_case: BTreeMap<String, u64>,
+    /// Source fidelity, 0 to 100, of a run that retrieved nothing and cited nothing; without it such a run has none.
+    pub fidelity_of_nothing: Option<f64>,
+    /// Source fidelity, 0 to 100, of a run that cited sources though nothing was retrieved.
+    pub fidelity_without_retrieval: f64,
+    /// Runs of one agent, at most a million; a further one is not taken until another is removed.
+    pub max_runs: usize,
+}
+
+/// How much each component counts, in any unit: only the proportions matter. What is negative or not finite counts as 0.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArsWeights {
+    /// Mean rubric score or outcome.
+    pub accuracy: f64,
+    /// Citations against retrieved documents.
+    pub source_fidelity: f64,
+    /// Steadiness over the runs of a test case.
+    pub consistency: f64,
+    /// Success of tools and length of the path.
+    pub trajectory: f64,
+    /// Response time.
+    pub latency: f64,
+    /// Spend.
+    pub cost: f64,
+}
+
+impl Default for ArsOptions {
+    fn default() -> Self {
+        Self {
+            weights: ArsWeights::default(),
+            latency_ceiling_seconds: None,
+            cost_ceiling_usd: None,
+            optimum_loops: None,
+            optimum_loops_by_case: BTreeMap::new(),
+            fidelity_of_nothing: None,
+            fidelity_without_retrieval: 25.0,
+            max_runs: 10_000,
+        }
+    }
+}
+
+impl Default for ArsWeights {
+    fn default() -> Self {
+        Self {
+            accuracy: 0.35,
+            source_fidelity: 0.2,
+            consistency: 0.15,
+            trajectory: 0.1,
+            latency: 0.1,
+            cost: 0.1,
+        }
+    }
+}
+
+impl ArsOptions {
+    /// Model calls that a run of this test case needs at best, if that is known.
+    pub fn optimum_loops_of(&self, case: Option<&str>) -> Option<u64> {
+        let own = case.and_then(|case| self.optimum_loops_by_case.get(case));
+        own.copied().or(self.optimum_loops)
+    }
+}
+
+impl ArsWeights {
+    /// The weight of a component, at least 0.
+    pub(super) fn of(&self, component: &str) -> f64 {
+        let weight = match component {
+            component::ACCURACY => self.accuracy,
+            component::SOURCE_FIDELITY => self.source_fidelity,
+            component::CONSISTENCY => self.consistency,
+            component::TRAJECTORY => self.trajectory,
+            component::LATENCY => self.latency,
+            component::COST => self.cost,
+            _ => 0.0,
+        };
+        if weight.is_finite() { weight.max(0.0) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_over_their_defaults() {
+        let text = "cost_ceiling_usd = 0.5\n[weights]\naccuracy = 1.0\n[optimum_loops_by_case]\nrefund = 3\n";
+        let options: ArsOptions = toml::from_str(text).unwrap();
+        assert_eq!(options.cost_ceiling_usd, Some(0.5));
+        assert_eq!(options.weights, ArsWeights { accuracy: 1.0, ..ArsWeights::default() });
+        assert_eq!(options.optimum_loops_of(Some("refund")), Some(3));
+        assert_eq!(options.optimum_loops_of(Some("other")), None);
+        assert!(toml::from_str::<ArsOptions>("ceiling = 1.0").is_err());
+    }
+}
