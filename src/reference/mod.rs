@@ -4,4 +4,5 @@
 
 pub mod credal;
 pub mod pandaprobe;
+pub mod princeton;
 pub mod score;

@@ -29,16 +29,6 @@ const LATER: &[&str] = &[
     "aci-otel-fixtures",
     "aci-path",
     "aci-tool-sets",
-    "hal-aggregate",
-    "hal-confidence-consistency",
-    "hal-outcome-consistency",
-    "hal-predictability",
-    "hal-published",
-    "hal-resource-consistency",
-    "hal-robustness",
-    "hal-runs-end-to-end",
-    "hal-safety",
-    "hal-trajectory-consistency",
 ];
 
 type Check = fn(&Value, f64) -> Result<(), String>;

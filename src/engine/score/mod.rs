@@ -6,5 +6,6 @@
 pub mod agent_consistency;
 pub mod agent_reliability;
 pub mod ars;
+pub mod princeton;
 pub mod risk;
 pub mod trajectory_gate;
