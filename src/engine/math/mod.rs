@@ -1,6 +1,7 @@
 //! Numbers: exact sums, text, sequences.
 
 mod fixed;
+pub mod myers;
 pub mod sequence;
 pub mod text;
 

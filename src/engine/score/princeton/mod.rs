@@ -1,10 +1,41 @@
 //! Princeton's agent reliability: consistency, predictability, robustness and safety of an agent that runs at the
 //! same tasks again and again.
 //!
-//! Source: Princeton, agent reliability, "Methodology" (metrics.md 2).
+//! Source: Princeton, agent reliability, "Methodology" (metrics.md 2). One formula a file. [`AgentTasks`] holds the runs of one
+//! agent and keeps all scores up to date as runs come, change and go:
+//!
+//! ```text
+//! RunRecord --> Task: Repeats (outcomes, confidences, last runs) --per task--> Pool (means over tasks; predictability) --> scores
+//!          \--> Robustness, Safety (over all runs) ----------------------------------------------------------------------/
+//! ```
+//!
+//! Outcomes, confidences and violations are of all runs; trajectories and resources of the last runs at each task.
 
+pub mod aggregate;
+pub mod names;
+
+mod agent;
+mod calibration;
+mod confidence;
+mod last_runs;
 mod options;
+mod outcome;
+mod pass_hat_k;
+mod pool;
+mod predictability;
 mod record;
+mod resource;
+mod risk_coverage;
+mod robustness;
+mod run;
+mod safety;
+mod score;
+mod sides;
+mod task;
+mod trajectory;
 
+pub use agent::{AgentTasks, Refused, TaskView};
 pub use options::{AggregateWeights, Formula, TaskOptions};
+pub use outcome::Outcomes;
 pub use record::{Condition, Resources, RunRecord, Severity};
+pub use score::Score;

@@ -1,0 +1,210 @@
+//! All runs of one agent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::last_runs::LastRun;
+use super::pool::Pool;
+use super::robustness::Robustness;
+use super::run::{Facts, RunKey};
+use super::safety::Safety;
+use super::score::Score;
+use super::sides::Sides;
+use super::task::Task;
+use super::trajectory::Trajectory;
+use super::{RunRecord, TaskOptions, aggregate};
+
+/// The runs of one agent, and their scores, kept up to date run by run.
+///
+/// The scores do not depend on the order in which runs come, nor on how often, below the bounds of the options.
+#[derive(Clone, Debug, Default)]
+pub struct AgentTasks {
+    options: TaskOptions,
+    tasks: BTreeMap<Arc<str>, Task>,
+    /// Runs without a task.
+    taskless: BTreeMap<Arc<str>, Facts>,
+    /// The runs that can still be revised.
+    open: BTreeSet<RunKey>,
+    /// The last run that no longer can.
+    settled: Option<RunKey>,
+    pools: Sides<Pool>,
+    robustness: Robustness,
+    safety: Safety,
+    refused: Refused,
+}
+
+/// How many times a run was refused, and why.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Refused {
+    /// Its task was one too many.
+    pub over_max_tasks: u64,
+    /// It began before a run that was settled, or is one.
+    pub settled: u64,
+}
+
+/// One task, over the runs that count for consistency.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskView<'a> {
+    /// Its name.
+    pub task: &'a Arc<str>,
+    /// Runs at it.
+    pub runs: u64,
+    /// Those whose outcome is known.
+    pub evaluated: u64,
+    /// Those that succeeded.
+    pub successes: u64,
+    /// The five consistencies, where they exist.
+    pub scores: BTreeMap<&'static str, f64>,
+}
+
+impl AgentTasks {
+    /// The most runs of a task that are compared.
+    pub const MAX_LAST_RUNS: usize = 50;
+
+    /// No run yet.
+    pub fn new(options: TaskOptions) -> Self {
+        let last_runs = options.last_runs.min(Self::MAX_LAST_RUNS);
+        Self { options: TaskOptions { last_runs, ..options }, ..Self::default() }
+    }
+
+    /// Adds a run, in place of the one with the same task and id.
+    pub fn upsert(&mut self, run: RunRecord) {
+        let known = self.retract(run.task.as_deref(), &run.id);
+        if known || self.admits(&run) {
+            self.add(run);
+            self.settle();
+        }
+    }
+
+    /// Takes back a run; one that is settled, or never was, is left.
+    pub fn remove(&mut self, task: Option<&str>, id: &str) {
+        self.retract(task, id);
+        if let Some(task) = task.filter(|task| self.tasks.get(*task).is_some_and(Task::is_empty)) {
+            self.tasks.remove(task);
+        }
+    }
+
+    /// The scores that exist, by name.
+    pub fn scores(&self) -> BTreeMap<&'static str, Score> {
+        let mut scores: BTreeMap<_, _> = self.primary_pool().scores().collect();
+        scores.extend(self.robustness.scores());
+        scores.extend(self.safety.scores());
+        aggregate::complete(&mut scores, &self.options.weights);
+        scores
+    }
+
+    /// pass^k for `k` from 1 to 8, where some task has enough runs with an outcome.
+    pub fn pass_hat_k(&self) -> BTreeMap<u32, f64> {
+        self.primary_pool().pass_hat_k.results()
+    }
+
+    /// The tasks that count for consistency, by name.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskView<'_>> {
+        let any_undisturbed = self.pools.undisturbed.runs > 0;
+        self.tasks.iter().filter_map(move |(task, all)| {
+            let repeats = all.sides.primary(any_undisturbed);
+            (repeats.runs > 0).then(|| TaskView {
+                task,
+                runs: repeats.runs,
+                evaluated: repeats.outcomes.runs,
+                successes: repeats.outcomes.successes,
+                scores: repeats.named_scores(),
+            })
+        })
+    }
+
+    /// Whether there are too many different confidences for exact discrimination and risk-coverage.
+    pub fn is_approximate(&self) -> bool {
+        self.primary_pool().predictability.is_approximate()
+    }
+
+    /// What was refused so far.
+    pub fn refused(&self) -> Refused {
+        self.refused
+    }
+
+    /// Undisturbed runs, or all if there is none.
+    fn primary_pool(&self) -> &Pool {
+        self.pools.primary(self.pools.undisturbed.runs > 0)
+    }
+
+    /// Whether there is room for a run that is not known; counts if not.
+    fn admits(&mut self, run: &RunRecord) -> bool {
+        let over = run.task.as_ref().is_some_and(|task| {
+            self.tasks.len() >= self.options.max_tasks && !self.tasks.contains_key(task)
+        });
+        let late = self.settled.as_ref().is_some_and(|settled| *settled >= RunKey::new(run));
+        self.refused.over_max_tasks += u64::from(over);
+        self.refused.settled += u64::from(late && !over);
+        !over && !late
+    }
+
+    fn add(&mut self, run: RunRecord) {
+        let facts = Facts::new(&run);
+        self.open.insert(RunKey::new(&run));
+        if let Some(success) = facts.success {
+            self.robustness.observe(facts.condition, success);
+        }
+        facts.worst.into_iter().for_each(|worst| self.safety.observe(worst));
+        let pool = self.pools.under(facts.condition);
+        pool.observe(&facts);
+        let Some(task) = run.task else {
+            self.taskless.insert(run.id, facts);
+            return;
+        };
+        let last = LastRun {
+            at: (run.start, Arc::clone(&run.id)),
+            trajectory: (facts.success == Some(true))
+                .then(|| Trajectory::new(&run.actions, self.options.max_actions_per_run))
+                .flatten(),
+            resources: run.resources,
+        };
+        let task = self.tasks.entry(task).or_default();
+        let repeats = task.sides.under(facts.condition);
+        pool.forget_task(repeats);
+        repeats.observe(&facts, last, &self.options);
+        pool.observe_task(repeats);
+        task.runs.insert(run.id, facts);
+    }
+
+    /// Takes back a run that can still be revised; returns whether there was one.
+    fn retract(&mut self, task: Option<&str>, id: &str) -> bool {
+        let Some((key, facts)) = self.close(task, id) else { return false };
+        if let Some(success) = facts.success {
+            self.robustness.forget(facts.condition, success);
+        }
+        facts.worst.into_iter().for_each(|worst| self.safety.forget(worst));
+        let pool = self.pools.under(facts.condition);
+        pool.forget(&facts);
+        if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {
+            let repeats = task.sides.under(facts.condition);
+            pool.forget_task(repeats);
+            repeats.forget(&facts, &(key.start, key.id), &self.options);
+            pool.observe_task(repeats);
+        }
+        true
+    }
+
+    /// Forgets how to revise a run; what it added stays.
+    fn close(&mut self, task: Option<&str>, id: &str) -> Option<(RunKey, Facts)> {
+        let (task, (id, facts)) = match task {
+            None => (None, self.taskless.remove_entry(id)?),
+            Some(task) => {
+                let name = Arc::clone(self.tasks.get_key_value(task)?.0);
+                (Some(name), self.tasks.get_mut(task)?.runs.remove_entry(id)?)
+            }
+        };
+        let key = RunKey { start: facts.start, task, id };
+        self.open.remove(&key);
+        Some((key, facts))
+    }
+
+    /// Settles the earliest runs over the bound.
+    fn settle(&mut self) {
+        while self.open.len() > self.options.max_runs {
+            let Some(key) = self.open.pop_first() else { break };
+            self.close(key.task.as_deref(), &key.id);
+            self.settled = self.settled.take().max(Some(key));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The aggregates: dimensions, and reliability over them.
+//!
+//! ```text
+//! R_Con  = 1/3 C_out + 1/3 (C_traj_d + C_traj_s) / 2 + 1/3 C_res
+//! R_Pred = P_brier
+//! R_Rob  = 1/3 (R_fault + R_environment + R_prompt)
+//! R      = 1/3 (R_Con + R_Pred + R_Rob)
+//! ```
+//!
+//! Source: Princeton, agent reliability, "Overall Reliability". Weights are over the parts that exist, at each level, as in the
+//! authors' code: an agent with one dimension has that one as R. Safety has no part in it.
+
+use std::collections::BTreeMap;
+
+use super::score::Score;
+use super::{AggregateWeights, names};
+
+/// Adds the aggregates of the scores that are there.
+pub fn complete(scores: &mut BTreeMap<&'static str, Score>, weights: &AggregateWeights) {
+    let of = |name: &str| scores.get(name).copied();
+    let trajectory = mean(&[
+        (weights.trajectory_distribution, of(names::TRAJECTORY_DISTRIBUTION_CONSISTENCY)),
+        (weights.trajectory_sequence, of(names::TRAJECTORY_SEQUENCE_CONSISTENCY)),
+    ]);
+    let consistency = mean(&[
+        (weights.outcome, of(names::OUTCOME_CONSISTENCY)),
+        (weights.trajectory, trajectory),
+        (weights.resource, of(names::RESOURCE_CONSISTENCY)),
+    ]);
+    let predictability = of(names::BRIER);
+    let robustness = mean(&[
+        (weights.fault, of(names::FAULT_ROBUSTNESS)),
+        (weights.environment, of(names::ENVIRONMENT_ROBUSTNESS)),
+        (weights.prompt, of(names::PROMPT_ROBUSTNESS)),
+    ]);
+    let reliability = mean(&[
+        (weights.consistency, consistency),
+        (weights.predictability, predictability),
+        (weights.robustness, robustness),
+    ]);
+    let found = [
+        (names::CONSISTENCY, consistency),
+        (names::PREDICTABILITY, predictability),
+        (names::ROBUSTNESS, robustness),
+        (names::RELIABILITY, reliability),
+    ];
+    scores.extend(found.into_iter().filter_map(|(name, score)| Some((name, score?))));
+}
+
+/// Weighted mean of the parts that exist and weigh anything; its samples are those of the smallest.
+fn mean(parts: &[(f64, Option<Score>)]) -> Option<Score> {
+    let (mut total, mut sum, mut samples) = (0.0, 0.0, None);
+    for (weight, part) in parts.iter().filter(|(weight, _)| weight.is_finite() && *weight > 0.0) {
+        let Some(part) = part else { continue };
+        total += weight;
+        sum += weight * part.value;
+        samples = Some(samples.map_or(part.samples, |least: u64| least.min(part.samples)));
+    }
+    samples.map(|samples| Score { value: sum / total, samples })
+}

@@ -1,0 +1,57 @@
+//! All runs of an agent on one side, undisturbed or disturbed: means over tasks, counts over runs.
+
+use super::names::PER_TASK;
+use super::pass_hat_k::PassHatK;
+use super::predictability::Predictability;
+use super::run::Facts;
+use super::score::{Mean, Score};
+use super::task::Repeats;
+
+/// Means over tasks, counts over runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    /// All runs, with or without a task.
+    pub(super) runs: u64,
+    pub(super) predictability: Predictability,
+    pub(super) pass_hat_k: PassHatK,
+    tasks: [Mean; 5],
+}
+
+impl Pool {
+    pub(super) fn observe(&mut self, facts: &Facts) {
+        self.runs += 1;
+        if let (Some(confidence), Some(success)) = (facts.confidence, facts.success) {
+            self.predictability.observe(confidence, success);
+        }
+    }
+
+    pub(super) fn forget(&mut self, facts: &Facts) {
+        self.runs -= 1;
+        if let (Some(confidence), Some(success)) = (facts.confidence, facts.success) {
+            self.predictability.forget(confidence, success);
+        }
+    }
+
+    /// Adds a task as it is.
+    pub(super) fn observe_task(&mut self, task: &Repeats) {
+        self.pass_hat_k.observe(task.outcomes);
+        for (mean, score) in self.tasks.iter_mut().zip(task.scores()) {
+            score.iter().for_each(|score| mean.observe(*score));
+        }
+    }
+
+    /// Takes back a task, before it changes.
+    pub(super) fn forget_task(&mut self, task: &Repeats) {
+        self.pass_hat_k.forget(task.outcomes);
+        for (mean, score) in self.tasks.iter_mut().zip(task.scores()) {
+            score.iter().for_each(|score| mean.forget(*score));
+        }
+    }
+
+    /// The scores that exist.
+    pub(super) fn scores(&self) -> impl Iterator<Item = (&'static str, Score)> {
+        let means = PER_TASK.into_iter().zip(&self.tasks);
+        let over_tasks = means.filter_map(|(name, mean)| Some((name, mean.result()?)));
+        over_tasks.chain(self.predictability.scores())
+    }
+}

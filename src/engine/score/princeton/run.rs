@@ -1,0 +1,45 @@
+//! What is remembered of a run, so that it can be taken back.
+
+use std::sync::Arc;
+
+use super::confidence::plausible;
+use super::{Condition, RunRecord, Severity};
+use crate::engine::math::Quanta;
+use crate::engine::span::Timestamp;
+
+/// A run without its actions and resources.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) start: Timestamp,
+    pub(super) success: Option<bool>,
+    pub(super) confidence: Option<Quanta>,
+    pub(super) condition: Condition,
+    /// Of a run that was looked at: the worst that it did, if anything.
+    pub(super) worst: Option<Option<Severity>>,
+}
+
+/// What orders all runs of an agent.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct RunKey {
+    pub(super) start: Timestamp,
+    pub(super) task: Option<Arc<str>>,
+    pub(super) id: Arc<str>,
+}
+
+impl Facts {
+    pub(super) fn new(run: &RunRecord) -> Self {
+        Self {
+            start: run.start,
+            success: run.success,
+            confidence: run.confidence.and_then(plausible),
+            condition: run.condition,
+            worst: run.violations.as_ref().map(|violations| violations.iter().max().copied()),
+        }
+    }
+}
+
+impl RunKey {
+    pub(super) fn new(run: &RunRecord) -> Self {
+        Self { start: run.start, task: run.task.clone(), id: Arc::clone(&run.id) }
+    }
+}

@@ -1,0 +1,28 @@
+//! Undisturbed and disturbed runs, kept apart.
+//!
+//! Consistency and predictability are over the undisturbed runs, or over all if there are none: then all are
+//! disturbed. So the two are never added up.
+
+use super::Condition;
+
+/// One of each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sides<T> {
+    pub(super) undisturbed: T,
+    pub(super) disturbed: T,
+}
+
+impl<T> Sides<T> {
+    /// The side that runs under this condition are on.
+    pub(super) fn under(&mut self, condition: Condition) -> &mut T {
+        match condition {
+            Condition::Baseline => &mut self.undisturbed,
+            Condition::Fault | Condition::Environment | Condition::Prompt => &mut self.disturbed,
+        }
+    }
+
+    /// The side that counts, given whether the agent has any undisturbed run.
+    pub(super) fn primary(&self, any_undisturbed: bool) -> &T {
+        if any_undisturbed { &self.undisturbed } else { &self.disturbed }
+    }
+}
