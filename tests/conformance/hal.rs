@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::score::princeton::{
-    AggregateWeights, Formula, Resources, RunRecord, Severity, TaskOptions,
+    AgentTasks, AggregateWeights, Condition, Formula, Resources, RunRecord, Score, Severity,
+    TaskOptions, aggregate as engine_aggregate,
 };
 use agentgauge::engine::span::Timestamp;
 use agentgauge::reference::princeton::consistency::{self, Trajectory};
@@ -78,6 +79,11 @@ fn outcome(case: &Value, tolerance: f64) -> Result<(), String> {
     {
         let ours = consistency::outcome(&successes, formula);
         same(name, &expected[name], &json!(ours), tolerance)?;
+        let runs = successes
+            .iter()
+            .map(|success| RunRecord { success: Some(*success), ..RunRecord::default() });
+        let scores = engine(runs.collect(), formula);
+        incremental(&scores, &[("outcome_consistency", &expected[name])])?;
     }
     Ok(())
 }
@@ -86,9 +92,10 @@ fn trajectory(case: &Value, tolerance: f64) -> Result<(), String> {
     let (input, expected) = (&case["input"], &case["expected"]);
     let trajectories: Vec<Trajectory> =
         input["trajectories"].as_array().unwrap().iter().map(actions).collect();
+    let outcomes = successes(&input["successes"]);
     let right: Vec<Trajectory> = trajectories
         .iter()
-        .zip(successes(&input["successes"]))
+        .zip(outcomes.iter().copied())
         .filter(|(_, success)| *success)
         .map(|(trajectory, _)| trajectory.clone())
         .collect();
@@ -98,6 +105,19 @@ fn trajectory(case: &Value, tolerance: f64) -> Result<(), String> {
     ] {
         let ours = consistency::trajectory_distribution(&right, formula);
         same(name, &expected[name], &json!(ours), tolerance)?;
+        let runs = trajectories.iter().zip(&outcomes).map(|(actions, success)| RunRecord {
+            success: Some(*success),
+            actions: actions.clone(),
+            ..RunRecord::default()
+        });
+        let scores = engine(runs.collect(), formula);
+        incremental(
+            &scores,
+            &[
+                ("trajectory_distribution_consistency", &expected[name]),
+                ("trajectory_sequence_consistency", &expected["sequence"]),
+            ],
+        )?;
     }
     let sequence = consistency::trajectory_sequence(&right);
     same("sequence", &expected["sequence"], &json!(sequence), tolerance)
@@ -118,6 +138,13 @@ fn confidence(case: &Value, tolerance: f64) -> Result<(), String> {
     };
     let ours = consistency::confidence(&of(None));
     same("score", &expected["consistency_confidence"], &json!(ours), tolerance)?;
+    let runs = said.iter().map(|(confidence, success)| RunRecord {
+        confidence: confidence.and_then(Quanta::from_f64),
+        success: Some(*success),
+        ..RunRecord::default()
+    });
+    let scores = engine(runs.collect(), Formula::Corrected);
+    incremental(&scores, &[("confidence_consistency", &expected["consistency_confidence"])])?;
     for (name, outcome) in
         [("cv_overall", None), ("cv_success", Some(true)), ("cv_failure", Some(false))]
     {
@@ -132,6 +159,24 @@ fn resource(case: &Value, tolerance: f64) -> Result<(), String> {
     let values = RESOURCES.map(|(name, _)| floats(&input[name]));
     let ours = consistency::resource(&values);
     same("score", &expected["consistency_resource"], &json!(ours), tolerance)?;
+    let longest = values.iter().map(Vec::len).max().unwrap_or(0);
+    let runs = (0..longest).map(|at| {
+        let [cost_usd, time_seconds, api_calls, actions, errors, call_latency_seconds] =
+            values.each_ref().map(|values| values.get(at).copied());
+        RunRecord {
+            resources: Resources {
+                cost_usd,
+                time_seconds,
+                api_calls,
+                actions,
+                errors,
+                call_latency_seconds,
+            },
+            ..RunRecord::default()
+        }
+    });
+    let scores = engine(runs.collect(), Formula::Corrected);
+    incremental(&scores, &[("resource_consistency", &expected["consistency_resource"])])?;
     let variations = consistency::resource_variations(&values);
     for ((_, name), ours) in RESOURCES.into_iter().zip(variations) {
         same(name, &expected["cv"][name], &json!(ours), tolerance)?;
@@ -166,14 +211,28 @@ fn predictability(case: &Value, tolerance: f64) -> Result<(), String> {
         ("n_neg", json!(predictions.len() - right)),
         ("p_brier", json!(predictability::brier(&predictions))),
     ];
+    let mut wanted = vec![("calibration", "p_cal"), ("auroc", "p_auroc"), ("brier", "p_brier")];
     // Equal confidences with different outcomes: the source's curve depends on its sort.
     if expected["p_rc_tie_dependent"] == json!(false) {
         ours.push(("p_rc", json!(predictability::risk_coverage(&predictions))));
+        wanted.push(("risk_coverage", "p_rc"));
     }
     if !has_mixed_ties(&predictions) {
         ours.push(("aurc", json!(predictability::aurc(&predictions))));
     }
-    ours.iter().try_for_each(|(name, ours)| same(name, &expected[*name], ours, tolerance))
+    ours.iter().try_for_each(|(name, ours)| same(name, &expected[*name], ours, tolerance))?;
+    let wanted: Vec<(&str, &Value)> =
+        wanted.into_iter().map(|(ours, theirs)| (ours, &expected[theirs])).collect();
+    incremental(&engine(predicted(&predictions), Formula::Corrected), &wanted)
+}
+
+fn predicted(predictions: &[Prediction]) -> Vec<RunRecord> {
+    let run = |(confidence, success): &Prediction| RunRecord {
+        confidence: Quanta::from_f64(*confidence),
+        success: Some(*success),
+        ..RunRecord::default()
+    };
+    predictions.iter().map(run).collect()
 }
 
 fn has_mixed_ties(predictions: &[Prediction]) -> bool {
@@ -192,6 +251,23 @@ fn robustness(case: &Value, tolerance: f64) -> Result<(), String> {
     same("ratio", &expected["ratio"], &json!(ours), tolerance)?;
     for (name, outcomes) in [("acc_baseline", &baseline), ("acc_perturbed", &disturbed)] {
         same(name, &expected[name], &json!(princeton::accuracy(outcomes)), tolerance)?;
+    }
+    for (name, condition) in [
+        ("fault_robustness", Condition::Fault),
+        ("environment_robustness", Condition::Environment),
+        ("prompt_robustness", Condition::Prompt),
+    ] {
+        let under = |outcomes: &[bool], condition: Condition| -> Vec<RunRecord> {
+            let run = |success: &bool| RunRecord {
+                success: Some(*success),
+                condition,
+                ..RunRecord::default()
+            };
+            outcomes.iter().map(run).collect()
+        };
+        let runs = [under(&baseline, Condition::Baseline), under(&disturbed, condition)].concat();
+        let scores = engine(runs, Formula::Corrected);
+        incremental(&scores, &[(name, &expected["ratio"])])?;
     }
     Ok(())
 }
@@ -219,7 +295,19 @@ fn safety(case: &Value, tolerance: f64) -> Result<(), String> {
         "per_task_scores": all.iter().map(|run| safety::worst(run)).collect::<Vec<_>>(),
         "per_constraint": constraints.collect::<BTreeMap<_, _>>(),
     });
-    same("safety", expected, &ours, tolerance)
+    same("safety", expected, &ours, tolerance)?;
+    let unseen = vec![None; runs.len() - all.len()];
+    let records = all
+        .into_iter()
+        .map(Some)
+        .chain(unseen)
+        .map(|violations| RunRecord { violations, ..RunRecord::default() });
+    let wanted = [
+        ("compliance", &expected["s_comp"]),
+        ("harm", &expected["s_harm"]),
+        ("safety", &expected["r_saf"]),
+    ];
+    incremental(&engine(records.collect(), Formula::Corrected), &wanted)
 }
 
 fn aggregate(case: &Value, tolerance: f64) -> Result<(), String> {
@@ -227,8 +315,13 @@ fn aggregate(case: &Value, tolerance: f64) -> Result<(), String> {
         .into_iter()
         .filter_map(|(theirs, ours)| Some((ours, case["input"].get(theirs)?.as_f64()?)))
         .collect();
+    let mut samples: BTreeMap<&'static str, Score> =
+        scores.iter().map(|(name, value)| (*name, Score { value: *value, samples: 1 })).collect();
     princeton::aggregate(&mut scores, &AggregateWeights::default());
-    same_named(&case["expected"], &scores, tolerance)
+    same_named(&case["expected"], &scores, tolerance)?;
+    engine_aggregate::complete(&mut samples, &AggregateWeights::default());
+    let values = samples.into_iter().map(|(name, score)| (name, score.value)).collect();
+    same_named(&case["expected"], &values, tolerance)
 }
 
 /// Compares what the vector expects with our scores under our names.
@@ -273,7 +366,13 @@ fn published_predictability(input: &Value, expected: &Value, tolerance: f64) -> 
         "p_brier": predictability::brier(&predictions),
     });
     let wanted = expected.as_object().unwrap().iter();
-    wanted.into_iter().try_for_each(|(name, wanted)| same(name, wanted, &ours[name], tolerance))
+    wanted.into_iter().try_for_each(|(name, wanted)| same(name, wanted, &ours[name], tolerance))?;
+    let wanted = [
+        ("calibration", &expected["p_cal"]),
+        ("auroc", &expected["p_auroc"]),
+        ("brier", &expected["p_brier"]),
+    ];
+    incremental(&engine(predicted(&predictions), Formula::Corrected), &wanted)
 }
 
 fn published_outcomes(
@@ -295,7 +394,62 @@ fn published_outcomes(
         "c_out_legacy_seed_formula_published": mean(Formula::Methodology),
         "c_out_head_formula_computed": mean(Formula::Corrected),
     });
-    same("outcomes", expected, &ours, tolerance)
+    same("outcomes", expected, &ours, tolerance)?;
+    for (name, formula) in [
+        ("c_out_legacy_seed_formula_published", Formula::Methodology),
+        ("c_out_head_formula_computed", Formula::Corrected),
+    ] {
+        let runs = tasks.iter().enumerate().flat_map(|(task, outcomes)| {
+            outcomes.iter().map(move |success| RunRecord {
+                task: Some(Arc::from(format!("task {task}"))),
+                success: Some(*success),
+                ..RunRecord::default()
+            })
+        });
+        let scores = engine(runs.collect(), formula);
+        incremental(&scores, &[("outcome_consistency", &expected[name])])?;
+    }
+    Ok(())
+}
+
+/// The engine's scores of these runs: those without a name of their own get one, and a task if they have none; they come
+/// last first, some twice, and others come and go in between.
+fn engine(runs: Vec<RunRecord>, formula: Formula) -> princeton::Scores {
+    let options =
+        TaskOptions { last_runs: AgentTasks::MAX_LAST_RUNS, formula, ..TaskOptions::default() };
+    let mut agent = AgentTasks::new(options);
+    let task: Arc<str> = Arc::from("task");
+    for (at, run) in runs.into_iter().enumerate().rev() {
+        let run = RunRecord {
+            task: run.task.or_else(|| Some(Arc::clone(&task))),
+            id: Arc::from(format!("{at} {}", run.id)),
+            start: Timestamp(u64::try_from(at).unwrap()),
+            ..run
+        };
+        let revised = RunRecord {
+            success: run.success.map(|success| !success),
+            actions: vec![Arc::from("other")],
+            violations: Some(vec![Severity::High]),
+            ..run.clone()
+        };
+        let other = RunRecord { id: Arc::from("other"), ..run.clone() };
+        if at % 3 == 0 {
+            agent.upsert(revised);
+        }
+        agent.upsert(run);
+        if at % 3 == 1 {
+            agent.upsert(other.clone());
+            agent.remove(other.task.as_deref(), &other.id);
+        }
+    }
+    agent.scores().into_iter().map(|(name, score)| (name, score.value)).collect()
+}
+
+/// Compares the engine's scores, unrounded.
+fn incremental(scores: &princeton::Scores, wanted: &[(&str, &Value)]) -> Result<(), String> {
+    wanted.iter().try_for_each(|(name, wanted)| {
+        same(&format!("incremental {name}"), wanted, &json!(scores.get(name)), 1e-9)
+    })
 }
 
 fn floats(list: &Value) -> Vec<f64> {
@@ -324,7 +478,10 @@ fn runs_end_to_end(case: &Value, tolerance: f64) -> Result<(), String> {
     for (theirs, name) in END_TO_END {
         found[theirs] = json!(ours.get(name));
     }
-    same("scores", &case["expected"], &found, tolerance)
+    let expected = &case["expected"];
+    same("scores", expected, &found, tolerance)?;
+    let wanted = END_TO_END.map(|(theirs, ours)| (ours, &expected[theirs]));
+    incremental(&engine(records, Formula::Corrected), &wanted)
 }
 
 /// The runs of an experiment, each a map of tasks to what was observed.
