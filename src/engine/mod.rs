@@ -14,6 +14,7 @@ pub mod agents;
 pub mod assemble;
 pub mod convention;
 pub mod count;
+pub mod drift;
 pub mod loops;
 pub mod math;
 pub mod options;
