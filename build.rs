@@ -2,7 +2,10 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = protox::compile(["proto/agentgauge/v1/update.proto"], ["proto"])?;
+    let files = protox::compile(
+        ["proto/agentgauge/v1/update.proto", "proto/agentgauge/v1/report.proto"],
+        ["proto"],
+    )?;
     prost_build::Config::new()
         .btree_map(["."])
         .type_attribute("agentgauge.v1.AgentKey", "#[derive(Ord, PartialOrd)]")

@@ -8,7 +8,7 @@ use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::Timestamp;
 use agentgauge::export::board::Board;
-use agentgauge::export::prometheus::{Format, render};
+use agentgauge::export::prometheus::{Detail, Format, render};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
 use divan::Bencher;
@@ -44,7 +44,9 @@ fn board() -> Arc<Board> {
 #[divan::bench]
 fn a_thousand_agents(bencher: Bencher<'_, '_>) {
     let board = board();
-    let page = render(&board.sorted(), Format::Text);
+    let page = render(&board.sorted(), Format::Text, Detail::Core);
     let series = page.lines().filter(|line| !line.starts_with('#')).count();
-    bencher.counter(ItemsCount::new(series)).bench_local(|| render(&board.sorted(), Format::Text));
+    bencher
+        .counter(ItemsCount::new(series))
+        .bench_local(|| render(&board.sorted(), Format::Text, Detail::Core));
 }

@@ -1,11 +1,11 @@
 //! A real exporter, the real binary, a scrape: spans in, a score out.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+#[path = "support/daemon.rs"]
+mod daemon;
+
+use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{Span, SpanKind, TraceContextExt, Tracer, TracerProvider};
@@ -15,75 +15,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter as Export};
 use serde_json::Value;
 
-/// Looks at the daemon before a test gives up, and the time between two of them.
-const LOOKS: u32 = 300;
-const BETWEEN: Duration = Duration::from_millis(100);
-
-struct Daemon {
-    process: Child,
-    grpc: String,
-    otlp_http: String,
-    http: String,
-}
-
-impl Daemon {
-    fn start() -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
-            .args(["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0"])
-            .args(["--http", "127.0.0.1:0"])
-            .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "200ms")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let bound: Value = serde_json::from_str(&line).unwrap();
-        let address = |key: &str| bound[key].as_str().unwrap().to_owned();
-        Self {
-            process,
-            grpc: address("otlp_grpc"),
-            otlp_http: address("otlp_http"),
-            http: address("http"),
-        }
-    }
-
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.http).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.http).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-    }
-
-    /// Scrapes until a line begins so; its value.
-    fn metric(&self, start: &str) -> f64 {
-        let mut last = String::new();
-        for _ in 0..LOOKS {
-            last = self.get("/metrics");
-            if let Some(line) = last.lines().find(|line| line.starts_with(start)) {
-                return line.rsplit(' ').next().unwrap().parse().unwrap();
-            }
-            std::thread::park_timeout(BETWEEN);
-        }
-        assert!(last.contains(start), "waited in vain for {start} in\n{last}");
-        f64::NAN
-    }
-
-    #[cfg(unix)]
-    fn ends_well(mut self) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        assert_eq!(self.process.wait().unwrap().code(), Some(0));
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Gone already if the test ended it.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use self::daemon::Daemon;
 
 /// Keeps what the SDK hands out, to be sent by an exporter under test.
 #[derive(Clone, Debug, Default)]

@@ -210,7 +210,9 @@ proptest! {
                 ..run.clone()
             });
         }
-        ordered(&runs, &history.order).into_iter().rev().for_each(|run| agent.upsert(run.clone()));
+        for run in ordered(&runs, &history.order).into_iter().rev() {
+            agent.upsert(run.clone());
+        }
         equals_the_slow_model(&agent, &runs, &options)?;
     }
 
@@ -302,7 +304,9 @@ fn a_settled_run_counts_on_and_only_once() {
         (task.runs, task.successes)
     };
     assert_eq!(seen(&agent), (5, 5));
-    (0..5).for_each(|id| agent.upsert(attempt("task", id, false)));
+    for id in 0..5 {
+        agent.upsert(attempt("task", id, false));
+    }
     assert_eq!(seen(&agent), (5, 3));
     assert_eq!(agent.refused(), Refused { over_max_tasks: 0, settled: 3 });
     agent.remove(Some("task"), "0");
@@ -317,7 +321,9 @@ fn disturbed_runs_count_for_consistency_only_where_there_are_no_others() {
     }
     let outcome = |agent: &AgentTasks| agent.scores()["outcome_consistency"];
     assert!(outcome(&agent).value < 1e-12);
-    (3..6).for_each(|id| agent.upsert(attempt("task", id, true)));
+    for id in 3..6 {
+        agent.upsert(attempt("task", id, true));
+    }
     assert!((outcome(&agent).value - 1.0).abs() < 1e-12);
     let fault = agent.scores()["fault_robustness"];
     assert!((fault.value - 0.5).abs() < 1e-12);

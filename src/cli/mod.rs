@@ -5,6 +5,7 @@ mod conventions;
 mod demo;
 mod error;
 mod logging;
+mod metrics;
 mod replay;
 mod serve;
 mod settings;
@@ -50,6 +51,8 @@ enum Command {
     Verify(verify::Verify),
     /// Prints what is read of each library's spans, as Markdown
     Conventions(conventions::Conventions),
+    /// Prints what is measured and exported, as Markdown
+    Metrics(metrics::Metrics),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
 }
@@ -85,6 +88,7 @@ pub fn run(
         Command::Check(check) => check.run(&mut process),
         Command::Verify(verify) => verify.run(&mut process),
         Command::Conventions(conventions) => conventions.run(&mut process),
+        Command::Metrics(metrics) => metrics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
     };
     // Nobody is left to tell if standard error is gone; the exit code still says it.

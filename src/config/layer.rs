@@ -11,13 +11,25 @@ use super::{Config, ConfigError, Origin};
 /// What begins the name of an environment variable that sets an option.
 const PREFIX: &str = "AGENTGAUGE__";
 
-/// Tables whose keys are the user's; each is one value and replaces its default whole.
+/// Tables that are one value each and replace their default whole.
 const FREE: &[&str] = &[
+    "ars.optimum_loops_by_case",
+    "ars.weights",
     "convention.attributes",
     "convention.score_names",
     "convention.score_ranges",
     "loops.by_kind",
+    "session.signal_thresholds",
     "session.signal_weights",
+    "tasks.weights",
+];
+
+/// Options that have no default, so that the defaults do not show them.
+const UNSET: &[&str] = &[
+    "ars.cost_ceiling_usd",
+    "ars.fidelity_of_nothing",
+    "ars.latency_ceiling_seconds",
+    "ars.optimum_loops",
 ];
 
 /// A key that looks less like the one given than this is not suggested.
@@ -114,7 +126,7 @@ fn defaults() -> Table {
 
 /// All keys of options, dotted, in order.
 fn known_keys(table: &Table) -> Vec<String> {
-    let mut keys = Vec::new();
+    let mut keys: Vec<String> = UNSET.iter().map(|key| (*key).to_owned()).collect();
     for (section, value) in table {
         match value {
             Value::Table(options) => {

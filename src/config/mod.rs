@@ -10,9 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::drift::DriftOptions;
 use crate::engine::options::{
     AgentOptions, AssembleOptions, ConventionOptions, CostOptions, LoopOptions, SessionOptions,
 };
+use crate::engine::score::ars::ArsOptions;
+use crate::engine::score::princeton::TaskOptions;
+use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::server::ServerOptions;
 
@@ -42,6 +46,22 @@ pub struct Config {
     pub session: SessionOptions,
     /// How agents are summed up.
     pub agents: AgentOptions,
+    /// Scores over runs of tasks.
+    pub tasks: TaskOptions,
+    /// The agent reliability score.
+    pub ars: ArsOptions,
+    /// Shifts of scores, and versions compared.
+    pub drift: DriftOptions,
+    /// What is exported.
+    pub metrics: Metrics,
+}
+
+/// What is exported.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// `core`, or `full` for every score over runs and its parts.
+    pub detail: Detail,
 }
 
 /// Addresses as `host:port`; port 0 takes a free one.

@@ -9,6 +9,7 @@ use super::{Config, ConfigError, Origin};
 use crate::engine::convention::concepts;
 use crate::engine::loops::{OUTPUT_REPEAT, kinds};
 use crate::engine::options::{Thresholds, human};
+use crate::engine::score::princeton::AgentTasks;
 
 /// Weights beyond this say nothing more, and must not overflow a sum of many.
 const MAX_WEIGHT: f64 = 1000.0;
@@ -36,6 +37,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     loops(config, &mut check);
     sessions(config, &mut check);
     windows(config, &mut check);
+    runs(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
 
@@ -193,12 +195,60 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     check.within("session.gate_target", session.gate_target, 0.0, 1.0);
     check.within("session.gate_gain", session.gate_gain, 0.0, 1.0);
     check.within("session.gate_drop", session.gate_drop, 0.0, 1.0);
+    for (signal, threshold) in &session.signal_thresholds {
+        if !(0.0..=1.0).contains(threshold) {
+            let was = format!("{threshold} for `{signal}`");
+            check.fail("session.signal_thresholds", "from 0 to 1".to_owned(), was);
+        }
+    }
     for (signal, weight) in &session.signal_weights {
         if !(0.0..=MAX_WEIGHT).contains(weight) {
             let was = format!("{weight} for `{signal}`");
             check.fail("session.signal_weights", format!("from 0 to {MAX_WEIGHT}"), was);
         }
     }
+}
+
+fn runs(config: &Config, check: &mut Check<'_>) {
+    let agents = &config.agents;
+    check.within("agents.max_runs", agents.max_runs, 1, 1_000_000);
+    let (short, long) = (Duration::from_secs(60), Duration::from_secs(366 * 86_400));
+    check.lasting("agents.run_memory", agents.run_memory, short, long);
+    let tasks = &config.tasks;
+    check.within("tasks.last_runs", tasks.last_runs, 2, AgentTasks::MAX_LAST_RUNS);
+    check.within("tasks.max_tasks", tasks.max_tasks, 1, 1_000_000);
+    check.within("tasks.max_actions_per_run", tasks.max_actions_per_run, 1, 10_000);
+    let weights = tasks.weights.all();
+    if !weights.iter().all(|weight| (0.0..=MAX_WEIGHT).contains(weight)) {
+        check.fail("tasks.weights", format!("from 0 to {MAX_WEIGHT}"), format!("{weights:?}"));
+    }
+    let ars = &config.ars;
+    let weights = ars.weights.all();
+    if !weights.iter().all(|weight| (0.0..=MAX_WEIGHT).contains(weight)) {
+        check.fail("ars.weights", format!("from 0 to {MAX_WEIGHT}"), format!("{weights:?}"));
+    }
+    let ceiling = |ceiling: Option<f64>| ceiling.unwrap_or(1.0);
+    let least = f64::MIN_POSITIVE;
+    let latency = ceiling(ars.latency_ceiling_seconds);
+    check.within("ars.latency_ceiling_seconds", latency, least, f64::MAX);
+    check.within("ars.cost_ceiling_usd", ceiling(ars.cost_ceiling_usd), least, f64::MAX);
+    check.within("ars.optimum_loops", ars.optimum_loops.unwrap_or(1), 1, u64::MAX);
+    if let Some((case, _)) = ars.optimum_loops_by_case.iter().find(|(_, optimum)| **optimum == 0) {
+        let was = format!("0 for `{case}`");
+        check.fail("ars.optimum_loops_by_case", "at least 1".to_owned(), was);
+    }
+    let nothing = ars.fidelity_of_nothing.unwrap_or(0.0);
+    check.within("ars.fidelity_of_nothing", nothing, 0.0, 100.0);
+    check.within("ars.fidelity_without_retrieval", ars.fidelity_without_retrieval, 0.0, 100.0);
+    let drift = &config.drift;
+    check.lasting("drift.lag", drift.lag, Duration::ZERO, Duration::from_secs(86_400));
+    check.within("drift.warm_up", drift.warm_up, 2, 1_000_000);
+    check.within("drift.baseline", drift.baseline, drift.warm_up, 1_000_000);
+    check.within("drift.sigma_floor", drift.sigma_floor, 1e-6, 1.0);
+    check.within("drift.max_step", drift.max_step, 0.1, 1_000.0);
+    check.within("drift.delta", drift.delta, 0.0, drift.max_step);
+    check.within("drift.lambda", drift.lambda, 0.1, 1e6);
+    check.within("drift.alpha", drift.alpha, 1e-9, 0.5);
 }
 
 fn windows(config: &Config, check: &mut Check<'_>) {

@@ -20,7 +20,7 @@ pub use router::Router;
 use self::tasks::{Common, ToAssemble, ToSessions};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::engine::agents::Agents;
+use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
@@ -116,7 +116,7 @@ impl Daemon {
         );
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
         let gather = move || health.registry().gather();
-        let exporter = Exporter::new(board.clone(), Arc::new(gather), query);
+        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
         let stop = || stopped(stopping.clone());
         let servers = vec![
             tokio::spawn(serve(
@@ -127,11 +127,16 @@ impl Daemon {
             )),
             tokio::spawn(serve(
                 http_listener,
-                http::router(receiver),
+                http::router(receiver.clone()),
                 config.server.clone(),
                 stop(),
             )),
-            tokio::spawn(serve(export_listener, exporter.router(), config.server.clone(), stop())),
+            tokio::spawn(serve(
+                export_listener,
+                http::reports(receiver).merge(exporter.router()),
+                config.server.clone(),
+                stop(),
+            )),
         ];
         Ok(Self {
             bound,
@@ -233,7 +238,12 @@ fn stages(
     let (flushed_sender, flushed) = watch::channel(0);
     let (agents_sender, agents_inbox) = mpsc::channel(capacity);
     let inputs = usize::try_from(shards).unwrap_or(1);
-    let stage = Agents::new(config.agents.clone());
+    let stage = Agents::new(AgentsOptions {
+        agents: config.agents.clone(),
+        tasks: config.tasks.clone(),
+        ars: config.ars.clone(),
+        drift: config.drift,
+    });
     let outputs = (board.clone(), flushed_sender);
     let mut tasks =
         vec![tokio::spawn(tasks::agents(stage, agents_inbox, outputs, inputs, common.clone()))];
@@ -261,6 +271,7 @@ fn stages(
         route,
         assemble: assemble_senders,
         sessions: session_senders,
+        agents: agents_sender,
         resolve: Arc::new(Mutex::new(resolve)),
     };
     (router, tasks, flushed)

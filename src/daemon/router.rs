@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 
-use super::tasks::{ToAssemble, ToSessions};
+use super::tasks::{ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
@@ -23,6 +23,7 @@ pub struct Router {
     pub(super) route: Route,
     pub(super) assemble: Vec<mpsc::Sender<ToAssemble>>,
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
+    pub(super) agents: mpsc::Sender<ToAgents>,
     pub(super) resolve: Arc<Mutex<Resolve>>,
 }
 
@@ -57,6 +58,10 @@ impl Sink for Router {
                     // A closed channel means that the daemon is going down; the batch is not acknowledged.
                     let sent =
                         self.sessions[shard].send(ToSessions::Report(Box::new(report), now)).await;
+                    sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+                }
+                Target::Run(_) => {
+                    let sent = self.agents.send(ToAgents::Report(Box::new(report), now)).await;
                     sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
                 }
                 // `resolve` keeps these until they have become traces.

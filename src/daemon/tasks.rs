@@ -48,6 +48,8 @@ pub(super) enum ToSessions {
 pub(super) enum ToAgents {
     /// What a session task has to say.
     Updates(Vec<SessionUpdate>, Timestamp),
+    /// Something about a run.
+    Report(Box<Report>, Timestamp),
     /// A barrier, from one of the session tasks.
     Barrier(Barrier),
 }
@@ -213,6 +215,7 @@ pub(super) async fn agents(
                 ToAgents::Updates(updates, now) => {
                     updates.into_iter().for_each(|update| stage.handle(update, now));
                 }
+                ToAgents::Report(report, now) => stage.report(*report, now),
                 ToAgents::Barrier(barrier) => {
                     if alignment.complete(barrier) {
                         epoch = epoch.max(Some(barrier.epoch));

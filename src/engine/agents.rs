@@ -8,11 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::count::Counts;
+use super::drift::DriftOptions;
+use super::drift::sequential::difference;
+use super::drift_watch::DriftWatch;
 use super::math::Quanta;
 use super::options::AgentOptions;
-use super::span::Timestamp;
+use super::run_scores::{self, AgentRuns, RunScores};
+use super::score::ars::ArsOptions;
+use super::score::princeton::TaskOptions;
+use super::span::{Report, RunTarget, Target, Timestamp};
 use super::update::{AgentKey, PaneSum, ScoreHistogram, SessionUpdate};
-use super::view::{AgentName, AgentView, TokensView, WindowView};
+use super::view::{AgentName, AgentView, ScoreValue, TokensView, VersionView, WindowView};
 use super::window::{Window, last_traces};
 
 /// The service name of the series that agents over `max_agents` share.
@@ -42,6 +48,12 @@ pub struct AgentUpdate {
     pub closed_sessions: BTreeMap<&'static str, Buckets>,
     /// Scores of traces, by signal.
     pub trace_signals: BTreeMap<String, Buckets>,
+    /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
+    pub run_scores: BTreeMap<String, RunScores>,
+    /// Runs held.
+    pub runs: u64,
+    /// Shifts of scores: how often, and when the last one was.
+    pub change_points: BTreeMap<(String, &'static str), (u64, Timestamp)>,
     /// What the API shows.
     pub view: AgentView,
 }
@@ -57,10 +69,26 @@ pub struct Buckets {
     pub sum: i128,
 }
 
+/// How agents are summed up, all of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentsOptions {
+    /// Windows and bounds.
+    pub agents: AgentOptions,
+    /// Scores over runs of tasks.
+    pub tasks: TaskOptions,
+    /// The agent reliability score.
+    pub ars: ArsOptions,
+    /// Shifts of scores, and versions compared.
+    pub drift: DriftOptions,
+}
+
 /// The stage: all agents.
 #[derive(Debug)]
 pub struct Agents {
     options: AgentOptions,
+    tasks: TaskOptions,
+    ars: ArsOptions,
+    drift: DriftOptions,
     agents: BTreeMap<AgentKey, Agent>,
     // Agents with series of their own, first come; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
@@ -74,6 +102,9 @@ struct Agent {
     shards: BTreeMap<u32, Shard>,
     // By width; 0 is everything.
     windows: BTreeMap<u64, Window>,
+    // Present once something was said of a run.
+    runs: Option<Box<AgentRuns>>,
+    drift: DriftWatch,
 }
 
 #[derive(Debug, Default)]
@@ -87,9 +118,13 @@ struct Shard {
 
 impl Agents {
     /// An empty stage.
-    pub fn new(options: AgentOptions) -> Self {
+    pub fn new(options: AgentsOptions) -> Self {
+        let AgentsOptions { agents: options, tasks, ars, drift } = options;
         Self {
             options,
+            tasks,
+            ars,
+            drift,
             agents: BTreeMap::new(),
             exported: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -108,14 +143,18 @@ impl Agents {
             self.counts.add("session_updates", "stale");
             return;
         }
-        let room = self.exported.len() < self.options.max_agents;
-        if !self.exported.contains(&key) {
-            if room {
-                self.exported.insert(key.clone());
-            } else {
-                self.counts.add("label_values_limited", "agent");
+        if !update.run_traces.is_empty() {
+            let runs = agent.runs.get_or_insert_with(|| {
+                Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars))
+            });
+            for trace in std::mem::take(&mut update.run_traces) {
+                runs.trace(trace, now, &mut self.counts);
             }
         }
+        for trace in std::mem::take(&mut update.done_traces) {
+            agent.drift.observe(trace, &mut self.counts);
+        }
+        let shard = agent.shards.entry(update.shard).or_default();
         if update.tombstone {
             agent.forget(update.shard);
         } else {
@@ -125,24 +164,105 @@ impl Agents {
             let number = shard.rest.shard;
             panes.into_iter().for_each(|pane| agent.replace(number, pane));
         }
+        self.export(&key);
         self.dirty.insert(key);
+    }
+
+    /// Takes what somebody reported of a run, whether or not the agent has traces.
+    pub fn report(&mut self, report: Report, now: Timestamp) {
+        self.now = self.now.max(now);
+        let Target::Run(target) = &report.target else {
+            self.counts.add("reports", "misdirected");
+            return;
+        };
+        let target = RunTarget::clone(target);
+        let key = target.agent.clone();
+        let known = self.agents.contains_key(&key);
+        if !known && self.agents.len() >= self.options.max_agents {
+            self.counts.add("reports", "agents_full");
+            return;
+        }
+        let agent = self.agents.entry(key.clone()).or_default();
+        let runs = agent
+            .runs
+            .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
+        runs.report(&target, report, now, &mut self.counts);
+        self.export(&key);
+        self.dirty.insert(key);
+    }
+
+    /// Gives an agent series of its own, while there is room.
+    fn export(&mut self, key: &AgentKey) {
+        if self.exported.contains(key) {
+            return;
+        }
+        if self.exported.len() < self.options.max_agents {
+            self.exported.insert(key.clone());
+        } else {
+            self.counts.add("label_values_limited", "agent");
+        }
     }
 
     /// The next edge of a pane, while there is anything to expire.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
         let next = (self.now.0 / width).saturating_add(1).saturating_mul(width);
-        self.agents.values().any(Agent::has_panes).then_some(Timestamp(next))
+        let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(Timestamp(next));
+        let drift = self.agents.values().filter_map(|agent| agent.drift.poll_timeout(&self.drift));
+        pane.into_iter().chain(drift).min()
     }
 
     /// Lets panes go that are in no window any more.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
         for (key, agent) in &mut self.agents {
-            if agent.expire(self.now) {
+            if agent.drift.advance(self.now, &self.drift, &mut self.counts) {
+                self.dirty.insert(key.clone());
+            }
+            let memory = self.options.run_memory;
+            if agent.shards.is_empty()
+                && agent.runs.take_if(|runs| runs.is_idle(now, memory)).is_some()
+            {
+                self.counts.add("runs", "idle");
+                self.dirty.insert(key.clone());
+            }
+            let left = agent.runs.as_mut().is_some_and(|runs| runs.expire(self.now));
+            if agent.expire(self.now) || left {
                 self.dirty.insert(key.clone());
             }
         }
+    }
+
+    /// Ends the input: every trace has had its turn.
+    pub fn finish(&mut self) {
+        for (key, agent) in &mut self.agents {
+            if agent.drift.advance(Timestamp(u64::MAX), &self.drift, &mut self.counts) {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// The versions of an agent that came before this one, and how it differs from the latest of them.
+    fn versions(&self, key: &AgentKey) -> Vec<VersionView> {
+        let Some(own) = self.agents.get(key) else { return Vec::new() };
+        let others = self.agents.iter().filter(|(other, agent)| {
+            let same = AgentKey { agent_version: key.agent_version.clone(), ..(*other).clone() };
+            same == *key && *other != key && agent.drift.last < own.drift.last
+        });
+        let Some((baseline, agent)) =
+            others.max_by_key(|(other, agent)| (agent.drift.last, *other))
+        else {
+            return Vec::new();
+        };
+        let found = difference(agent.drift.level(), own.drift.level(), &self.drift);
+        let view = found.map(|found| VersionView {
+            baseline: baseline.agent_version.clone(),
+            estimate: found.estimate,
+            lower: found.lower,
+            upper: found.upper,
+            differs: found.excludes_zero(),
+        });
+        view.into_iter().collect()
     }
 
     /// Takes what has changed since the last call, in the order of names.
@@ -150,12 +270,28 @@ impl Agents {
         let mut updates = Vec::new();
         let mut overflow = false;
         for key in std::mem::take(&mut self.dirty) {
-            let empty = self.agents.get(&key).is_none_or(|agent| agent.shards.is_empty());
+            let empty = self
+                .agents
+                .get(&key)
+                .is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
             if !self.exported.contains(&key) {
                 overflow = true;
             } else if !empty {
-                updates
-                    .extend(self.agents.get(&key).map(|agent| self.update(key.clone(), &[agent])));
+                let mut update = self
+                    .agents
+                    .get(&key)
+                    .map(|agent| self.update(key.clone(), &[agent]))
+                    .unwrap_or_default();
+                update.view.versions = self.versions(&key);
+                if let Some(agent) = self.agents.get(&key) {
+                    update.change_points = agent.drift.points();
+                    update.view.change_points = agent.drift.shown().to_vec();
+                }
+                if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
+                {
+                    update.add_runs(runs);
+                }
+                updates.push(update);
             } else {
                 self.exported.remove(&key);
                 updates.push(AgentUpdate {
@@ -216,8 +352,9 @@ impl Agents {
 }
 
 impl Agent {
-    fn has_panes(&self) -> bool {
-        self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
+    fn has_panes_or_runs(&self) -> bool {
+        self.runs.is_some()
+            || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
     }
 
     /// Replaces one pane of one shard; one without traces and sessions is deleted.
@@ -291,6 +428,23 @@ impl AgentUpdate {
         }
     }
 
+    /// Adds the scores over runs.
+    fn add_runs(&mut self, runs: &mut AgentRuns) {
+        self.runs = runs.len() as u64;
+        self.view.tasks = runs.tasks();
+        self.run_scores.clone_from(runs.scores());
+        let Some(all) = self.run_scores.get(run_scores::ALL) else { return };
+        for (name, (value, samples)) in &all.scores {
+            self.view.scores.insert((*name).to_owned(), ScoreValue::One(*value));
+            self.view.score_samples.insert((*name).to_owned(), *samples);
+        }
+        if !all.pass_hat_k.is_empty() {
+            let by_k = ScoreValue::ByK(all.pass_hat_k.clone());
+            self.view.scores.insert("pass_hat_k".to_owned(), by_k);
+        }
+        self.view.ars.clone_from(&all.ars);
+    }
+
     /// What the API shows: the formula over all done traces, and the counters in words.
     fn describe(&self, all: &WindowView) -> AgentView {
         let counter = |family: &str, labels: &[&str]| -> Option<u64> {
@@ -317,7 +471,7 @@ impl AgentUpdate {
             },
             cost_usd: cost,
             windows: self.windows.clone(),
-            tasks: Vec::new(),
+            ..AgentView::default()
         }
     }
 }
@@ -359,7 +513,7 @@ fn overflow_key() -> AgentKey {
 }
 
 /// A sixtieth of the window, at least a nanosecond.
-fn pane_width(window: Duration) -> u64 {
+pub(super) fn pane_width(window: Duration) -> u64 {
     u64::try_from(window.as_nanos() / u128::from(PANES)).unwrap_or(u64::MAX).max(1)
 }
 
@@ -400,7 +554,7 @@ mod tests {
 
     #[test]
     fn a_pane_replaces_itself_and_leaves_with_its_window() {
-        let mut stage = Agents::new(AgentOptions::default());
+        let mut stage = Agents::new(AgentsOptions::default());
         let now = Timestamp(100 * MINUTE);
         stage.handle(update("a", 0, 1, vec![pane(100, 5_000, 1)]), now);
         assert_eq!(hour(&stage.drain()).reliability, Some(0.5));
@@ -417,7 +571,10 @@ mod tests {
 
     #[test]
     fn agents_over_the_bound_share_a_series_and_known_ones_keep_theirs() {
-        let mut stage = Agents::new(AgentOptions { max_agents: 1, ..AgentOptions::default() });
+        let mut stage = Agents::new(AgentsOptions {
+            agents: AgentOptions { max_agents: 1, ..AgentOptions::default() },
+            ..AgentsOptions::default()
+        });
         let now = Timestamp(100 * MINUTE);
         for (agent, level) in [("known", 0), ("x", 1_000), ("y", 2_000)] {
             stage.handle(update(agent, 0, 1, vec![pane(100, level, 1)]), now);
@@ -431,7 +588,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_every_shard_forgot_is_gone() {
-        let mut stage = Agents::new(AgentOptions::default());
+        let mut stage = Agents::new(AgentsOptions::default());
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), Timestamp(100 * MINUTE));
         stage.drain();
         stage.handle(SessionUpdate { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
@@ -453,7 +610,7 @@ mod tests {
             order in any::<u64>(),
         ) {
             let run = |split: &dyn Fn(usize) -> u32, reversed: bool| {
-                let mut stage = Agents::new(AgentOptions::default());
+                let mut stage = Agents::new(AgentsOptions::default());
                 // One full replacement a shard, of the panes that fell to it.
                 let mut sums: BTreeMap<u32, BTreeMap<u64, PaneSum>> = BTreeMap::new();
                 for (at, (index, level, count)) in panes.iter().enumerate() {

@@ -161,6 +161,8 @@ pub struct SessionOptions {
     /// Weight of each signal; those set here go over the defaults, and a signal without any has no
     /// part in scores.
     pub signal_weights: BTreeMap<String, f64>,
+    /// Scores from which signals pass, where not one half or as their source has it, in `[0,1]`.
+    pub signal_thresholds: BTreeMap<String, f64>,
     /// Output similarity from which loop_detection finds a loop, in `[0,1]`.
     pub loop_detection_threshold: f64,
     /// Trajectory gate: traces without gain after which a score below target stalls.
@@ -208,6 +210,11 @@ pub struct AgentOptions {
     pub max_agents: usize,
     /// Signals without a weight that an agent has sums of; further names have none.
     pub max_signals_per_agent: usize,
+    /// Runs of an agent that scores over runs are made of; over it the oldest goes.
+    pub max_runs: usize,
+    /// How long an agent of which nothing else is held keeps its runs.
+    #[serde(with = "human")]
+    pub run_memory: Duration,
 }
 
 impl Default for ConventionOptions {
@@ -288,6 +295,7 @@ impl Default for SessionOptions {
             profile: Profile::Agentgauge,
             empty_score: EmptyScore::Absent,
             signal_weights: weights.map(|(name, weight)| (name.to_owned(), weight)).into(),
+            signal_thresholds: BTreeMap::new(),
             loop_detection_threshold: 0.5,
             gate_window: 5,
             gate_target: 0.5,
@@ -304,6 +312,8 @@ impl Default for AgentOptions {
             last_traces: 50,
             max_agents: 1_000,
             max_signals_per_agent: 32,
+            max_runs: 10_000,
+            run_memory: Duration::from_secs(7 * 86_400),
         }
     }
 }

@@ -5,11 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::agents::{AgentUpdate, Agents};
+use super::agents::{AgentUpdate, Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
+use super::drift::DriftOptions;
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
 use super::route::Route;
+use super::score::ars::ArsOptions;
+use super::score::princeton::TaskOptions;
 use super::sessions::Sessions;
 use super::span::{Log, Report, Span, Target, Timestamp};
 use super::update::{AgentKey, TraceUpdate};
@@ -28,6 +31,12 @@ pub struct EngineOptions {
     pub session: SessionOptions,
     /// How agents are summed up.
     pub agents: AgentOptions,
+    /// Scores over runs of tasks.
+    pub tasks: TaskOptions,
+    /// The agent reliability score.
+    pub ars: ArsOptions,
+    /// Shifts of scores, and versions compared.
+    pub drift: DriftOptions,
 }
 
 /// The stages, one after the other.
@@ -63,7 +72,12 @@ impl Pipeline {
                     Sessions::new(shard, options.session.clone(), loops, options.agents.clone())
                 })
                 .collect(),
-            agents: Agents::new(options.agents.clone()),
+            agents: Agents::new(AgentsOptions {
+                agents: options.agents.clone(),
+                tasks: options.tasks.clone(),
+                ars: options.ars.clone(),
+                drift: options.drift,
+            }),
             board: BTreeMap::new(),
         }
     }
@@ -117,6 +131,8 @@ impl Pipeline {
         self.flow(now);
         self.sessions.iter_mut().for_each(|stage| stage.finish(now));
         self.flow(now);
+        self.agents.finish();
+        self.flow(now);
     }
 
     /// Everything that is held, as `replay` prints it; agents without a done trace are left out.
@@ -129,8 +145,11 @@ impl Pipeline {
             };
             start(a).cmp(&start(b)).then_with(|| a.session_id.cmp(&b.session_id))
         });
-        let agents =
-            self.board.values().map(|update| &update.view).filter(|agent| agent.traces > 0);
+        let agents = self
+            .board
+            .values()
+            .map(|update| &update.view)
+            .filter(|agent| agent.traces > 0 || !agent.scores.is_empty());
         let mut agents: Vec<_> = agents.cloned().collect();
         // Counters have counted what was known at the time; a document has what is true at its end.
         agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
@@ -171,6 +190,7 @@ impl Pipeline {
                 let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
                 self.sessions[shard].report(report, now);
             }
+            Target::Run(_) => self.agents.report(report, now),
             // `resolve` keeps these until they have become traces.
             Target::Response { .. } => {}
         }

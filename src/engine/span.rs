@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::math::Quanta;
+use super::update::AgentKey;
 
 /// A W3C trace id: 16 bytes, not all zero.
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -295,6 +296,21 @@ pub enum Target {
         /// The session id.
         id: Arc<str>,
     },
+    /// One attempt of an agent at a task.
+    Run(Box<RunTarget>),
+}
+
+/// One attempt of an agent at a task, whether or not it has traces.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct RunTarget {
+    /// Whose attempt.
+    pub agent: AgentKey,
+    /// The task.
+    pub task: Arc<str>,
+    /// The run.
+    pub run: Arc<str>,
+    /// Its condition, if the report says.
+    pub perturbation: Option<Arc<str>>,
 }
 
 /// Who made a score. The order is the precedence: the greatest wins.

@@ -35,6 +35,10 @@ pub struct SignalView {
     pub score: f64,
     /// `computed`, `judge` or `reported`.
     pub source: String,
+    /// Whether it is at least the signal's threshold.
+    pub passed: bool,
+    /// What the source document calls a score of this height; null where it has no name for it.
+    pub band: Option<&'static str>,
 }
 
 /// Tokens; null where the wire does not carry them.
@@ -232,8 +236,99 @@ pub struct AgentView {
     pub cost_usd: Option<f64>,
     /// Scores by window (`5m`, `1h`, ..., `last_50`), where there are any.
     pub windows: BTreeMap<String, WindowView>,
-    /// Tasks run repeatedly.
-    pub tasks: Vec<serde_json::Value>,
+    /// Every score over runs, by the name of its family without `agentgauge_agent_` and `_score`; only what exists.
+    /// All are in `[0,1]`. `pass_hat_k` is an object by k.
+    pub scores: BTreeMap<String, ScoreValue>,
+    /// How many runs, tasks or confidences each score is over.
+    pub score_samples: BTreeMap<String, u64>,
+    /// The agent reliability score by component; null without data.
+    pub ars: Option<ArsView>,
+    /// Change points of scores.
+    pub change_points: Vec<ChangePointView>,
+    /// Differences to earlier versions.
+    pub versions: Vec<VersionView>,
+    /// Tasks, by id.
+    pub tasks: Vec<TaskView>,
+}
+
+/// A score, or one for each k.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum ScoreValue {
+    /// In `[0,1]`; `ars` in `[0,100]`.
+    One(f64),
+    /// By k.
+    ByK(BTreeMap<u32, f64>),
+}
+
+/// The agent reliability score, from 0 to 100. The weights and ceilings are ours, not the source's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ArsView {
+    /// From 0 to 100.
+    pub score: f64,
+    /// The source's band.
+    pub band: &'static str,
+    /// Components that have data: score from 0 to 100, weight after renormalising, samples.
+    pub components: BTreeMap<String, ArsComponentView>,
+}
+
+/// One component of the agent reliability score.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ArsComponentView {
+    /// From 0 to 100.
+    pub score: f64,
+    /// Its part in the score.
+    pub weight: f64,
+    /// How many runs or cases it is over.
+    pub samples: u64,
+}
+
+/// A score that shifted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ChangePointView {
+    /// Which score.
+    pub score: String,
+    /// `up` or `down`.
+    pub direction: &'static str,
+    /// Mean before the shift.
+    pub before: f64,
+    /// Mean since it began.
+    pub after: f64,
+    /// Start of the trace at which it was noticed.
+    pub unix_nano: String,
+    /// Start of the trace with which it began.
+    pub began_unix_nano: String,
+}
+
+/// How an agent's version differs from an earlier one, at 95 % confidence whenever one looks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct VersionView {
+    /// The earlier version.
+    pub baseline: String,
+    /// Difference of the means of 1 - risk; below 0 is worse.
+    pub estimate: f64,
+    /// Least difference of the mean that is consistent with what was seen; below 0 is worse.
+    pub lower: f64,
+    /// Greatest.
+    pub upper: f64,
+    /// Zero is not between them.
+    pub differs: bool,
+}
+
+/// One task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TaskView {
+    /// The task's id.
+    pub task_id: String,
+    /// Runs with an outcome.
+    pub runs: u64,
+    /// Of these, successes.
+    pub successes: u64,
+    /// Scores of this task alone.
+    pub scores: BTreeMap<String, f64>,
+    /// The agent reliability score's components of this task alone, from 0 to 100.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ars_components: BTreeMap<String, f64>,
 }
 
 impl AgentView {

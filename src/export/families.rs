@@ -73,6 +73,196 @@ pub(super) const WINDOW_SESSIONS: Family = family(
     "Sessions with a done trace in the window.",
 );
 
+/// A score over runs: its name in the engine, whether it is exported without `metrics.detail = "full"`, its family.
+pub(super) struct ScoreFamily {
+    pub(super) score: &'static str,
+    pub(super) core: bool,
+    pub(super) family: Family,
+}
+
+const fn score(
+    score: &'static str,
+    core: bool,
+    name: &'static str,
+    help: &'static str,
+) -> ScoreFamily {
+    ScoreFamily { score, core, family: family(name, Kind::Gauge, &["window"], help) }
+}
+
+/// All scores over runs. The window `all` is everything that is held.
+pub(super) const SCORES: &[ScoreFamily] = &[
+    score(
+        "accuracy",
+        true,
+        "agentgauge_agent_accuracy_score",
+        "Share of runs that succeeded, of those whose outcome is known.",
+    ),
+    score(
+        "mean_confidence",
+        false,
+        "agentgauge_agent_mean_confidence_score",
+        "Mean confidence of the runs whose outcome is known.",
+    ),
+    score(
+        "outcome_consistency",
+        true,
+        "agentgauge_agent_outcome_consistency_score",
+        "Whether runs of one task end alike: mean over tasks of (2p-1)^2.",
+    ),
+    score(
+        "trajectory_distribution_consistency",
+        true,
+        "agentgauge_agent_trajectory_distribution_consistency_score",
+        "Whether successful runs of one task call the same tools as often: 1 minus the mean Jensen-Shannon divergence.",
+    ),
+    score(
+        "trajectory_sequence_consistency",
+        true,
+        "agentgauge_agent_trajectory_sequence_consistency_score",
+        "Whether successful runs of one task call tools in the same order: 1 minus the mean relative edit distance.",
+    ),
+    score(
+        "resource_consistency",
+        true,
+        "agentgauge_agent_resource_consistency_score",
+        "Whether runs of one task take the same resources: exp of minus the mean coefficient of variation.",
+    ),
+    score(
+        "confidence_consistency",
+        false,
+        "agentgauge_agent_confidence_consistency_score",
+        "Whether runs of one task are equally confident: exp of minus the coefficient of variation.",
+    ),
+    score(
+        "princeton_consistency",
+        false,
+        "agentgauge_agent_princeton_consistency_score",
+        "Princeton's consistency: mean of outcome, trajectory and resource consistency.",
+    ),
+    score(
+        "risk_coverage",
+        false,
+        "agentgauge_agent_risk_coverage_score",
+        "Whether confidence ranks runs by success: 1 minus the excess area under the risk-coverage curve, ties averaged.",
+    ),
+    score(
+        "calibration",
+        true,
+        "agentgauge_agent_calibration_score",
+        "Whether confidence is the rate of success: 1 minus the expected calibration error over ten bins.",
+    ),
+    score(
+        "auroc",
+        false,
+        "agentgauge_agent_auroc_score",
+        "Chance that a success is more confident than a failure, ties half.",
+    ),
+    score(
+        "brier",
+        false,
+        "agentgauge_agent_brier_score",
+        "1 minus the mean squared difference of confidence and success.",
+    ),
+    score(
+        "predictability",
+        false,
+        "agentgauge_agent_predictability_score",
+        "Princeton's predictability.",
+    ),
+    score(
+        "fault_robustness",
+        false,
+        "agentgauge_agent_fault_robustness_score",
+        "Success under faults over success without, at most 1.",
+    ),
+    score(
+        "structural_robustness",
+        false,
+        "agentgauge_agent_structural_robustness_score",
+        "Success in a changed environment over success without, at most 1.",
+    ),
+    score(
+        "prompt_robustness",
+        false,
+        "agentgauge_agent_prompt_robustness_score",
+        "Success with paraphrased prompts over success without, at most 1.",
+    ),
+    score(
+        "robustness",
+        false,
+        "agentgauge_agent_robustness_score",
+        "Mean of the robustness scores that exist.",
+    ),
+    score(
+        "compliance",
+        false,
+        "agentgauge_agent_compliance_score",
+        "Share of analysed runs without a broken rule.",
+    ),
+    score(
+        "harm",
+        false,
+        "agentgauge_agent_harm_score",
+        "1 minus the mean of the worst severity, over runs that broke a rule.",
+    ),
+    score(
+        "safety",
+        true,
+        "agentgauge_agent_safety_score",
+        "1 minus the chance of a broken rule times its severity.",
+    ),
+    score(
+        "princeton_reliability",
+        true,
+        "agentgauge_agent_princeton_reliability_score",
+        "Princeton's reliability: mean of consistency, predictability and robustness, as far as they exist.",
+    ),
+    score(
+        "ars",
+        true,
+        "agentgauge_agent_ars_score",
+        "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
+    ),
+];
+pub(super) const PASS_HAT_K: Family = family(
+    "agentgauge_agent_pass_hat_k_score",
+    Kind::Gauge,
+    &["k", "window"],
+    "Chance that all of k runs of a task succeed, mean over tasks with at least k runs.",
+);
+pub(super) const ARS_COMPONENT: Family = family(
+    "agentgauge_agent_ars_component_score",
+    Kind::Gauge,
+    &["component"],
+    "Components of the agent reliability score, from 0 to 100.",
+);
+pub(super) const SCORE_SAMPLES: Family = family(
+    "agentgauge_agent_score_samples",
+    Kind::Gauge,
+    &["score", "window"],
+    "Runs, tasks or confidences that a score over runs is made of.",
+);
+pub(super) const RUNS_HELD: Family =
+    family("agentgauge_agent_runs", Kind::Gauge, &[], "Runs that scores over runs are made of.");
+pub(super) const CHANGE_POINTS: Family = family(
+    "agentgauge_score_change_points",
+    Kind::Counter,
+    &["score", "direction"],
+    "Shifts of a score's level, found in the order of the traces.",
+);
+pub(super) const CHANGE_POINT_TIME: Family = family(
+    "agentgauge_score_change_point_timestamp_seconds",
+    Kind::Gauge,
+    &["score", "direction"],
+    "Start of the trace at which the last shift of a score was noticed.",
+);
+pub(super) const VERSION_DIFFERENCE: Family = family(
+    "agentgauge_agent_version_difference",
+    Kind::Gauge,
+    &["baseline_version", "bound"],
+    "Mean of 1 - risk less that of an earlier version: bounds (lower, upper) at 95 % confidence whenever one looks.",
+);
+
 /// Sessions as they stand.
 pub(super) const SESSIONS_ACTIVE: Family =
     family("agentgauge_sessions_active", Kind::Gauge, &[], "Open sessions.");
@@ -187,3 +377,38 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "Stalls and regressions of a signal along a session.",
     ),
 ];
+
+/// All families, in the order of the exposition, and whether they are exported without `metrics.detail = "full"`.
+pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
+    let windows: [&'static Family; 7] = [
+        &RELIABILITY,
+        &CONSISTENCY,
+        &MAX_RISK,
+        &WINDOW_TRACES,
+        &WINDOW_SESSIONS,
+        &WINDOW_EVALUATED,
+        &SIGNAL,
+    ];
+    let runs: [(&'static Family, bool); 7] = [
+        (&SCORE_SAMPLES, true),
+        (&PASS_HAT_K, true),
+        (&ARS_COMPONENT, false),
+        (&RUNS_HELD, true),
+        (&CHANGE_POINTS, true),
+        (&CHANGE_POINT_TIME, true),
+        (&VERSION_DIFFERENCE, true),
+    ];
+    let sessions: [&'static Family; 6] = [
+        &SESSIONS_ACTIVE,
+        &SESSIONS_LOOPING,
+        &OPEN_SESSIONS,
+        &TRACE_SIGNAL,
+        &SESSION_RELIABILITY,
+        &SESSION_CONSISTENCY,
+    ];
+    let windows = windows.into_iter().map(|family| (family, true));
+    let scores = SCORES.iter().map(|score| (&score.family, score.core));
+    let sessions = sessions.into_iter().map(|family| (family, true));
+    let counters = COUNTERS.iter().map(|counter| (&counter.family, true));
+    windows.chain(scores).chain(runs).chain(sessions).chain(counters)
+}

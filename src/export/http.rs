@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::board::Board;
-use super::prometheus::{Format, render};
+use super::prometheus::{Detail, Format, render};
 use crate::engine::view::{AgentView, SessionView};
 
 /// Scrapes at a time; more wait.
@@ -51,6 +51,7 @@ pub struct Exporter<Q> {
     board: Arc<Board>,
     health: Gather,
     query: Q,
+    detail: Detail,
     scrapes: Arc<Semaphore>,
 }
 
@@ -62,8 +63,8 @@ struct Page {
 
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions.
-    pub fn new(board: Arc<Board>, health: Gather, query: Q) -> Self {
-        Self { board, health, query, scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)) }
+    pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail) -> Self {
+        Self { board, health, query, detail, scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)) }
     }
 
     /// The routes.
@@ -89,7 +90,7 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderM
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let mut page = render(&exporter.board.sorted(), format);
+    let mut page = render(&exporter.board.sorted(), format, exporter.detail);
     match health(&(exporter.health)(), format) {
         Ok(text) => page.push_str(&text),
         Err(problem) => {
@@ -222,7 +223,7 @@ mod tests {
         board.apply(AgentUpdate::default());
         let request =
             Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
-        let response = Exporter::new(board, Arc::new(move || health.gather()), Held)
+        let response = Exporter::new(board, Arc::new(move || health.gather()), Held, Detail::Core)
             .router()
             .oneshot(request)
             .await

@@ -3,4 +3,7 @@
 pub mod board;
 mod families;
 pub mod http;
+mod page;
 pub mod prometheus;
+
+pub use page::page;

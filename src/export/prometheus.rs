@@ -5,10 +5,13 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::families::{
-    CONSISTENCY, COUNTERS, Family, Kind, MAX_RISK, OPEN_SESSIONS, RELIABILITY, SESSION_CONSISTENCY,
-    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, TRACE_SIGNAL, WINDOW_EVALUATED,
-    WINDOW_SESSIONS, WINDOW_TRACES,
+    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CONSISTENCY, COUNTERS, Family, Kind, MAX_RISK,
+    OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
+    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, ScoreFamily, TRACE_SIGNAL,
+    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
 };
 use crate::engine::agents::{AgentUpdate, Buckets};
 use crate::engine::math::{Quanta, ratio};
@@ -44,16 +47,28 @@ impl Format {
 }
 
 /// Renders all agents. OpenMetrics still wants its `# EOF` after what others have to add.
-pub fn render(agents: &[Arc<AgentUpdate>], format: Format) -> String {
+pub fn render(agents: &[Arc<AgentUpdate>], format: Format, detail: Detail) -> String {
     let blocks: Vec<String> = agents.iter().map(|update| label_block(&update.agent)).collect();
     let agents: Vec<Exported<'_>> =
         agents.iter().zip(&blocks).map(|(update, labels)| Exported { update, labels }).collect();
     let mut page = Page { text: String::with_capacity(8_192 * (agents.len() + 1)), format };
     page.scores(&agents);
+    page.run_scores(&agents, detail);
     page.sessions(&agents);
     page.histograms(&agents);
     page.counters(&agents);
     page.text
+}
+
+/// Which families are exported.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Detail {
+    /// Those that alerts and the headline need.
+    #[default]
+    Core,
+    /// All.
+    Full,
 }
 
 struct Exported<'a> {
@@ -111,6 +126,100 @@ impl Page {
                     self.sample(&SIGNAL, "", agent.labels, &[signal, name], *mean);
                 }
             }
+        }
+    }
+
+    /// Scores over runs; a family that no agent has anything in has no head either.
+    fn run_scores(&mut self, agents: &[Exported<'_>], detail: Detail) {
+        let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;
+        for score in SCORES.iter().filter(shown) {
+            let samples = agents.iter().flat_map(|agent| {
+                let windows = agent.update.run_scores.iter();
+                windows.filter_map(|(name, scores)| {
+                    let (value, _) = scores.scores.get(score.score)?;
+                    Some((agent.labels, vec![name.clone()], *value))
+                })
+            });
+            self.gauges(&score.family, samples.collect());
+        }
+        let counts = agents.iter().flat_map(|agent| {
+            let windows = agent.update.run_scores.iter();
+            windows.flat_map(|(name, scores)| {
+                let known = SCORES.iter().filter(shown).filter_map(|score| {
+                    let (_, samples) = scores.scores.get(score.score)?;
+                    Some((
+                        agent.labels,
+                        vec![score.score.to_owned(), name.clone()],
+                        number(*samples),
+                    ))
+                });
+                known.collect::<Vec<_>>()
+            })
+        });
+        self.gauges(&SCORE_SAMPLES, counts.collect());
+        let chances = agents.iter().flat_map(|agent| {
+            let windows = agent.update.run_scores.iter();
+            windows.flat_map(|(name, scores)| {
+                let chances = scores.pass_hat_k.iter();
+                chances
+                    .map(|(k, chance)| (agent.labels, vec![k.to_string(), name.clone()], *chance))
+            })
+        });
+        self.gauges(&PASS_HAT_K, chances.collect());
+        if detail == Detail::Full {
+            let components = agents.iter().flat_map(|agent| {
+                let components = agent.update.view.ars.iter().flat_map(|ars| &ars.components);
+                components
+                    .map(|(name, component)| (agent.labels, vec![name.clone()], component.score))
+            });
+            self.gauges(&ARS_COMPONENT, components.collect());
+        }
+        let held = agents.iter().filter(|agent| agent.update.runs > 0);
+        let held = held.map(|agent| (agent.labels, Vec::new(), number(agent.update.runs)));
+        self.gauges(&RUNS_HELD, held.collect());
+        self.shifts(agents);
+    }
+
+    /// Change points, and versions compared.
+    fn shifts(&mut self, agents: &[Exported<'_>]) {
+        let points = || {
+            agents.iter().flat_map(|agent| {
+                let points = agent.update.change_points.iter();
+                points.map(|((score, direction), (count, last))| {
+                    (agent.labels, vec![score.clone(), (*direction).to_owned()], *count, *last)
+                })
+            })
+        };
+        if points().next().is_some() {
+            self.family(&CHANGE_POINTS);
+            for (agent, labels, count, _) in points() {
+                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+                self.sample(&CHANGE_POINTS, "_total", agent, &labels, number(count));
+            }
+        }
+        let times = points().map(|(agent, labels, _, last)| {
+            (agent, labels, ratio(i128::from(last.0), 1_000_000_000))
+        });
+        self.gauges(&CHANGE_POINT_TIME, times.collect());
+        let bounds = agents.iter().flat_map(|agent| {
+            agent.update.view.versions.iter().flat_map(|version| {
+                [("lower", version.lower), ("upper", version.upper)].map(|(bound, value)| {
+                    (agent.labels, vec![version.baseline.clone(), bound.to_owned()], value)
+                })
+            })
+        });
+        self.gauges(&VERSION_DIFFERENCE, bounds.collect());
+    }
+
+    /// A family of gauges, unless there are none.
+    fn gauges(&mut self, family: &Family, samples: Vec<(&str, Vec<String>, f64)>) {
+        if samples.is_empty() {
+            return;
+        }
+        self.family(family);
+        for (agent, labels, value) in samples {
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            self.sample(family, "", agent, &labels, value);
         }
     }
 
@@ -332,12 +441,12 @@ mod tests {
 
     #[test]
     fn a_page_is_as_it_was() {
-        insta::assert_snapshot!(render(&[agent("s")], Format::Text));
+        insta::assert_snapshot!(render(&[agent("s")], Format::Text, Detail::Core));
     }
 
     #[test]
     fn a_score_over_nothing_has_no_series() {
-        let page = render(&[agent("s")], Format::Text);
+        let page = render(&[agent("s")], Format::Text, Detail::Core);
         let scores: Vec<&str> = page
             .lines()
             .filter(|line| line.starts_with("agentgauge_agent_reliability_score{"))
@@ -348,8 +457,8 @@ mod tests {
 
     #[test]
     fn the_formats_differ_in_the_names_of_counters_alone() {
-        let text = render(&[agent("s")], Format::Text);
-        let open = render(&[agent("s")], Format::OpenMetrics);
+        let text = render(&[agent("s")], Format::Text, Detail::Core);
+        let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
         assert_eq!(samples(&text), samples(&open));
         assert!(text.contains("# TYPE agentgauge_traces_total counter"));
         assert!(open.contains("# TYPE agentgauge_traces counter"));
@@ -357,7 +466,7 @@ mod tests {
 
     #[test]
     fn every_family_has_one_head_and_every_series_is_unique() {
-        let page = render(&[agent("s"), agent("t")], Format::Text);
+        let page = render(&[agent("s"), agent("t")], Format::Text, Detail::Core);
         let heads: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
         assert_eq!(heads.len(), heads.iter().collect::<BTreeSet<_>>().len());
         let lines: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
@@ -381,7 +490,7 @@ mod tests {
             registry.register(Box::new(gauge)).unwrap();
             let mut expected = Vec::new();
             TextEncoder::new().encode(&registry.gather(), &mut expected).unwrap();
-            let page = render(&[agent(name)], Format::Text);
+            let page = render(&[agent(name)], Format::Text, Detail::Core);
             // The library sorts labels; the sets are the same.
             let set = |line: &str| {
                 let inner = line.split_once('{').unwrap().1.rsplit_once('}').unwrap().0.to_owned();
@@ -403,7 +512,11 @@ mod tests {
 
     #[test]
     fn long_and_control_characters_do_not_reach_a_label() {
-        let page = render(&[agent(&format!("a\r\0\u{2028}{}", "x".repeat(500)))], Format::Text);
+        let page = render(
+            &[agent(&format!("a\r\0\u{2028}{}", "x".repeat(500)))],
+            Format::Text,
+            Detail::Core,
+        );
         assert!(!page.contains(['\r', '\0', '\u{2028}']));
         assert!(page.lines().all(|line| line.len() < 400));
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::repair::{Repair, ids, parent, rejected};
+use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
     Conventions, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue,
 };
-use crate::engine::span::{Resource, SpanId, Status, Timestamp, TraceId};
+use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
 /// Builds a batch.
 pub(super) struct Builder<'a> {
@@ -120,6 +121,29 @@ impl<'a> Builder<'a> {
         let tally = &mut self.batch.tally;
         *(if logs { &mut tally.logs } else { &mut tally.spans }) += 1;
         rejected(tally, why);
+    }
+
+    /// Takes a report of our own API, or notes what is wrong with it.
+    pub(super) fn report(
+        &mut self,
+        index: usize,
+        read: impl FnOnce(&Conventions, Option<&Arc<str>>) -> Result<Report, String>,
+    ) {
+        match read(self.conventions, self.tenant) {
+            Ok(mut report) => {
+                self.batch.tally.reports += 1;
+                if report.time.0 == 0 {
+                    report.time = self.batch.arrival;
+                }
+                self.batch.reports.push(report);
+            }
+            Err(why) => {
+                rejected(&mut self.batch.tally, "report");
+                if self.batch.tally.rejected_reports.len() < MAX_LISTED {
+                    self.batch.tally.rejected_reports.push((index, why));
+                }
+            }
+        }
     }
 
     pub(super) fn tally(&mut self) -> &mut Tally {

@@ -22,10 +22,11 @@ use super::receiver::{Envelope, Received, Receiver};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Refusal, Signal, Sink};
 
-const PATHS: [(&str, Signal); 3] = [
+const PATHS: [(&str, Signal); 4] = [
     ("/opentelemetry.proto.collector.trace.v1.TraceService/Export", Signal::Traces),
     ("/opentelemetry.proto.collector.logs.v1.LogsService/Export", Signal::Logs),
     ("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export", Signal::Metrics),
+    ("/agentgauge.v1.ReportService/Report", Signal::Reports),
 ];
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -39,7 +40,7 @@ const ACCEPTED: HeaderValue = HeaderValue::from_static("identity,gzip,zstd");
 /// The flag and the length before a message.
 const PREFIX_BYTES: usize = 5;
 
-/// Routes the `Export` methods of OTLP's trace, logs and metrics services to a receiver.
+/// Routes the `Export` methods of OTLP's trace, logs and metrics services, and our own `Report`, to a receiver.
 pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
     let mut router = Router::new();
     for (path, signal) in PATHS {

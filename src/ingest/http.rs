@@ -26,6 +26,12 @@ pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
     router.fallback(move |request| answer(receiver, None, request))
 }
 
+/// Routes our own API's reports to a receiver.
+pub fn reports<S: Sink>(receiver: Receiver<S>) -> Router {
+    let answer = move |request| answer(receiver, Some(Signal::Reports), request);
+    Router::new().route("/api/v1/reports", any(answer))
+}
+
 async fn answer<S: Sink>(
     receiver: Receiver<S>,
     signal: Option<Signal>,

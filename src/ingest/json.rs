@@ -76,6 +76,7 @@ pub(super) fn decode(
         Signal::Traces => reader.traces(&request, builder),
         Signal::Logs => reader.logs(&request, builder),
         Signal::Metrics => builder.tally().metric_points = metric_points(&request),
+        Signal::Reports => super::report::json(&request, builder),
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ pub mod prescan;
 mod protobuf;
 mod receiver;
 mod repair;
+mod report;
 pub mod server;
 mod status;
 
@@ -49,6 +50,10 @@ pub struct Tally {
     pub logs: u64,
     /// Metric data points in the request: accepted and dropped.
     pub metric_points: u64,
+    /// Reports over our own API that were accepted.
+    pub reports: u64,
+    /// Those that were not: their position and why.
+    pub rejected_reports: Vec<(usize, String)>,
     /// Spans and logs left out, by reason; these go into `partial_success`.
     pub rejected: BTreeMap<&'static str, u64>,
     /// Spans and logs kept after a repair, by reason.
@@ -66,6 +71,8 @@ pub enum Signal {
     Logs,
     /// `ExportMetricsServiceRequest`: counted and dropped.
     Metrics,
+    /// `ReportRequest` of our own API.
+    Reports,
 }
 
 /// How a request is written.

@@ -13,6 +13,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, span};
 
 use super::{Refusal, Signal};
+use crate::engine::update;
 
 /// What a request holds.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -66,6 +67,7 @@ pub fn scan(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal
         Signal::Traces => &TRACES,
         Signal::Logs => &LOGS,
         Signal::Metrics => &METRICS,
+        Signal::Reports => &REPORTS,
     };
     let mut walk = Walk { body, bounds, scan: Scan::default() };
     walk.message(root, 0..body.len(), 0)?;
@@ -319,6 +321,30 @@ static POINTS: Message = plain("data points", 0, |field| match field {
 });
 static POINT: Message =
     Message { name: "data point", bytes: 0, record: true, value: false, field: |_| Field::Other };
+static REPORTS: Message = plain("ReportRequest", 0, |field| match field {
+    1 => Field::Message(&REPORT),
+    _ => Field::Other,
+});
+static REPORT: Message = Message {
+    name: "Report",
+    bytes: size_of::<update::Report>() + size_of::<crate::engine::span::Report>(),
+    record: true,
+    value: false,
+    field: |field| match field {
+        1..=4 | 6 | 8 => Field::Text,
+        5 => Field::Message(&RUN),
+        _ => Field::Other,
+    },
+};
+static RUN: Message = plain("Run", 0, |field| match field {
+    1 => Field::Message(&AGENT_KEY),
+    2..=4 => Field::Text,
+    _ => Field::Other,
+});
+static AGENT_KEY: Message = plain("AgentKey", size_of::<update::AgentKey>(), |field| match field {
+    1..=5 => Field::Text,
+    _ => Field::Other,
+});
 
 #[cfg(test)]
 mod tests {
@@ -372,7 +398,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_walked_or_refused(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
+            for signal in [Signal::Traces, Signal::Logs, Signal::Metrics, Signal::Reports] {
                 let _ = scan(signal, &body, BOUNDS);
             }
         }

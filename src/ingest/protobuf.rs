@@ -13,7 +13,7 @@ use prost::Message;
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::prescan::Scan;
 use super::repair::repaired;
-use super::{Refusal, Signal};
+use super::{Refusal, Signal, report};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue};
 
 /// Decodes a request that the pre-scan has let through.
@@ -28,6 +28,7 @@ pub(super) fn decode(
         Signal::Traces => traces(&parsed(body)?, builder),
         Signal::Logs => logs(&parsed(body)?, builder),
         Signal::Metrics => builder.tally().metric_points = scan.records,
+        Signal::Reports => report::protobuf(parsed(body)?, builder),
     }
     Ok(())
 }

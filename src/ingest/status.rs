@@ -23,7 +23,7 @@ use tonic::Code;
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admission::NoRoom;
-use super::{Encoding, Overloaded, Refusal, Signal, Tally};
+use super::{Encoding, Overloaded, Refusal, Signal, Tally, report};
 
 /// Why a request was not applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -211,6 +211,14 @@ impl From<NoRoom> for Failure {
 
 /// The `Export*ServiceResponse` of a request that was applied; it names what was rejected, and is empty if nothing was.
 pub(super) fn success(signal: Signal, encoding: Encoding, tally: &Tally) -> Bytes {
+    if signal == Signal::Reports {
+        return match encoding {
+            Encoding::Protobuf => {
+                report::response(tally.reports, &tally.rejected_reports).encode_to_vec().into()
+            }
+            Encoding::Json => report::response_json(tally.reports, &tally.rejected_reports).into(),
+        };
+    }
     let rejected = tally.rejected.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
     let rejected = i64::try_from(rejected).unwrap_or(i64::MAX);
     let partial = (rejected > 0).then(|| (rejected, explanation(tally)));
@@ -252,6 +260,8 @@ fn protobuf(signal: Signal, partial: Option<(i64, String)>) -> Vec<u8> {
             }),
         }
         .encode_to_vec(),
+        // Answered by its own message, above.
+        Signal::Reports => Vec::new(),
     }
 }
 
@@ -262,6 +272,7 @@ fn json(signal: Signal, partial: Option<(i64, String)>) -> String {
         Signal::Traces => "rejectedSpans",
         Signal::Logs => "rejectedLogRecords",
         Signal::Metrics => "rejectedDataPoints",
+        Signal::Reports => "rejectedReports",
     };
     serde_json::json!({
         "partialSuccess": { field: rejected.to_string(), "errorMessage": message }

@@ -43,7 +43,8 @@ const NAMES: [(&str, &str); 12] = [
 ];
 
 /// Scores of whole experiments: the vectors' names and ours.
-const END_TO_END: [(&str, &str); 9] = [
+const END_TO_END: [(&str, &str); 10] = [
+    ("accuracy", "accuracy"),
     ("consistency_outcome", "outcome_consistency"),
     ("consistency_trajectory_distribution", "trajectory_distribution_consistency"),
     ("consistency_trajectory_sequence", "trajectory_sequence_consistency"),
@@ -368,6 +369,8 @@ fn published_predictability(input: &Value, expected: &Value, tolerance: f64) -> 
     let wanted = expected.as_object().unwrap().iter();
     wanted.into_iter().try_for_each(|(name, wanted)| same(name, wanted, &ours[name], tolerance))?;
     let wanted = [
+        ("accuracy", &expected["accuracy"]),
+        ("mean_confidence", &expected["mean_confidence"]),
         ("calibration", &expected["p_cal"]),
         ("auroc", &expected["p_auroc"]),
         ("brier", &expected["p_brier"]),
@@ -473,7 +476,6 @@ fn runs_end_to_end(case: &Value, tolerance: f64) -> Result<(), String> {
     let repeated = outcomes.iter().filter(|task| task.len() >= 2).count();
     let mut found = json!({
         "tasks_in_consistency": repeated,
-        "accuracy": princeton::accuracy(&outcomes.concat()),
     });
     for (theirs, name) in END_TO_END {
         found[theirs] = json!(ours.get(name));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::draft::{name, number};
+use super::draft::{meant, name, number};
 use super::index::Hits;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
 use super::{Conventions, capped};
@@ -39,6 +39,42 @@ enum Scope {
     Span,
     Trace,
     Session,
+}
+
+/// A score that comes over our own API.
+#[derive(Clone, Debug)]
+pub struct SentReport<'a> {
+    /// What it is about.
+    pub target: Target,
+    /// Its name, as sent.
+    pub name: &'a str,
+    /// Its value.
+    pub score: Option<f64>,
+    /// What it is called.
+    pub label: Option<&'a str>,
+    /// Tells it from others of its name.
+    pub id: &'a str,
+    /// When it was made; 0 if not said.
+    pub time: Timestamp,
+}
+
+impl Conventions {
+    /// Reads a score that comes over our own API, by the same names and ranges as any other.
+    ///
+    /// # Errors
+    ///
+    /// Says why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
+    pub fn reported(&self, sent: &SentReport<'_>) -> Result<Report, &'static str> {
+        let value = sent.score.map(RawValue::Double);
+        let finding = Finding {
+            name: meant(sent.name).map(Arc::from),
+            value: value.as_ref(),
+            label: sent.label,
+            identifier: meant(sent.id).map(Arc::from),
+            failed: false,
+        };
+        report(self, finding, sent.target.clone(), sent.time)
+    }
 }
 
 /// All results on a span: its attributes, its events, its annotations.
@@ -113,7 +149,8 @@ fn target_by_id(
     response.or_else(|| session(conventions, attributes, tenant))
 }
 
-fn trace_id(text: &str) -> Option<TraceId> {
+/// A trace id from 32 hex digits; `None` if it is none.
+pub fn trace_id(text: &str) -> Option<TraceId> {
     let digits = Some(text).filter(|text| text.len() == 32 && text.is_ascii())?;
     let mut id = [0; 16];
     for (at, byte) in id.iter_mut().enumerate() {
@@ -221,6 +258,7 @@ fn report(
 /// 0.25, medium 0.5, high 1; anything else counts as medium).
 fn severity(label: &str) -> f64 {
     match label.trim() {
+        "none" => 1.0,
         "low" => 0.75,
         "high" => 0.0,
         _ => 0.5,
@@ -229,8 +267,8 @@ fn severity(label: &str) -> f64 {
 
 fn labelled(label: &str) -> Option<f64> {
     match label.trim().to_ascii_lowercase().as_str() {
-        "pass" | "passed" | "true" | "yes" => Some(1.0),
-        "fail" | "failed" | "false" | "no" => Some(0.0),
+        "pass" | "passed" | "true" | "yes" | "success" => Some(1.0),
+        "fail" | "failed" | "false" | "no" | "failure" => Some(0.0),
         _ => None,
     }
 }

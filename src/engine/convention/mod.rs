@@ -41,6 +41,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub use custom::concepts;
+pub use evaluation::{SentReport, trace_id};
 pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
 

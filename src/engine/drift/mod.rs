@@ -3,7 +3,11 @@
 //! [`page_hinkley`] watches one series of scores for a shift of its mean; [`sequential`] compares the means of two. Both
 //! take one value for each done trace, in the order of (start, trace id), each once: a value is not taken back.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+
+use super::options::human;
 
 pub mod page_hinkley;
 pub mod sequential;
@@ -12,6 +16,10 @@ pub mod sequential;
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DriftOptions {
+    /// How long a done trace waits, from its start, for others that started before it. A trace that comes later than one
+    /// that was taken is left out of the series, and counted.
+    #[serde(with = "human")]
+    pub lag: Duration,
     /// Values after which a series is watched for a shift, at its start and after each alarm; at least 2.
     pub warm_up: u64,
     /// Values, from its start and from each alarm on, that a series' usual level is taken from; later ones are held against
@@ -32,6 +40,7 @@ pub struct DriftOptions {
 impl Default for DriftOptions {
     fn default() -> Self {
         Self {
+            lag: Duration::from_secs(600),
             warm_up: 30,
             baseline: 100,
             sigma_floor: 0.05,

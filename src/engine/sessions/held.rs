@@ -11,7 +11,7 @@ use super::scoring::{Scored, is_done};
 use super::tally::{Growth, Tally, growth};
 use crate::engine::loops::worst;
 use crate::engine::span::{Timestamp, TraceId};
-use crate::engine::update::{Loop, TraceState, TraceUpdate};
+use crate::engine::update::{Loop, RunTrace, TraceState, TraceUpdate};
 
 /// One trace.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub(super) struct Held {
     pub(super) growth: BTreeMap<&'static str, Growth>,
     /// Present exactly while it is one of a chain of traces.
     pub(super) link: Option<Box<Link>>,
+    /// What it was last said to add to a run, and whose.
+    pub(super) run: Option<Box<(Agent, RunTrace)>>,
 }
 
 /// What outlives one form of a trace.
@@ -36,6 +38,7 @@ pub(super) struct Past {
     pub(super) given: Option<Given>,
     pub(super) tally: Tally,
     pub(super) growth: BTreeMap<&'static str, Growth>,
+    pub(super) run: Option<Box<(Agent, RunTrace)>>,
 }
 
 /// What a trace has given, as it must be taken back.
@@ -51,14 +54,14 @@ pub(super) struct Given {
 impl Held {
     /// A trace in this form; what its earlier form has given and counted goes on.
     pub(super) fn new(id: TraceId, update: TraceUpdate, agent: Agent, past: Past) -> Self {
-        let Past { given, tally, growth } = past;
+        let Past { given, tally, growth, run } = past;
         let (scored, link) = (Scored::default(), None);
-        Self { id, update, agent, scored, given, tally, growth, link }
+        Self { id, update, agent, scored, given, tally, growth, link, run }
     }
 
     /// What outlives this form of the trace.
     pub(super) fn into_past(self) -> Past {
-        Past { given: self.given, tally: self.tally, growth: self.growth }
+        Past { given: self.given, tally: self.tally, growth: self.growth, run: self.run }
     }
 
     /// Loops of tool calls whose runs end in it.
@@ -128,6 +131,34 @@ impl Held {
         let summary = fleet.summary(&given.agent);
         summary.forget((given.start, self.id), &given.contribution, &given.panes);
         Some(given)
+    }
+
+    /// Says what it adds to a run, if that has changed; to its former agent, that it adds nothing any more.
+    pub(super) fn tell_run(&mut self, run: Option<RunTrace>, fleet: &mut Fleet) {
+        let told = self.run.take();
+        let same = match (&told, &run) {
+            (Some(told), Some(run)) => told.0 == self.agent && told.1 == *run,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if same {
+            self.run = told;
+            return;
+        }
+        if let Some((agent, _)) =
+            told.map(|told| *told).filter(|told| run.is_none() || told.0 != self.agent)
+        {
+            let gone = RunTrace {
+                trace_id: self.update.trace_id.clone(),
+                gone: true,
+                ..RunTrace::default()
+            };
+            fleet.summary(&agent).tell_run(self.id, gone);
+        }
+        if let Some(run) = run {
+            fleet.summary(&self.agent).tell_run(self.id, run.clone());
+            self.run = Some(Box::new((self.agent.clone(), run)));
+        }
     }
 
     /// Raises its agent's counters by what it has more than it counted.

@@ -42,6 +42,7 @@ mod key;
 mod names;
 mod pane;
 mod rules;
+mod run;
 mod scoring;
 mod session;
 mod summary;

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::verdict::PASS;
 use crate::engine::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 use crate::engine::score::trajectory_gate::GateRule;
+use crate::engine::signal::{loop_detection, thresholds};
 
 /// What decides about signals and scores.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub(super) struct Rules {
     pub(super) max_reports: usize,
     /// What a loop is.
     pub(super) loops: LoopOptions,
+    /// Scores from which signals pass, as far as configured.
+    thresholds: BTreeMap<String, f64>,
 }
 
 impl Rules {
@@ -57,7 +61,17 @@ impl Rules {
             max_traces: options.max_traces_per_session,
             max_reports: options.max_reports_per_session,
             loops,
+            thresholds: options.signal_thresholds,
         }
+    }
+
+    /// The score from which a signal passes: as configured, else as its source has it, else one half.
+    pub(super) fn threshold(&self, signal: &str) -> f64 {
+        if signal == loop_detection::NAME {
+            return self.loop_threshold;
+        }
+        let own = || thresholds::of(signal).map(|metric| metric.threshold.to_f64());
+        self.thresholds.get(signal).copied().or_else(own).unwrap_or(PASS)
     }
 
     /// The score as the profile shows it: to four decimals, or as it is.

@@ -10,6 +10,7 @@ use super::held::{Held, Past};
 use super::key::{Agent, SessionId};
 use super::pane::PaneKey;
 use super::rules::Rules;
+use super::run;
 use super::scoring::{Earlier, Scored};
 use super::summary::SessionScores;
 use super::tally::{self, Tally};
@@ -17,6 +18,7 @@ use super::verdict::{PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
+use crate::engine::runs::is_about_runs;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
@@ -158,6 +160,7 @@ impl Session {
         }
         let mut held = self.traces.remove(&trace)?;
         self.retract(&mut held, shared);
+        held.tell_run(None, &mut shared.fleet);
         shared.fleet.summary(&held.agent).held -= 1;
         self.order.remove(&held.position());
         self.unsettled.remove(&trace);
@@ -178,7 +181,13 @@ impl Session {
         if held.is_none() && self.reports.len() >= shared.rules.max_reports {
             shared.counts.add("reports", "session_full");
         } else if held.is_none_or(|held| rank(held) < rank(&report)) {
+            let about_runs = is_about_runs(&report.name);
             self.reports.insert(Arc::clone(&report.name), report);
+            let traces = self.traces.values_mut().filter(|_| about_runs);
+            for held in traces {
+                let run = run::trace(held, &self.id.id, &self.reports);
+                held.tell_run(run, &mut shared.fleet);
+            }
         }
     }
 
@@ -374,6 +383,8 @@ impl Session {
             self.unsettled.insert(trace);
         }
         held.count(&mut shared.fleet);
+        let run = run::trace(&held, &self.id.id, &self.reports);
+        held.tell_run(run, &mut shared.fleet);
         self.traces.insert(trace, held);
     }
 

@@ -23,7 +23,9 @@ use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Timestamp, TraceId};
-use crate::engine::update::{Counter, Family, Gauge, LastTrace, ScoreHistogram, SessionUpdate};
+use crate::engine::update::{
+    Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+};
 
 /// One agent, as far as this shard knows.
 #[derive(Clone, Debug)]
@@ -45,6 +47,9 @@ pub(super) struct Summary {
     trace_signals: BTreeMap<String, Histogram>,
     other_signals: BTreeSet<String>,
     max_signals: usize,
+    // What changed since the last message.
+    run_traces: BTreeMap<TraceId, RunTrace>,
+    done_traces: Vec<LastTrace>,
 }
 
 /// What one of the last traces was worth.
@@ -88,12 +93,17 @@ impl Summary {
             trace_signals: BTreeMap::new(),
             other_signals: BTreeSet::new(),
             max_signals,
+            run_traces: BTreeMap::new(),
+            done_traces: Vec::new(),
         }
     }
 
     /// Returns whether there is nothing that anyone could want to see.
     pub(super) fn is_void(&self) -> bool {
-        self.held == 0 && self.counters.is_empty() && self.panes.is_empty()
+        self.held == 0
+            && self.counters.is_empty()
+            && self.panes.is_empty()
+            && self.run_traces.is_empty()
     }
 
     /// Returns whether a signal has sums of its own: the first so many names do, for good.
@@ -199,6 +209,17 @@ impl Summary {
         self.trace_signals.entry(name.to_owned()).or_default().observe(score);
     }
 
+    /// Notes a trace that is done for the first time.
+    pub(super) fn tell_done(&mut self, (start, id): (Timestamp, TraceId), trace: &Contribution) {
+        let worth = Worth { risk: trace.risk, uncertainty: trace.uncertainty };
+        self.done_traces.push(last_trace((&(start, id), &worth)));
+    }
+
+    /// Notes what a trace adds to a run now.
+    pub(super) fn tell_run(&mut self, trace: TraceId, run: RunTrace) {
+        self.run_traces.insert(trace, run);
+    }
+
     /// The message; who and when is for the caller to say. Panes are those that changed.
     pub(super) fn drain(&mut self) -> SessionUpdate {
         let signals = self.trace_signals.iter();
@@ -213,6 +234,8 @@ impl Summary {
             closed_reliability: self.closed.reliability.message(),
             closed_consistency: self.closed.consistency.message(),
             trace_signals: signals.filter_map(signal).collect(),
+            run_traces: std::mem::take(&mut self.run_traces).into_values().collect(),
+            done_traces: std::mem::take(&mut self.done_traces),
             ..SessionUpdate::default()
         }
     }

@@ -8,7 +8,6 @@ use super::held::Held;
 use super::rules::Rules;
 use crate::engine::math::Quanta;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
-use crate::engine::signal::loop_detection;
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
@@ -20,9 +19,10 @@ pub(super) fn evaluate(
     let Some(given) = &held.given else { return };
     let summary = fleet.summary(&given.agent);
     summary.count("traces", &[], 1);
+    summary.tell_done(held.position(), &given.contribution);
     for (name, score) in &given.contribution.signals {
-        let least = if name == loop_detection::NAME { rules.loop_threshold } else { PASS };
-        summary.count("trace_evaluations", &[name, verdict(Some(*score), least)], 1);
+        let verdict = verdict(Some(*score), rules.threshold(name));
+        summary.count("trace_evaluations", &[name, verdict], 1);
         summary.observe_signal(name, *score);
         if rules.weights.contains_key(name) {
             let gate = gates.entry(name.clone()).or_default();

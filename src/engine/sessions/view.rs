@@ -8,7 +8,7 @@ use super::scoring::is_done;
 use super::session::Session;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
-use crate::engine::signal::CONSTRAINT_VIOLATION;
+use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{AgentKey, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate, Violation};
 use crate::engine::view::{
@@ -36,7 +36,9 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
         session_source: key.map(|key| key.source.clone()).unwrap_or_default(),
         agent: first.map(|held| agent(held)).unwrap_or_default(),
         signals: reports
-            .map(|(name, report)| (name.to_string(), signal(report.score, report.source)))
+            .map(|(name, report)| {
+                (name.to_string(), signal(name, report.score, report.source, rules))
+            })
             .collect(),
         total_traces: traces.len() as u64,
         traces_evaluated: reliability.map_or(0, |result| result.evaluated),
@@ -53,11 +55,11 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
             .collect(),
         band: shown.map(band),
         signal_weights: rules.weights.clone(),
-        traces: traces.into_iter().map(trace).collect(),
+        traces: traces.into_iter().map(|held| trace(held, rules)).collect(),
     }
 }
 
-fn trace(held: &Held) -> TraceView {
+fn trace(held: &Held, rules: &Rules) -> TraceView {
     let update = &held.update;
     let risk = &held.scored.risk;
     let content = update.content.as_ref();
@@ -83,7 +85,7 @@ fn trace(held: &Held) -> TraceView {
         loops: held.loops().iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
         adjacent_tool_repeats: update.adjacent_tool_repeats,
         signals: signals
-            .map(|(name, (score, source))| (name.clone(), signal(*score, *source)))
+            .map(|(name, (score, source))| (name.clone(), signal(name, *score, *source, rules)))
             .collect(),
         risks: floats(&risk.risks),
         risk: risk.risk.map(Quanta::to_f64),
@@ -133,8 +135,13 @@ fn agent(held: &Held) -> AgentName {
     held.update.agent.as_ref().map(name).unwrap_or_default()
 }
 
-fn signal(score: Quanta, source: Source) -> SignalView {
-    SignalView { score: score.to_f64(), source: source.name().to_owned() }
+fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
+    SignalView {
+        score: score.to_f64(),
+        source: source.name().to_owned(),
+        passed: score.to_f64() >= rules.threshold(name),
+        band: thresholds::of(name).and_then(|metric| metric.band(score)),
+    }
 }
 
 fn status(status: SpanStatus) -> Option<&'static str> {

@@ -16,6 +16,7 @@ use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
 use super::price::Prices;
+use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{
     Log, ModelFacts, Operation, Report, Span, SpanId, Status, Text, Tokens, TraceId,
 };
@@ -135,6 +136,9 @@ fn spent(
         })
         .collect();
     update.llm_calls = models.len() as u64;
+    let lasting = models.iter().map(|span| span.end.0.saturating_sub(span.start.0));
+    update.failed_model_calls = models.iter().filter(|span| span.failed).count() as u64;
+    update.model_nanos = lasting.fold(0, u64::saturating_add);
     update.tokens = Some(update::Tokens {
         input: sum_known(models, &totals, |tokens| tokens.input),
         output: sum_known(models, &totals, |tokens| tokens.output),
@@ -402,11 +406,13 @@ fn agent(outermost: &[&Span]) -> (Option<AgentKey>, Vec<String>) {
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.
 fn reported(parts: &Parts) -> Vec<ReportedScore> {
-    let mut best: BTreeMap<&str, &Report> = BTreeMap::new();
+    let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
     let rank =
         |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);
     for report in parts.reports.values() {
-        let held = best.entry(&report.name).or_insert(report);
+        // Rules are broken one by one: of these all count.
+        let rule = if &*report.name == CONSTRAINT_VIOLATION { &report.identifier } else { "" };
+        let held = best.entry((&report.name, rule)).or_insert(report);
         if rank(report) > rank(held) {
             *held = report;
         }

@@ -106,6 +106,10 @@ pub fn scores(runs: &[RunRecord], options: &TaskOptions) -> Scores {
         .iter()
         .filter_map(|run| Some((run.confidence.map(Quanta::to_f64)?, run.success?)))
         .collect();
+    let outcomes: Vec<bool> = primary.iter().filter_map(|run| run.success).collect();
+    all.insert("accuracy", accuracy(&outcomes));
+    let confidences: Vec<f64> = predictions.iter().map(|(confidence, _)| *confidence).collect();
+    all.insert("mean_confidence", mean(&confidences));
     all.insert("risk_coverage", predictability::risk_coverage(&predictions));
     all.insert("calibration", predictability::calibration(&predictions));
     all.insert("auroc", predictability::auroc(&predictions));

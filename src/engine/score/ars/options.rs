@@ -29,6 +29,8 @@ pub struct ArsOptions {
     /// Source fidelity, 0 to 100, of a run that cited sources though nothing was retrieved.
     pub fidelity_without_retrieval: f64,
     /// Runs of one agent, at most a million; a further one is not taken until another is removed.
+    // In the daemon `agents.max_runs` says it.
+    #[serde(skip)]
     pub max_runs: usize,
 }
 
@@ -62,6 +64,20 @@ impl Default for ArsOptions {
             fidelity_without_retrieval: 25.0,
             max_runs: 10_000,
         }
+    }
+}
+
+impl ArsWeights {
+    /// Each weight.
+    pub fn all(&self) -> [f64; 6] {
+        [
+            self.accuracy,
+            self.source_fidelity,
+            self.consistency,
+            self.trajectory,
+            self.latency,
+            self.cost,
+        ]
     }
 }
 

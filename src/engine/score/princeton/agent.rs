@@ -12,7 +12,7 @@ use super::score::Score;
 use super::sides::Sides;
 use super::task::Task;
 use super::trajectory::Trajectory;
-use super::{RunRecord, TaskOptions, aggregate};
+use super::{Condition, RunRecord, TaskOptions, aggregate};
 
 /// The runs of one agent, and their scores, kept up to date run by run.
 ///
@@ -67,13 +67,15 @@ impl AgentTasks {
         Self { options: TaskOptions { last_runs, ..options }, ..Self::default() }
     }
 
-    /// Adds a run, in place of the one with the same task and id.
-    pub fn upsert(&mut self, run: RunRecord) {
+    /// Adds a run, in place of the one with the same task and id; returns whether it was taken.
+    pub fn upsert(&mut self, run: RunRecord) -> bool {
         let known = self.retract(run.task.as_deref(), &run.id);
-        if known || self.admits(&run) {
+        let taken = known || self.admits(&run);
+        if taken {
             self.add(run);
             self.settle();
         }
+        taken
     }
 
     /// Takes back a run; one that is settled, or never was, is left.
@@ -81,6 +83,39 @@ impl AgentTasks {
         self.retract(task, id);
         if let Some(task) = task.filter(|task| self.tasks.get(*task).is_some_and(Task::is_empty)) {
             self.tasks.remove(task);
+        }
+    }
+
+    /// Whether runs at a task were taken back, so that earlier ones than are held here should be compared again.
+    pub fn lacks_earlier(&self, task: &str) -> bool {
+        self.tasks.get(task).is_some_and(|task| {
+            let Sides { undisturbed, disturbed } = &task.sides;
+            [undisturbed, disturbed].iter().any(|side| side.lacks_earlier(&self.options))
+        })
+    }
+
+    /// Takes all runs at a task again, the latest by (start, id) first, until none is lacking.
+    pub fn refill(&mut self, task: &str, latest_first: impl Iterator<Item = RunRecord>) {
+        for run in latest_first {
+            if !self.lacks_earlier(task) {
+                return;
+            }
+            self.refill_side(task, run.condition, Some(run));
+        }
+        for condition in [Condition::Baseline, Condition::Fault] {
+            self.refill_side(task, condition, None);
+        }
+    }
+
+    fn refill_side(&mut self, task: &str, condition: Condition, run: Option<RunRecord>) {
+        let Some(task) = self.tasks.get_mut(task) else { return };
+        let repeats = task.sides.under(condition);
+        if repeats.lacks_earlier(&self.options) {
+            let pool = self.pools.under(condition);
+            pool.forget_task(repeats);
+            let run = run.map(|run| last_run(&run, &self.options));
+            repeats.refill(run, &self.options);
+            pool.observe_task(repeats);
         }
     }
 
@@ -148,17 +183,11 @@ impl AgentTasks {
         facts.worst.into_iter().for_each(|worst| self.safety.observe(worst));
         let pool = self.pools.under(facts.condition);
         pool.observe(&facts);
-        let Some(task) = run.task else {
+        let Some(task) = run.task.clone() else {
             self.taskless.insert(run.id, facts);
             return;
         };
-        let last = LastRun {
-            at: (run.start, Arc::clone(&run.id)),
-            trajectory: (facts.success == Some(true))
-                .then(|| Trajectory::new(&run.actions, self.options.max_actions_per_run))
-                .flatten(),
-            resources: run.resources,
-        };
+        let last = last_run(&run, &self.options);
         let task = self.tasks.entry(task).or_default();
         let repeats = task.sides.under(facts.condition);
         pool.forget_task(repeats);
@@ -206,5 +235,16 @@ impl AgentTasks {
             self.close(key.task.as_deref(), &key.id);
             self.settled = self.settled.take().max(Some(key));
         }
+    }
+}
+
+/// What is compared of a run.
+fn last_run(run: &RunRecord, options: &TaskOptions) -> LastRun {
+    LastRun {
+        at: (run.start, Arc::clone(&run.id)),
+        trajectory: (run.success == Some(true))
+            .then(|| Trajectory::new(&run.actions, options.max_actions_per_run))
+            .flatten(),
+        resources: run.resources,
     }
 }

@@ -1,7 +1,7 @@
 //! The last runs at a task: those of greatest (start, id), up to a limit.
 //!
-//! A run that gives way is never compared again, also if a later one is taken back: so what is kept does not depend
-//! on how often a run comes.
+//! A run that gives way is not kept. When a later one is taken back there is room again, which only who still has the
+//! run can fill: [`LastRuns::lacks`] says so, and [`LastRuns::refill`] takes it.
 
 use std::sync::Arc;
 
@@ -24,32 +24,24 @@ pub(super) struct LastRun {
 /// The last runs, and the sums over pairs of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRuns {
-    // Invariant: ascending, and all over `gone`.
+    // Invariant: ascending, and none under `floor`.
     runs: Vec<LastRun>,
-    /// The last run that gave way.
-    gone: Option<Moment>,
+    /// Every run that gave way is under it.
+    floor: Option<Moment>,
     pairs: Pairs,
 }
 
 impl LastRuns {
     /// Adds a run, unless it is older than what there is room for.
     pub(super) fn insert(&mut self, run: LastRun, limit: usize, formula: Formula) {
-        if self.gone.as_ref().is_some_and(|gone| *gone >= run.at) {
+        if limit == 0 || self.floor.as_ref().is_some_and(|floor| run.at < *floor) {
             return;
         }
-        let mut place = self.runs.partition_point(|other| other.at < run.at);
-        if self.runs.len() >= limit {
-            if place == 0 {
-                self.gone = Some(run.at);
-                return;
-            }
-            self.gone = self.take(0, formula).map(|oldest| oldest.at);
-            place -= 1;
+        self.add(run, formula);
+        if self.runs.len() > limit {
+            self.take(0, formula);
+            self.floor = self.runs.first().map(|oldest| oldest.at.clone());
         }
-        if let Some(own) = &run.trajectory {
-            self.pairs.observe(own, trajectories(&self.runs), formula);
-        }
-        self.runs.insert(place, run);
     }
 
     /// Takes back a run; nothing fills its place.
@@ -57,6 +49,24 @@ impl LastRuns {
         if let Ok(place) = self.runs.binary_search_by(|run| run.at.cmp(at)) {
             self.take(place, formula);
         }
+    }
+
+    /// Whether there is room for a run that gave way.
+    pub(super) fn lacks(&self, limit: usize) -> bool {
+        self.floor.is_some() && self.runs.len() < limit
+    }
+
+    /// Takes the last of the runs that gave way, if this is one.
+    pub(super) fn refill(&mut self, run: LastRun, formula: Formula) {
+        if self.floor.as_ref().is_some_and(|floor| run.at < *floor) {
+            self.floor = Some(run.at.clone());
+            self.add(run, formula);
+        }
+    }
+
+    /// No run that gave way is left.
+    pub(super) fn have_all(&mut self) {
+        self.floor = None;
     }
 
     /// What the runs used, oldest first.
@@ -67,6 +77,14 @@ impl LastRuns {
     /// Sums over pairs.
     pub(super) fn pairs(&self) -> &Pairs {
         &self.pairs
+    }
+
+    fn add(&mut self, run: LastRun, formula: Formula) {
+        if let Some(own) = &run.trajectory {
+            self.pairs.observe(own, trajectories(&self.runs), formula);
+        }
+        let place = self.runs.partition_point(|other| other.at < run.at);
+        self.runs.insert(place, run);
     }
 
     fn take(&mut self, place: usize, formula: Formula) -> Option<LastRun> {
@@ -89,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_gave_way_does_not_come_back() {
+    fn a_run_that_gave_way_comes_back_where_there_is_room() {
         let run = |start: u64| LastRun {
             at: (Timestamp(start), Arc::from("run")),
             trajectory: Trajectory::new(&[Arc::from("search")], 10),
@@ -101,7 +119,11 @@ mod tests {
         last.insert(run(1), 2, Formula::Corrected);
         assert_eq!(last.resources().len(), 1);
         assert_eq!(last.pairs().sequence(), None);
-        last.insert(run(4), 2, Formula::Corrected);
+        assert!(last.lacks(2));
+        last.refill(run(2), Formula::Corrected);
+        assert_eq!(last.resources().len(), 1);
+        last.refill(run(1), Formula::Corrected);
         assert_eq!(last.pairs().sequence(), Some(1.0));
+        assert!(!last.lacks(2));
     }
 }

@@ -1,5 +1,9 @@
 //! What the scores are called.
 
+/// How many runs succeed.
+pub const ACCURACY: &str = "accuracy";
+/// How confident runs are.
+pub const MEAN_CONFIDENCE: &str = "mean_confidence";
 /// The same outcome each time.
 pub const OUTCOME_CONSISTENCY: &str = "outcome_consistency";
 /// The same tools each time.

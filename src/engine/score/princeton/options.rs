@@ -12,6 +12,8 @@ pub struct TaskOptions {
     pub max_tasks: usize,
     /// Runs of one agent that can still be revised; over it the earliest is settled: it keeps counting, and what more comes
     /// of it, or of a run that began before it, is refused.
+    // In the daemon `agents.max_runs` says it.
+    #[serde(skip)]
     pub max_runs: usize,
     /// Tool calls of a run that are compared; what follows is cut.
     pub max_actions_per_run: usize,
@@ -71,6 +73,25 @@ impl Default for TaskOptions {
             formula: Formula::Corrected,
             weights: AggregateWeights::default(),
         }
+    }
+}
+
+impl AggregateWeights {
+    /// Each weight.
+    pub fn all(&self) -> [f64; 11] {
+        [
+            self.outcome,
+            self.trajectory,
+            self.trajectory_distribution,
+            self.trajectory_sequence,
+            self.resource,
+            self.fault,
+            self.environment,
+            self.prompt,
+            self.consistency,
+            self.predictability,
+            self.robustness,
+        ]
     }
 }
 

@@ -10,6 +10,7 @@
 //! since s^2 is always greater than p (1 - p); its authors replaced it in June 2026.
 
 use super::Formula;
+use super::score::Score;
 use crate::engine::math::ratio;
 
 /// How many runs have an outcome, and how many of them succeeded.
@@ -43,6 +44,12 @@ impl Outcomes {
     /// Those that did not succeed.
     pub fn failures(self) -> u64 {
         self.runs - self.successes
+    }
+
+    /// The share that succeeded; `None` without an outcome.
+    pub(super) fn accuracy(self) -> Option<Score> {
+        let value = ratio(i128::from(self.successes), i128::from(self.runs.max(1)));
+        (self.runs > 0).then_some(Score { value, samples: self.runs })
     }
 
     /// `C_out` of one task; `None` with fewer than two outcomes.

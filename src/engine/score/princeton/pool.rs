@@ -1,6 +1,7 @@
 //! All runs of an agent on one side, undisturbed or disturbed: means over tasks, counts over runs.
 
-use super::names::PER_TASK;
+use super::names::{ACCURACY, PER_TASK};
+use super::outcome::Outcomes;
 use super::pass_hat_k::PassHatK;
 use super::predictability::Predictability;
 use super::run::Facts;
@@ -12,6 +13,7 @@ use super::task::Repeats;
 pub(super) struct Pool {
     /// All runs, with or without a task.
     pub(super) runs: u64,
+    outcomes: Outcomes,
     pub(super) predictability: Predictability,
     pub(super) pass_hat_k: PassHatK,
     tasks: [Mean; 5],
@@ -20,6 +22,7 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn observe(&mut self, facts: &Facts) {
         self.runs += 1;
+        facts.success.into_iter().for_each(|success| self.outcomes.observe(success));
         if let (Some(confidence), Some(success)) = (facts.confidence, facts.success) {
             self.predictability.observe(confidence, success);
         }
@@ -27,6 +30,7 @@ impl Pool {
 
     pub(super) fn forget(&mut self, facts: &Facts) {
         self.runs -= 1;
+        facts.success.into_iter().for_each(|success| self.outcomes.forget(success));
         if let (Some(confidence), Some(success)) = (facts.confidence, facts.success) {
             self.predictability.forget(confidence, success);
         }
@@ -52,6 +56,7 @@ impl Pool {
     pub(super) fn scores(&self) -> impl Iterator<Item = (&'static str, Score)> {
         let means = PER_TASK.into_iter().zip(&self.tasks);
         let over_tasks = means.filter_map(|(name, mean)| Some((name, mean.result()?)));
-        over_tasks.chain(self.predictability.scores())
+        let accuracy = self.outcomes.accuracy().map(|accuracy| (ACCURACY, accuracy));
+        accuracy.into_iter().chain(over_tasks).chain(self.predictability.scores())
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Predictability {
     /// The levels are rounded.
     coarse: bool,
     total: Outcomes,
+    /// Sum of `c`, in quanta.
+    confidences: i128,
     /// Sum of `(c - y)^2`, in quanta squared.
     squares: i128,
     bins: Bins,
@@ -40,6 +42,7 @@ pub(super) struct Predictability {
 impl Predictability {
     pub(super) fn observe(&mut self, confidence: Quanta, success: bool) {
         self.total.observe(success);
+        self.confidences += i128::from(confidence.0);
         self.squares += squared_error(confidence, success);
         self.bins.observe(confidence, success);
         self.levels.entry(self.level(confidence)).or_default().observe(success);
@@ -50,6 +53,7 @@ impl Predictability {
 
     pub(super) fn forget(&mut self, confidence: Quanta, success: bool) {
         self.total.forget(success);
+        self.confidences -= i128::from(confidence.0);
         self.squares -= squared_error(confidence, success);
         self.bins.forget(confidence, success);
         let level = self.level(confidence);
@@ -75,11 +79,17 @@ impl Predictability {
             (names::CALIBRATION, self.bins.calibration(n)),
             (names::AUROC, self.auroc()),
             (names::BRIER, self.brier()),
+            (names::MEAN_CONFIDENCE, self.mean_confidence()),
         ];
         let scored = move |(name, value): (_, Option<f64>)| {
             value.map(|value| (name, Score { value, samples: n }))
         };
         found.into_iter().filter_map(scored)
+    }
+
+    fn mean_confidence(&self) -> Option<f64> {
+        let n = i128::from(self.total.runs);
+        (n > 0).then(|| ratio(self.confidences, n * i128::from(Quanta::ONE)))
     }
 
     fn brier(&self) -> Option<f64> {

@@ -57,6 +57,20 @@ impl Repeats {
         self.rescore(options);
     }
 
+    /// Whether there is room for an earlier run among those that are compared.
+    pub(super) fn lacks_earlier(&self, options: &TaskOptions) -> bool {
+        self.last.lacks(options.last_runs)
+    }
+
+    /// Takes an earlier run among those that are compared; without one, there is none.
+    pub(super) fn refill(&mut self, run: Option<LastRun>, options: &TaskOptions) {
+        match run {
+            Some(run) => self.last.refill(run, options.formula),
+            None => self.last.have_all(),
+        }
+        self.rescore(options);
+    }
+
     /// The scores, each quantised once.
     pub(super) fn scores(&self) -> &TaskScores {
         &self.scores

@@ -1,0 +1,17 @@
+//! `metrics`: prints what is measured and exported.
+
+use clap::Args;
+
+use super::{CliError, Process};
+use crate::export;
+
+/// Prints what is measured and exported, as Markdown.
+#[derive(Args, Debug)]
+pub(super) struct Metrics {}
+
+impl Metrics {
+    #[expect(clippy::unused_self, reason = "every command is run alike")]
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        process.out.write_all(export::page().as_bytes()).map_err(CliError::Output)
+    }
+}

@@ -1,0 +1,418 @@
+//! Scores over the runs of one agent, in every window at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::count::Counts;
+use super::math::{Quanta, ratio};
+use super::options::AgentOptions;
+use super::runs::{Change, Run, RunKey, Runs};
+use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
+use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
+use super::span::{Report, RunTarget, Timestamp};
+use super::update::RunTrace;
+use super::view::{ArsComponentView, ArsView, TaskView};
+
+/// The window of everything that is held.
+pub const ALL: &str = "all";
+
+/// Scores over runs in one window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunScores {
+    /// Scores in `[0,1]`, `ars` in `[0,100]`, and what they are over.
+    pub scores: BTreeMap<&'static str, (f64, u64)>,
+    /// The chance that all of k runs succeed, by k.
+    pub pass_hat_k: BTreeMap<u32, f64>,
+    /// The agent reliability score.
+    pub ars: Option<ArsView>,
+}
+
+/// The runs of one agent and their scores.
+#[derive(Debug)]
+pub struct AgentRuns {
+    runs: Runs,
+    held: Held,
+    views: Vec<View>,
+    /// When something was last said of a run.
+    touched: Timestamp,
+    // What `scores` was when nothing had changed since.
+    scores: Option<BTreeMap<String, RunScores>>,
+}
+
+/// The runs that there are. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
+#[derive(Debug, Default)]
+struct Held {
+    runs: BTreeMap<RunKey, Arc<Run>>,
+    by_start: BTreeSet<(Timestamp, RunKey)>,
+    by_task: BTreeMap<Arc<str>, BTreeSet<(Timestamp, Arc<str>)>>,
+}
+
+/// Which runs a view is over.
+#[derive(Clone, Copy, Debug)]
+enum Scope {
+    All,
+    /// Those that ended within so many panes of this width before the open one.
+    Window(u64),
+    /// The greatest so many by (start, key).
+    Last(usize),
+}
+
+#[derive(Debug)]
+struct View {
+    name: String,
+    scope: Scope,
+    tasks: AgentTasks,
+    ars: ArsAgent,
+    // By end, or by start for the last ones.
+    members: BTreeSet<(Timestamp, RunKey)>,
+}
+
+impl AgentRuns {
+    /// No runs yet; windows as those of scores over traces.
+    pub fn new(options: &AgentOptions, tasks: &TaskOptions, ars: &ArsOptions) -> Self {
+        // The runs have their bound before; one more is there while it takes the place of another.
+        let max_runs = options.max_runs.saturating_add(1);
+        let view = |name: String, scope| View {
+            name,
+            scope,
+            tasks: AgentTasks::new(TaskOptions { max_runs, ..tasks.clone() }),
+            ars: ArsAgent::new(ArsOptions { max_runs, ..ars.clone() }),
+            members: BTreeSet::new(),
+        };
+        let mut views = vec![view(ALL.to_owned(), Scope::All)];
+        for window in &options.windows {
+            let scope = Scope::Window(super::agents::pane_width(*window));
+            views.push(view(super::agents::window_name(*window), scope));
+        }
+        if options.last_traces > 0 {
+            let name = format!("last_{}", options.last_traces);
+            views.push(view(name, Scope::Last(options.last_traces)));
+        }
+        Self {
+            runs: Runs::new(options.max_runs),
+            held: Held::default(),
+            views,
+            touched: Timestamp::default(),
+            scores: None,
+        }
+    }
+
+    /// Takes what a trace adds to a run.
+    pub fn trace(&mut self, trace: RunTrace, now: Timestamp, counts: &mut Counts) {
+        let changes = self.runs.trace(trace, counts);
+        self.apply(changes, now, counts);
+    }
+
+    /// Takes what somebody reported of a run.
+    pub fn report(
+        &mut self,
+        target: &RunTarget,
+        report: Report,
+        now: Timestamp,
+        counts: &mut Counts,
+    ) {
+        let changes = self.runs.report(target, report, counts);
+        self.apply(changes, now, counts);
+    }
+
+    /// How many runs are held.
+    pub fn len(&self) -> usize {
+        self.held.runs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.held.runs.is_empty()
+    }
+
+    /// Returns whether nothing was said of a run for so long.
+    pub fn is_idle(&self, now: Timestamp, idle: Duration) -> bool {
+        self.touched.after(idle) <= now
+    }
+
+    /// Lets runs leave the windows that they are in no more; returns whether any did.
+    pub fn expire(&mut self, now: Timestamp) -> bool {
+        let mut any = false;
+        for view in &mut self.views {
+            let Scope::Window(width) = view.scope else { continue };
+            while let Some((end, key)) =
+                view.members.first().filter(|(end, _)| !is_in(*end, width, now))
+            {
+                let member = (*end, key.clone());
+                view.members.remove(&member);
+                view.forget(&member.1);
+                view.refill(&member.1, &self.held);
+                any = true;
+            }
+        }
+        if any {
+            self.scores = None;
+        }
+        any
+    }
+
+    /// The scores of each window that has any.
+    pub fn scores(&mut self) -> &BTreeMap<String, RunScores> {
+        let views = &self.views;
+        self.scores.get_or_insert_with(|| {
+            let scored = views.iter().map(|view| (view.name.clone(), view.scores()));
+            scored.filter(|(_, scores)| *scores != RunScores::default()).collect()
+        })
+    }
+
+    /// The tasks, by id.
+    pub fn tasks(&self) -> Vec<TaskView> {
+        let Some(all) = self.views.first() else { return Vec::new() };
+        let mut cases = all.ars.cases();
+        let tasks = all.tasks.tasks().map(|task| TaskView {
+            task_id: task.task.to_string(),
+            runs: task.runs,
+            successes: task.successes,
+            scores: named(task.scores),
+            ars_components: cases
+                .remove(task.task)
+                .map(|case| named(case.components))
+                .unwrap_or_default(),
+        });
+        tasks.collect()
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, now: Timestamp, counts: &mut Counts) {
+        self.touched = self.touched.max(now);
+        for change in changes {
+            self.scores = None;
+            let (key, run) = match change {
+                Change::Set(key, run) => (key, Some(Arc::from(run))),
+                Change::Gone(key) => (key, None),
+            };
+            if let Some(old) = self.held.remove(&key) {
+                self.views.iter_mut().for_each(|view| view.retract(&key, &old));
+            }
+            if let Some(run) = run {
+                for view in &mut self.views {
+                    view.admit(&key, &run, now, counts);
+                }
+                self.held.insert(key.clone(), run);
+            }
+            for view in &mut self.views {
+                view.fill(&self.held, counts);
+                view.refill(&key, &self.held);
+            }
+        }
+    }
+}
+
+impl Held {
+    fn insert(&mut self, key: RunKey, run: Arc<Run>) {
+        if let Some(task) = &key.task {
+            let at_task = self.by_task.entry(Arc::clone(task)).or_default();
+            at_task.insert((run.start, Arc::clone(&key.id)));
+        }
+        self.by_start.insert((run.start, key.clone()));
+        self.runs.insert(key, run);
+    }
+
+    fn remove(&mut self, key: &RunKey) -> Option<Arc<Run>> {
+        let run = self.runs.remove(key)?;
+        if let Some(task) = &key.task
+            && let Some(at_task) = self.by_task.get_mut(task)
+        {
+            at_task.remove(&(run.start, Arc::clone(&key.id)));
+            if at_task.is_empty() {
+                self.by_task.remove(task);
+            }
+        }
+        self.by_start.remove(&(run.start, key.clone()));
+        Some(run)
+    }
+
+    /// The runs at a task, the latest first.
+    fn latest_first(&self, task: &Arc<str>) -> impl Iterator<Item = (RunKey, &Run)> {
+        let places = self.by_task.get(task).into_iter().flatten().rev();
+        places.filter_map(|(_, id)| {
+            let key = RunKey { task: Some(Arc::clone(task)), id: Arc::clone(id) };
+            let run = self.runs.get(&key)?;
+            Some((key, &**run))
+        })
+    }
+}
+
+impl View {
+    /// Adds a run if it certainly belongs here.
+    fn admit(&mut self, key: &RunKey, run: &Run, now: Timestamp, counts: &mut Counts) {
+        match self.scope {
+            Scope::All => {}
+            Scope::Window(width) if is_in(run.end, width, now) => {
+                self.members.insert((run.end, key.clone()));
+            }
+            Scope::Window(_) => return,
+            Scope::Last(most) => {
+                let place = (run.start, key.clone());
+                if self.members.first().is_none_or(|first| place < *first) {
+                    return;
+                }
+                self.members.insert(place);
+                if self.members.len() > most
+                    && let Some((_, least)) = self.members.pop_first()
+                {
+                    self.forget(&least);
+                }
+            }
+        }
+        self.take(key, run, counts);
+    }
+
+    /// Makes a view of the last runs whole again. Invariant: its members are the greatest of all by (start, key).
+    fn fill(&mut self, held: &Held, counts: &mut Counts) {
+        let Scope::Last(most) = self.scope else { return };
+        while self.members.len() < most {
+            let next = match self.members.first() {
+                Some(first) => held.by_start.range(..first).next_back(),
+                None => held.by_start.last(),
+            };
+            let Some((start, key)) = next else { return };
+            let Some(run) = held.runs.get(key) else { return };
+            self.members.insert((*start, key.clone()));
+            self.take(key, run, counts);
+        }
+    }
+
+    /// Lets earlier runs at the task of one that went be compared again.
+    fn refill(&mut self, gone: &RunKey, held: &Held) {
+        let Some(task) = &gone.task else { return };
+        if !self.tasks.lacks_earlier(task) {
+            return;
+        }
+        let Self { scope, members, tasks, .. } = self;
+        let is_member = |key: &RunKey, run: &Run| match scope {
+            Scope::All => true,
+            Scope::Window(_) => members.contains(&(run.end, key.clone())),
+            Scope::Last(_) => members.contains(&(run.start, key.clone())),
+        };
+        let members = held.latest_first(task).filter(|(key, run)| is_member(key, run));
+        tasks.refill(task, members.map(|(key, run)| record(&key, run)));
+    }
+
+    fn take(&mut self, key: &RunKey, run: &Run, counts: &mut Counts) {
+        let taken = self.tasks.upsert(record(key, run)) && self.ars.upsert(ars_run(key, run));
+        if !taken {
+            counts.add("runs", "refused");
+        }
+    }
+
+    /// Takes back a run, if it is here.
+    fn retract(&mut self, key: &RunKey, run: &Run) {
+        let member = match self.scope {
+            Scope::All => true,
+            Scope::Window(_) => self.members.remove(&(run.end, key.clone())),
+            Scope::Last(_) => self.members.remove(&(run.start, key.clone())),
+        };
+        if member {
+            self.forget(key);
+        }
+    }
+
+    fn forget(&mut self, key: &RunKey) {
+        self.tasks.remove(key.task.as_deref(), &key.id);
+        self.ars.remove(key.task.as_deref(), &key.id);
+    }
+
+    fn scores(&self) -> RunScores {
+        let scores = self.tasks.scores().into_iter();
+        let mut scores: BTreeMap<&'static str, (f64, u64)> =
+            scores.map(|(name, score)| (renamed(name), (score.value, score.samples))).collect();
+        let ars = self.ars.score().map(|ars| ArsView {
+            score: ars.score,
+            band: ars.band,
+            components: ars
+                .components
+                .iter()
+                .map(|(name, component)| {
+                    let (score, weight, samples) =
+                        (component.score, component.weight, component.samples);
+                    ((*name).to_owned(), ArsComponentView { score, weight, samples })
+                })
+                .collect(),
+        });
+        if let Some(ars) = &ars {
+            let samples = ars.components.values().map(|component| component.samples).max();
+            scores.insert("ars", (ars.score, samples.unwrap_or(0)));
+        }
+        RunScores { scores, pass_hat_k: self.tasks.pass_hat_k(), ars }
+    }
+}
+
+fn named(scores: BTreeMap<&'static str, f64>) -> BTreeMap<String, f64> {
+    scores.into_iter().map(|(name, value)| (renamed(name).to_owned(), value)).collect()
+}
+
+/// Names of Princeton's scores as they are exported: two of them would be taken for other documents' scores.
+fn renamed(name: &'static str) -> &'static str {
+    match name {
+        "consistency" => "princeton_consistency",
+        "reliability" => "princeton_reliability",
+        "environment_robustness" => "structural_robustness",
+        other => other,
+    }
+}
+
+/// Whether a time is in the open pane of this width or in one of those before it that make a window.
+fn is_in(end: Timestamp, width: u64, now: Timestamp) -> bool {
+    (end.0 / width).saturating_add(super::agents::PANES) >= now.0 / width
+}
+
+fn record(key: &RunKey, run: &Run) -> RunRecord {
+    let seconds = |nanos: u64| ratio(i128::from(nanos), 1_000_000_000);
+    let has_traces = run.traces > 0;
+    let known = |value: f64| has_traces.then_some(value);
+    let count = |count: u64| ratio(i128::from(count), 1);
+    let latency = (run.model_calls > 0)
+        .then(|| ratio(i128::from(run.model_nanos), i128::from(run.model_calls) * 1_000_000_000));
+    RunRecord {
+        task: key.task.clone(),
+        id: key.id.clone(),
+        start: run.start,
+        success: run.success,
+        confidence: run.confidence,
+        condition: condition(run),
+        actions: run.actions.clone(),
+        resources: Resources {
+            cost_usd: run.cost.map(Quanta::to_f64),
+            time_seconds: known(seconds(run.nanos)),
+            api_calls: known(count(run.model_calls)),
+            actions: known(count(run.actions.len() as u64)),
+            errors: known(count(run.errors)),
+            call_latency_seconds: latency,
+        },
+        violations: run.violations.as_ref().map(|severities| {
+            severities.iter().map(|severity| Severity::named(severity.as_deref())).collect()
+        }),
+    }
+}
+
+fn condition(run: &Run) -> Condition {
+    match run.perturbation.as_deref() {
+        _ if run.baseline == Some(true) => Condition::Baseline,
+        Some("fault") => Condition::Fault,
+        Some("environment" | "structural") => Condition::Environment,
+        Some("prompt") => Condition::Prompt,
+        Some(_) | None => Condition::Baseline,
+    }
+}
+
+fn ars_run(key: &RunKey, run: &Run) -> ArsRun {
+    let tool_calls = run.actions.len() as u64;
+    ArsRun {
+        case: key.task.clone(),
+        id: key.id.clone(),
+        accuracy: run.accuracy,
+        retrieved: run.retrieved.clone(),
+        cited: run.cited.clone(),
+        tool_calls,
+        tool_successes: tool_calls.saturating_sub(run.failed_actions),
+        loops: run.model_calls,
+        latency_seconds: (run.traces > 0).then(|| ratio(i128::from(run.nanos), 1_000_000_000)),
+        cost_usd: run.cost.map(Quanta::to_f64),
+    }
+}

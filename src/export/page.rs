@@ -1,0 +1,144 @@
+//! The page that tells what is measured, written from the families and from the heads of the files that compute.
+
+use std::fmt::Write;
+
+use super::families::{self, Family, Kind};
+use crate::engine::signal::SIGNALS;
+
+const HEAD: &str = "\
+# What is measured
+
+Written by `agentgauge metrics` from the source; a test fails when it is stale.
+
+Every family has the labels `service_name`, `gen_ai_agent_name`, `gen_ai_agent_version` and `deployment_environment_name`, and
+those in the table. Scores are in `[0,1]`, higher is better. What could not be measured is absent: a score over nothing
+has no series, and how much a score is over stands beside it. Windows are those of `agents.windows`, the last
+`agents.last_traces` traces or runs (`last_50`), and, for scores over runs, `all`. Families marked *full* are exported with
+`metrics.detail = \"full\"`.
+
+## Families
+";
+
+const SIGNALS_HEAD: &str = "
+## Signals
+
+One number per trace. A score that somebody reports under any other name is a signal too.
+
+| Signal | What it says |
+|---|---|
+";
+
+const FORMULAS: &str = "
+## Formulas
+
+The heads of the files that compute them.
+";
+
+/// A file that computes something, and its text.
+struct Source {
+    title: &'static str,
+    text: &'static str,
+}
+
+macro_rules! sources {
+    ($($title:literal => $file:literal),* $(,)?) => {
+        &[$(Source { title: $title, text: include_str!(concat!("../engine/", $file)) }),*]
+    };
+}
+
+/// All files that compute something which is exported.
+const SOURCES: &[Source] = sources! {
+    "agent_reliability" => "score/agent_reliability.rs",
+    "agent_consistency" => "score/agent_consistency.rs",
+    "risk of a trace" => "score/risk.rs",
+    "trajectory gate" => "score/trajectory_gate.rs",
+    "confidence" => "signal/confidence.rs",
+    "error" => "signal/error.rs",
+    "loop_detection" => "signal/loop_detection.rs",
+    "tool_loop" => "signal/tool_loop.rs",
+    "error_retry" => "loops/error_retry.rs",
+    "exact_repeat" => "loops/exact_repeat.rs",
+    "near_repeat" => "loops/near_repeat.rs",
+    "cycle" => "loops/cycle.rs",
+    "runs" => "runs.rs",
+};
+
+/// An example query of a family, by the beginning of its name; the first that fits.
+const QUERIES: &[(&str, &str)] = &[
+    (
+        "agentgauge_agent_reliability_score",
+        "agentgauge_agent_reliability_score{window=\"1h\"} < 0.8 * avg_over_time(agentgauge_agent_reliability_score{window=\"1h\"}[7d])",
+    ),
+    ("agentgauge_agent_window_", "agentgauge_agent_window_traces{window=\"1h\"} >= 20"),
+    ("agentgauge_agent_pass_hat_k", "agentgauge_agent_pass_hat_k_score{k=\"4\",window=\"all\"}"),
+    ("agentgauge_sessions_looping", "sum by (gen_ai_agent_name) (agentgauge_sessions_looping) > 0"),
+    (
+        "agentgauge_trace_evaluations",
+        "sum by (gen_ai_agent_name) (rate(agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"fail\"}[1h]))",
+    ),
+];
+
+/// The page, as Markdown.
+pub fn page() -> String {
+    let mut page = String::from(HEAD);
+    page.push_str("\n| Family | Type | Labels | What it says |\n|---|---|---|---|\n");
+    for (family, core) in families::all() {
+        row(&mut page, family, core);
+    }
+    page.push_str("\nQueries to start from:\n\n```promql\n");
+    for (_, query) in QUERIES {
+        line(&mut page, format_args!("{query}"));
+    }
+    page.push_str("```\n");
+    page.push_str(SIGNALS_HEAD);
+    for signal in SIGNALS {
+        line(&mut page, format_args!("| `{}` | {}. |", signal.name, signal.doc));
+    }
+    page.push_str(FORMULAS);
+    for source in SOURCES {
+        line(&mut page, format_args!("\n### {}\n", source.title));
+        for text in source.text.lines().map_while(|line| line.strip_prefix("//!")) {
+            // A heading of the file is not one of the page.
+            let text = text.strip_prefix(' ').unwrap_or(text);
+            line(&mut page, format_args!("{}", text.trim_start_matches("# ")));
+        }
+    }
+    page
+}
+
+fn row(page: &mut String, family: &Family, core: bool) {
+    let (kind, suffix) = match family.kind {
+        Kind::Gauge => ("gauge", ""),
+        Kind::Counter => ("counter", "_total"),
+        Kind::Histogram => ("histogram", ""),
+    };
+    let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+    let full = if core { "" } else { " *full*" };
+    line(
+        page,
+        format_args!(
+            "| `{}{suffix}` | {kind} | {} | {}{full} |",
+            family.name,
+            labels.join(", "),
+            family.help
+        ),
+    );
+}
+
+fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(page, "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_is_of_a_family() {
+        for (start, query) in QUERIES {
+            assert!(query.contains(start));
+            assert!(families::all().any(|(family, _)| family.name.starts_with(start)), "{start}");
+        }
+    }
+}

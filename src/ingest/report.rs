@@ -1,0 +1,221 @@
+//! Reports that come over our own API: protobuf over gRPC, JSON over HTTP.
+//!
+//! Each report is accepted or rejected on its own. A rejection says which field is wrong and what to do.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::builder::Builder;
+use crate::engine::convention::{Conventions, SentReport, trace_id};
+use crate::engine::span::{Report, RunTarget, Target, Timestamp};
+use crate::engine::update::{self, AgentKey, ReportRequest, ReportResponse, report};
+
+/// Rejections that an answer lists; further ones are only counted.
+pub(super) const MAX_LISTED: usize = 100;
+
+/// A report as JSON has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct JsonReport {
+    id: String,
+    trace_id: Option<String>,
+    response_id: Option<String>,
+    session_id: Option<String>,
+    run: Option<JsonRun>,
+    name: String,
+    score: Option<Number>,
+    label: Option<String>,
+    time_unix_nano: Option<Nanos>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct JsonRun {
+    agent: JsonAgent,
+    task_id: String,
+    run_id: String,
+    perturbation: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct JsonAgent {
+    service_name: String,
+    agent_name: String,
+    agent_version: String,
+    environment: String,
+}
+
+/// A score: a number, or a verdict as a boolean.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged, expecting = "a number or a boolean")]
+enum Number {
+    Number(f64),
+    Verdict(bool),
+}
+
+/// Nanoseconds: a number, or a string as OTLP's JSON has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "nanoseconds as a number or a string of digits")]
+enum Nanos {
+    Number(u64),
+    Text(String),
+}
+
+/// Takes the reports of a protobuf request.
+pub(super) fn protobuf(request: ReportRequest, builder: &mut Builder<'_>) {
+    for (index, report) in request.reports.into_iter().enumerate() {
+        let read = |conventions: &Conventions, tenant: Option<&Arc<str>>| {
+            accept(conventions, tenant, report)
+        };
+        builder.report(index, read);
+    }
+}
+
+/// Takes the reports of a JSON request, `{"reports": [..]}`.
+pub(super) fn json(request: &Value, builder: &mut Builder<'_>) {
+    let reports = request.get("reports").and_then(Value::as_array);
+    for (index, report) in reports.into_iter().flatten().enumerate() {
+        let read = |conventions: &Conventions, tenant: Option<&Arc<str>>| {
+            let report = JsonReport::deserialize(report).map_err(|error| error.to_string())?;
+            accept(conventions, tenant, report.try_into()?)
+        };
+        builder.report(index, read);
+    }
+}
+
+/// The answer to a request.
+pub(super) fn response(accepted: u64, rejected: &[(usize, String)]) -> ReportResponse {
+    let rejected = rejected
+        .iter()
+        .map(|(index, error)| update::Rejected { index: *index as u64, error: error.clone() })
+        .collect();
+    ReportResponse { accepted, rejected }
+}
+
+/// The same in JSON.
+pub(super) fn response_json(accepted: u64, rejected: &[(usize, String)]) -> String {
+    let rejected: Vec<Value> =
+        rejected.iter().map(|(index, error)| json!({ "index": index, "error": error })).collect();
+    json!({ "accepted": accepted, "rejected": rejected }).to_string()
+}
+
+fn accept(
+    conventions: &Conventions,
+    tenant: Option<&Arc<str>>,
+    report: update::Report,
+) -> Result<Report, String> {
+    let target = target(report.target, tenant)?;
+    let sent = SentReport {
+        target,
+        name: &report.name,
+        score: report.score,
+        label: report.label.as_deref().filter(|label| !label.is_empty()),
+        id: &report.id,
+        time: Timestamp(report.time_unix_nano),
+    };
+    conventions.reported(&sent).map_err(|why| explained(why, &report.name).clone())
+}
+
+fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<Target, String> {
+    let tenant = tenant.cloned();
+    let named = |id: String, field: &str| {
+        if id.is_empty() { Err(format!("`{field}` is empty")) } else { Ok(Arc::from(id)) }
+    };
+    match target {
+        Some(report::Target::TraceId(id)) => trace_id(&id).map(Target::Trace).ok_or_else(|| {
+            format!("`trace_id` must be 32 hex digits and not all zero: `{id:.40}`")
+        }),
+        Some(report::Target::ResponseId(id)) => {
+            Ok(Target::Response { tenant, id: named(id, "response_id")? })
+        }
+        Some(report::Target::SessionId(id)) => {
+            Ok(Target::Session { tenant, id: named(id, "session_id")? })
+        }
+        Some(report::Target::Run(run)) => {
+            let mut agent = run.agent.unwrap_or_default();
+            // Never from a request: the tenant is who sent it.
+            agent.tenant = tenant.as_deref().unwrap_or_default().to_owned();
+            if agent.service_name.is_empty() && agent.agent_name.is_empty() {
+                return Err("`run.agent` must name a service or an agent".to_owned());
+            }
+            let perturbation = Some(run.perturbation).filter(|text| !text.is_empty());
+            Ok(Target::Run(Box::new(RunTarget {
+                agent,
+                task: named(run.task_id, "run.task_id")?,
+                run: named(run.run_id, "run.run_id")?,
+                perturbation: perturbation.map(Arc::from),
+            })))
+        }
+        None => {
+            Err("a target is missing: one of `trace_id`, `response_id`, `session_id`, `run`"
+                .to_owned())
+        }
+    }
+}
+
+/// What is wrong, for people.
+fn explained(why: &str, name: &str) -> String {
+    match why {
+        "report_without_name" => "`name` is missing".to_owned(),
+        "report_without_score" => format!(
+            "`{name:.60}` has neither a `score` nor a `label` that is one (pass, fail, success, failure, true, false)"
+        ),
+        "report_out_of_range" => format!(
+            "`score` of `{name:.60}` is not in [0,1]; if it has another range, set it in `convention.score_ranges`"
+        ),
+        other => other.to_owned(),
+    }
+}
+
+impl TryFrom<JsonReport> for update::Report {
+    type Error = String;
+
+    fn try_from(json: JsonReport) -> Result<Self, String> {
+        let targets = [
+            json.trace_id.map(report::Target::TraceId),
+            json.response_id.map(report::Target::ResponseId),
+            json.session_id.map(report::Target::SessionId),
+            json.run.map(|run| report::Target::Run(run.into())),
+        ];
+        let mut targets = targets.into_iter().flatten();
+        let target = targets.next();
+        if targets.next().is_some() {
+            return Err("there must be only one of `trace_id`, `response_id`, `session_id`, `run`"
+                .to_owned());
+        }
+        let time_unix_nano = match json.time_unix_nano {
+            None => 0,
+            Some(Nanos::Number(nanos)) => nanos,
+            Some(Nanos::Text(text)) => text
+                .parse()
+                .map_err(|_| format!("`time_unix_nano` must be nanoseconds: `{text:.40}`"))?,
+        };
+        Ok(Self {
+            id: json.id,
+            target,
+            name: json.name,
+            score: json.score.map(|score| match score {
+                Number::Number(score) => score,
+                Number::Verdict(verdict) => f64::from(u8::from(verdict)),
+            }),
+            label: json.label,
+            time_unix_nano,
+        })
+    }
+}
+
+impl From<JsonRun> for update::Run {
+    fn from(run: JsonRun) -> Self {
+        let JsonAgent { service_name, agent_name, agent_version, environment } = run.agent;
+        let tenant = String::new();
+        Self {
+            agent: Some(AgentKey { tenant, service_name, agent_name, agent_version, environment }),
+            task_id: run.task_id,
+            run_id: run.run_id,
+            perturbation: run.perturbation,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The real binary, on ports of its own.
+
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Looks at the daemon before a test gives up, and the time between two of them.
+const LOOKS: u32 = 300;
+const BETWEEN: Duration = Duration::from_millis(100);
+
+pub(crate) struct Daemon {
+    process: Child,
+    pub grpc: String,
+    pub otlp_http: String,
+    pub http: String,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+            .args(["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0"])
+            .args(["--http", "127.0.0.1:0"])
+            .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "200ms")
+            .env("AGENTGAUGE__METRICS__DETAIL", "full")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let bound: Value = serde_json::from_str(&line).unwrap();
+        let address = |key: &str| bound[key].as_str().unwrap().to_owned();
+        Self {
+            process,
+            grpc: address("otlp_grpc"),
+            otlp_http: address("otlp_http"),
+            http: address("http"),
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.http).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    /// Sends a body; status and answer.
+    pub(crate) fn post(&self, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
+            self.http
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Scrapes until a line begins so; its value.
+    pub(crate) fn metric(&self, start: &str) -> f64 {
+        self.metric_when(start, |_| true)
+    }
+
+    /// Scrapes until the line that begins so has this value, to nine digits.
+    pub(crate) fn settles_at(&self, start: &str, expected: f64) {
+        self.metric_when(start, |value| (value - expected).abs() < 1e-9);
+    }
+
+    fn metric_when(&self, start: &str, is_right: impl Fn(f64) -> bool) -> f64 {
+        let mut last = String::new();
+        for _ in 0..LOOKS {
+            last = self.get("/metrics");
+            let line = last.lines().find(|line| line.starts_with(start));
+            let value = line.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap());
+            if let Some(value) = value.filter(|value| is_right(*value)) {
+                return value;
+            }
+            std::thread::park_timeout(BETWEEN);
+        }
+        let found = last.lines().find(|line| line.starts_with(start));
+        assert_eq!(found, Some("the value waited for"), "{start} in\n{last}");
+        f64::NAN
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn ends_well(mut self) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Gone already if the test ended it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
