@@ -73,10 +73,12 @@ pub(super) const WINDOW_SESSIONS: Family = family(
     "Sessions with a done trace in the window.",
 );
 
-/// A score over runs: its name in the engine, whether it is exported without `metrics.detail = "full"`, its family.
+/// A score over runs: its name in the engine, whether it is exported without `metrics.detail = "full"`, when it has no
+/// value, its family.
 pub(super) struct ScoreFamily {
     pub(super) score: &'static str,
     pub(super) core: bool,
+    pub(super) absent_when: &'static str,
     pub(super) family: Family,
 }
 
@@ -85,8 +87,9 @@ const fn score(
     core: bool,
     name: &'static str,
     help: &'static str,
+    absent_when: &'static str,
 ) -> ScoreFamily {
-    ScoreFamily { score, core, family: family(name, Kind::Gauge, &["window"], help) }
+    ScoreFamily { score, core, absent_when, family: family(name, Kind::Gauge, &["window"], help) }
 }
 
 /// All scores over runs. The window `all` is everything that is held.
@@ -96,132 +99,154 @@ pub(super) const SCORES: &[ScoreFamily] = &[
         true,
         "agentgauge_agent_accuracy_score",
         "Share of runs that succeeded, of those whose outcome is known.",
+        "no run has an outcome",
     ),
     score(
         "mean_confidence",
         false,
         "agentgauge_agent_mean_confidence_score",
         "Mean confidence of the runs whose outcome is known.",
+        "no run has both an outcome and a confidence",
     ),
     score(
         "outcome_consistency",
         true,
         "agentgauge_agent_outcome_consistency_score",
         "Whether runs of one task end alike: mean over tasks of (2p-1)^2.",
+        "no task has two runs with an outcome",
     ),
     score(
         "trajectory_distribution_consistency",
         true,
         "agentgauge_agent_trajectory_distribution_consistency_score",
         "Whether successful runs of one task call the same tools as often: 1 minus the mean Jensen-Shannon divergence.",
+        "no task has two successful runs with tool calls",
     ),
     score(
         "trajectory_sequence_consistency",
         true,
         "agentgauge_agent_trajectory_sequence_consistency_score",
         "Whether successful runs of one task call tools in the same order: 1 minus the mean relative edit distance.",
+        "no task has two successful runs with tool calls",
     ),
     score(
         "resource_consistency",
         true,
         "agentgauge_agent_resource_consistency_score",
         "Whether runs of one task take the same resources: exp of minus the mean coefficient of variation.",
+        "no task has two runs whose resources are known",
     ),
     score(
         "confidence_consistency",
         false,
         "agentgauge_agent_confidence_consistency_score",
         "Whether runs of one task are equally confident: exp of minus the coefficient of variation.",
+        "no task has two runs with a confidence",
     ),
     score(
         "princeton_consistency",
         false,
         "agentgauge_agent_princeton_consistency_score",
         "Princeton's consistency: mean of outcome, trajectory and resource consistency.",
+        "all of its parts are",
     ),
     score(
         "risk_coverage",
         false,
         "agentgauge_agent_risk_coverage_score",
         "Whether confidence ranks runs by success: 1 minus the excess area under the risk-coverage curve, ties averaged.",
+        "no run has both a confidence and an outcome",
     ),
     score(
         "calibration",
         true,
         "agentgauge_agent_calibration_score",
         "Whether confidence is the rate of success: 1 minus the expected calibration error over ten bins.",
+        "no run has both a confidence and an outcome",
     ),
     score(
         "auroc",
         false,
         "agentgauge_agent_auroc_score",
         "Chance that a success is more confident than a failure, ties half.",
+        "runs with a confidence do not both succeed and fail",
     ),
     score(
         "brier",
         false,
         "agentgauge_agent_brier_score",
         "1 minus the mean squared difference of confidence and success.",
+        "no run has both a confidence and an outcome",
     ),
     score(
         "predictability",
         false,
         "agentgauge_agent_predictability_score",
         "Princeton's predictability.",
+        "`brier` is",
     ),
     score(
         "fault_robustness",
         false,
         "agentgauge_agent_fault_robustness_score",
         "Success under faults over success without, at most 1.",
+        "no undisturbed run succeeds, or none was with faults",
     ),
     score(
         "structural_robustness",
         false,
         "agentgauge_agent_structural_robustness_score",
         "Success in a changed environment over success without, at most 1.",
+        "no undisturbed run succeeds, or none was in another environment",
     ),
     score(
         "prompt_robustness",
         false,
         "agentgauge_agent_prompt_robustness_score",
         "Success with paraphrased prompts over success without, at most 1.",
+        "no undisturbed run succeeds, or none was with other words",
     ),
     score(
         "robustness",
         false,
         "agentgauge_agent_robustness_score",
         "Mean of the robustness scores that exist.",
+        "all of its parts are",
     ),
     score(
         "compliance",
         false,
         "agentgauge_agent_compliance_score",
         "Share of analysed runs without a broken rule.",
+        "nobody looked for broken rules",
     ),
     score(
         "harm",
         false,
         "agentgauge_agent_harm_score",
         "1 minus the mean of the worst severity, over runs that broke a rule.",
+        "nobody looked for broken rules",
     ),
     score(
         "safety",
         true,
         "agentgauge_agent_safety_score",
         "1 minus the chance of a broken rule times its severity.",
+        "nobody looked for broken rules",
     ),
     score(
         "princeton_reliability",
         true,
         "agentgauge_agent_princeton_reliability_score",
         "Princeton's reliability: mean of consistency, predictability and robustness, as far as they exist.",
+        "all of its parts are",
     ),
     score(
         "ars",
         true,
         "agentgauge_agent_ars_score",
         "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
+        "no component has data",
     ),
 ];
 pub(super) const PASS_HAT_K: Family = family(

@@ -11,7 +11,7 @@ const HEAD: &str = "\
 Written by `agentgauge metrics` from the source; a test fails when it is stale.
 
 Every family has the labels `service_name`, `gen_ai_agent_name`, `gen_ai_agent_version` and `deployment_environment_name`, and
-those in the table. Scores are in `[0,1]`, higher is better. What could not be measured is absent: a score over nothing
+those in the table. Scores are in `[0,1]` (those of ARS in `[0,100]`), higher is better. What could not be measured is absent: a score over nothing
 has no series, and how much a score is over stands beside it. Windows are those of `agents.windows`, the last
 `agents.last_traces` traces or runs (`last_50`), and, for scores over runs, `all`. Families marked *full* are exported with
 `metrics.detail = \"full\"`.
@@ -52,15 +52,33 @@ const SOURCES: &[Source] = sources! {
     "agent_consistency" => "score/agent_consistency.rs",
     "risk of a trace" => "score/risk.rs",
     "trajectory gate" => "score/trajectory_gate.rs",
+    "argument_correctness" => "signal/argument_correctness.rs",
+    "coherence" => "signal/coherence.rs",
     "confidence" => "signal/confidence.rs",
     "error" => "signal/error.rs",
     "loop_detection" => "signal/loop_detection.rs",
     "tool_loop" => "signal/tool_loop.rs",
+    "thresholds and bands of signals" => "signal/thresholds.rs",
     "error_retry" => "loops/error_retry.rs",
     "exact_repeat" => "loops/exact_repeat.rs",
     "near_repeat" => "loops/near_repeat.rs",
     "cycle" => "loops/cycle.rs",
     "runs" => "runs.rs",
+    "Princeton's agent reliability" => "score/princeton/mod.rs",
+    "outcome_consistency" => "score/princeton/outcome.rs",
+    "trajectory consistency" => "score/princeton/trajectory.rs",
+    "confidence_consistency" => "score/princeton/confidence.rs",
+    "resource_consistency" => "score/princeton/resource.rs",
+    "brier, auroc" => "score/princeton/predictability.rs",
+    "calibration" => "score/princeton/calibration.rs",
+    "risk_coverage" => "score/princeton/risk_coverage.rs",
+    "robustness" => "score/princeton/robustness.rs",
+    "compliance, harm, safety" => "score/princeton/safety.rs",
+    "aggregates" => "score/princeton/aggregate.rs",
+    "pass^k" => "score/princeton/pass_hat_k.rs",
+    "ars" => "score/ars/mod.rs",
+    "change points" => "drift/page_hinkley.rs",
+    "version difference" => "drift/sequential.rs",
 };
 
 /// An example query of a family, by the beginning of its name; the first that fits.
@@ -84,6 +102,16 @@ pub fn page() -> String {
     page.push_str("\n| Family | Type | Labels | What it says |\n|---|---|---|---|\n");
     for (family, core) in families::all() {
         row(&mut page, family, core);
+    }
+    page.push_str(
+        "\nA score over runs is absent when:\n\n| Score | Absent when | Example |\n|---|---|---|\n",
+    );
+    for score in families::SCORES {
+        let example = format!("{}{{window=\"1h\"}}", score.family.name);
+        line(
+            &mut page,
+            format_args!("| `{}` | {} | `{example}` |", score.score, score.absent_when),
+        );
     }
     page.push_str("\nQueries to start from:\n\n```promql\n");
     for (_, query) in QUERIES {
