@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentgauge::engine::math::Quanta;
-use agentgauge::engine::math::myers::Pattern;
+use agentgauge::engine::math::myers::{Pattern, Sequence};
 use agentgauge::engine::score::princeton::{
     AgentTasks, Condition, Formula, Refused, Resources, RunRecord, Severity, TaskOptions,
 };
@@ -229,7 +229,8 @@ proptest! {
         a in proptest::collection::vec(0..4_u64, 0..200),
         b in proptest::collection::vec(0..5_u64, 0..200),
     ) {
-        prop_assert_eq!(Pattern::new(&a).edit_distance(&b), edit_distance(&a, &b));
+        let ours = Pattern::new(&Sequence::new(&a)).edit_distance(&Sequence::new(&b));
+        prop_assert_eq!(ours, edit_distance(&a, &b));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod fixed;
 pub mod myers;
+pub mod ordered;
 pub mod sequence;
 pub mod text;
 

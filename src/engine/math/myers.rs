@@ -3,13 +3,20 @@
 //! Source: Myers, "A fast bit-vector algorithm for approximate string matching based on dynamic programming" (1999), in
 //! the form of Hyyrö (2003), whose blocks hand the difference at their lower edge to the next.
 
+/// A sequence of symbols, each known by its place among the distinct ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sequence {
+    /// The distinct symbols, ascending.
+    symbols: Box<[u64]>,
+    /// What stands where: indices of `symbols`.
+    places: Box<[u32]>,
+}
+
 /// A sequence made ready to be compared with others.
 #[derive(Clone, Debug)]
-pub struct Pattern {
-    length: usize,
-    /// The distinct symbols, ascending.
-    symbols: Vec<u64>,
-    /// Of each symbol, where it stands: one bit a position, `blocks` words a symbol.
+pub struct Pattern<'s> {
+    sequence: &'s Sequence,
+    /// Of each symbol, where it stands: one bit a position, `blocks` words a symbol. At the end those of all others.
     masks: Vec<u64>,
     blocks: usize,
 }
@@ -21,55 +28,102 @@ struct Block {
     less: u64,
 }
 
-/// How a cell differs from the one to its left.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Step {
-    Less,
-    Same,
-    More,
+/// Carries between blocks: whether a cell is one more, or one less, than the one to its left.
+#[derive(Clone, Copy)]
+struct Step {
+    more: u64,
+    less: u64,
 }
 
-impl Pattern {
-    /// Makes a sequence ready.
+impl Sequence {
+    /// A sequence of symbols.
     pub fn new(sequence: &[u64]) -> Self {
         let mut symbols = sequence.to_vec();
         symbols.sort_unstable();
         symbols.dedup();
-        let blocks = sequence.len().div_ceil(64);
-        let mut masks = vec![0; symbols.len() * blocks];
-        for (at, symbol) in sequence.iter().enumerate() {
-            if let Ok(row) = symbols.binary_search(symbol) {
-                masks[row * blocks + at / 64] |= 1 << (at % 64);
-            }
+        let place =
+            |symbol: &u64| symbols.binary_search(symbol).ok().and_then(|at| u32::try_from(at).ok());
+        Self { places: sequence.iter().filter_map(place).collect(), symbols: symbols.into() }
+    }
+
+    /// How many symbols it has.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The distinct symbols, ascending, each with how often it stands there.
+    pub fn counts(&self) -> Box<[(u64, u64)]> {
+        let mut counts: Box<[(u64, u64)]> =
+            self.symbols.iter().map(|symbol| (*symbol, 0)).collect();
+        for place in &self.places {
+            counts[*place as usize].1 += 1;
         }
-        Self { length: sequence.len(), symbols, masks, blocks }
+        counts
+    }
+}
+
+impl<'s> Pattern<'s> {
+    /// Makes a sequence ready.
+    pub fn new(sequence: &'s Sequence) -> Self {
+        let blocks = sequence.len().div_ceil(64);
+        let mut masks = vec![0; (sequence.symbols.len() + 1) * blocks];
+        for (at, place) in sequence.places.iter().enumerate() {
+            masks[*place as usize * blocks + at / 64] |= 1 << (at % 64);
+        }
+        Self { sequence, masks, blocks }
     }
 
     /// How many insertions, deletions and replacements lead to another sequence.
-    pub fn edit_distance(&self, text: &[u64]) -> usize {
-        if self.length == 0 {
+    pub fn edit_distance(&self, text: &Sequence) -> usize {
+        if self.blocks == 0 {
             return text.len();
         }
-        let mut column = vec![Block { more: u64::MAX, less: 0 }; self.blocks];
-        let nowhere = vec![0; self.blocks];
-        let mut distance = self.length;
-        for symbol in text {
-            let masks = self.symbols.binary_search(symbol).map_or(&nowhere[..], |row| {
-                &self.masks[row * self.blocks..(row + 1) * self.blocks]
-            });
-            // The row above the first: each column costs one insertion more.
-            let mut step = Step::More;
-            for (at, (block, mask)) in column.iter_mut().zip(masks).enumerate() {
-                let lowest = if at + 1 == self.blocks { (self.length - 1) % 64 } else { 63 };
-                step = block.advance(*mask, step, lowest);
+        let rows = self.rows(text);
+        let lowest = (self.sequence.len() - 1) % 64;
+        let mut distance = self.sequence.len();
+        let mut last = |step: Step| {
+            distance += usize::from(step.more != 0);
+            distance -= usize::from(step.less != 0);
+        };
+        // The row above the first: each column costs one insertion more.
+        let first = Step { more: 1, less: 0 };
+        let new = Block { more: u64::MAX, less: 0 };
+        if self.blocks == 1 {
+            let mut block = new;
+            for place in &text.places {
+                last(block.advance(self.masks[rows[*place as usize]], first, lowest));
             }
-            match step {
-                Step::Less => distance -= 1,
-                Step::Same => {}
-                Step::More => distance += 1,
+            return distance;
+        }
+        let mut column = vec![new; self.blocks];
+        for place in &text.places {
+            let row = rows[*place as usize];
+            let mut step = first;
+            for (at, block) in column.iter_mut().enumerate() {
+                let edge = if at + 1 == self.blocks { lowest } else { 63 };
+                step = block.advance(self.masks[row + at], step, edge);
             }
+            last(step);
         }
         distance
+    }
+
+    /// Where the masks of each of another sequence's symbols begin.
+    fn rows(&self, text: &Sequence) -> Vec<usize> {
+        let (own, mut at) = (&self.sequence.symbols, 0);
+        let row = |symbol: &u64| {
+            while at < own.len() && own[at] < *symbol {
+                at += 1;
+            }
+            let known = own.get(at) == Some(symbol);
+            (if known { at } else { own.len() }) * self.blocks
+        };
+        text.symbols.iter().map(row).collect()
     }
 }
 
@@ -77,17 +131,13 @@ impl Block {
     /// Goes one column to the right; returns the step at the cell `lowest`, given the one above the block.
     fn advance(&mut self, mask: u64, above: Step, lowest: usize) -> Step {
         let vertical = mask | self.less;
-        let equal = mask | u64::from(above == Step::Less);
+        let equal = mask | above.less;
         let diagonal = ((equal & self.more).wrapping_add(self.more) ^ self.more) | equal;
         let more = self.less | !(diagonal | self.more);
         let less = self.more & diagonal;
-        let step = match ((more >> lowest) & 1, (less >> lowest) & 1) {
-            (1, _) => Step::More,
-            (_, 1) => Step::Less,
-            (_, _) => Step::Same,
-        };
-        let more = more << 1 | u64::from(above == Step::More);
-        let less = less << 1 | u64::from(above == Step::Less);
+        let step = Step { more: (more >> lowest) & 1, less: (less >> lowest) & 1 };
+        let more = more << 1 | above.more;
+        let less = less << 1 | above.less;
         self.more = less | !(vertical | more);
         self.less = more & vertical;
         step
@@ -97,6 +147,10 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn between(a: &[u64], b: &[u64]) -> usize {
+        Pattern::new(&Sequence::new(a)).edit_distance(&Sequence::new(b))
+    }
 
     #[test]
     fn distances_that_are_known() {
@@ -109,7 +163,7 @@ mod tests {
             ("abc", "cba", 2),
             ("flaw", "lawn", 2),
         ] {
-            assert_eq!(Pattern::new(&of(a)).edit_distance(&of(b)), distance, "{a} {b}");
+            assert_eq!(between(&of(a), &of(b)), distance, "{a} {b}");
         }
     }
 
@@ -117,9 +171,9 @@ mod tests {
     fn blocks_hand_their_edge_on() {
         for length in [63, 64, 65, 127, 128, 129, 200] {
             let long = vec![7; length];
-            assert_eq!(Pattern::new(&long).edit_distance(&[7]), length - 1);
-            assert_eq!(Pattern::new(&[7]).edit_distance(&long), length - 1);
-            assert_eq!(Pattern::new(&long).edit_distance(&vec![8; length]), length);
+            assert_eq!(between(&long, &[7]), length - 1);
+            assert_eq!(between(&[7], &long), length - 1);
+            assert_eq!(between(&long, &vec![8; length]), length);
         }
     }
 }

@@ -9,13 +9,13 @@
 //! Source: PandaProbe, session metrics, "Agent Reliability". Exact: the risks are integers,
 //! and the result is one division.
 
+use crate::engine::math::ordered::Ordered;
 use crate::engine::math::{Quanta, ratio};
 
-/// Risks of all traces, in order, so that the top 15 % are a suffix.
+/// Risks of all traces, in order, so that the top 15 % are the greatest.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct AgentReliability {
-    // Invariant: sorted, ascending.
-    risks: Vec<Quanta>,
+    risks: Ordered,
 }
 
 /// The score and what it was made of.
@@ -36,21 +36,21 @@ pub struct Reliability {
 impl AgentReliability {
     /// Adds a trace's risk.
     pub fn observe(&mut self, risk: Quanta) {
-        let at = self.risks.partition_point(|other| *other < risk);
-        self.risks.insert(at, risk);
+        self.risks.insert(risk.0);
     }
 
     /// Takes back a risk that was observed; one that was not is ignored.
     pub fn forget(&mut self, risk: Quanta) {
-        if let Ok(at) = self.risks.binary_search(&risk) {
-            self.risks.remove(at);
-        }
+        self.risks.remove(risk.0);
     }
 
     /// Returns the score, or `None` before the first trace.
     pub fn result(&self) -> Option<Reliability> {
-        let greatest_first = self.risks.iter().rev().map(|risk| (i128::from(risk.0), 1));
-        reliability(self.risks.len() as u64, greatest_first, i128::from(Quanta::ONE))
+        let n = self.risks.len() as u64;
+        let k = top(n);
+        let sum = self.risks.sum_of_greatest(usize::try_from(k).unwrap_or(usize::MAX));
+        let max = i128::from(self.risks.greatest()?);
+        Some(ensemble(n, sum, max, i128::from(Quanta::ONE)))
     }
 }
 
@@ -62,29 +62,38 @@ pub fn reliability(
     greatest_first: impl IntoIterator<Item = (i128, u64)>,
     one: i128,
 ) -> Option<Reliability> {
-    let k = (n * 15).div_ceil(100).max(1);
     let mut risks = greatest_first.into_iter().filter(|(_, count)| *count > 0).peekable();
     let (max, _) = *risks.peek()?;
-    let mut missing = k;
-    let mut top = 0;
+    let mut missing = top(n);
+    let mut sum = 0;
     for (risk, count) in risks {
         let taken = count.min(missing);
-        top += risk * i128::from(taken);
+        sum += risk * i128::from(taken);
         missing -= taken;
         if missing == 0 {
             break;
         }
     }
-    let k = i128::from(k);
-    // 0.9 * top / k + 0.1 * max over one common denominator.
-    let raw_risk = ratio(9 * top + max * k, 10 * k * one);
-    Some(Reliability {
+    Some(ensemble(n, sum, max, one))
+}
+
+/// How many of `n` traces are the top 15 %.
+fn top(n: u64) -> u64 {
+    (n * 15).div_ceil(100).max(1)
+}
+
+/// The score, given the sum of the greatest risks and the greatest.
+fn ensemble(n: u64, sum: i128, max: i128, one: i128) -> Reliability {
+    let k = i128::from(top(n));
+    // 0.9 * sum / k + 0.1 * max over one common denominator.
+    let raw_risk = ratio(9 * sum + max * k, 10 * k * one);
+    Reliability {
         score: (1.0 - raw_risk).clamp(0.0, 1.0),
         raw_risk,
-        mean_top_k_risk: ratio(top, k * one),
+        mean_top_k_risk: ratio(sum, k * one),
         max_risk: ratio(max, one),
         evaluated: n,
-    })
+    }
 }
 
 /// The band of a score, as the source document names it.

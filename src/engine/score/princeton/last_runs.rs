@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::trajectory::{Pairs, Trajectory};
+use super::trajectory::{Likeness, Pairs, Trajectory};
 use super::{Formula, Resources};
 use crate::engine::span::Timestamp;
 
@@ -24,8 +24,8 @@ pub(super) struct LastRun {
 /// The last runs, and the sums over pairs of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRuns {
-    // Invariant: ascending, and none under `floor`.
-    runs: Vec<LastRun>,
+    // Each with how alike it is to those before it. Invariant: ascending, and none under `floor`.
+    runs: Vec<(LastRun, Vec<Option<Likeness>>)>,
     /// Every run that gave way is under it.
     floor: Option<Moment>,
     pairs: Pairs,
@@ -39,15 +39,15 @@ impl LastRuns {
         }
         self.add(run, formula);
         if self.runs.len() > limit {
-            self.take(0, formula);
-            self.floor = self.runs.first().map(|oldest| oldest.at.clone());
+            self.take(0);
+            self.floor = self.runs.first().map(|(oldest, _)| oldest.at.clone());
         }
     }
 
     /// Takes back a run; nothing fills its place.
-    pub(super) fn remove(&mut self, at: &Moment, formula: Formula) {
-        if let Ok(place) = self.runs.binary_search_by(|run| run.at.cmp(at)) {
-            self.take(place, formula);
+    pub(super) fn remove(&mut self, at: &Moment) {
+        if let Ok(place) = self.runs.binary_search_by(|(run, _)| run.at.cmp(at)) {
+            self.take(place);
         }
     }
 
@@ -71,7 +71,7 @@ impl LastRuns {
 
     /// What the runs used, oldest first.
     pub(super) fn resources(&self) -> Vec<Resources> {
-        self.runs.iter().map(|run| run.resources).collect()
+        self.runs.iter().map(|(run, _)| run.resources).collect()
     }
 
     /// Sums over pairs.
@@ -80,26 +80,28 @@ impl LastRuns {
     }
 
     fn add(&mut self, run: LastRun, formula: Formula) {
-        if let Some(own) = &run.trajectory {
-            self.pairs.observe(own, trajectories(&self.runs), formula);
+        let others = self.runs.iter().map(|(other, _)| other.trajectory.as_ref());
+        let pairs = match &run.trajectory {
+            Some(own) => own.compared(others, formula),
+            None => vec![None; self.runs.len()],
+        };
+        pairs.iter().flatten().for_each(|pair| self.pairs.observe(*pair));
+        let place = self.runs.partition_point(|(other, _)| other.at < run.at);
+        for ((_, earlier), pair) in self.runs[place..].iter_mut().zip(&pairs[place..]) {
+            earlier.insert(place, *pair);
         }
-        let place = self.runs.partition_point(|other| other.at < run.at);
-        self.runs.insert(place, run);
+        self.runs.insert(place, (run, pairs[..place].to_vec()));
     }
 
-    fn take(&mut self, place: usize, formula: Formula) -> Option<LastRun> {
+    fn take(&mut self, place: usize) -> Option<LastRun> {
         (place < self.runs.len()).then(|| {
-            let run = self.runs.remove(place);
-            if let Some(own) = &run.trajectory {
-                self.pairs.forget(own, trajectories(&self.runs), formula);
-            }
+            let (run, mut pairs) = self.runs.remove(place);
+            let later = self.runs[place..].iter_mut();
+            pairs.extend(later.map(|(_, earlier)| earlier.remove(place)));
+            pairs.into_iter().flatten().for_each(|pair| self.pairs.forget(pair));
             run
         })
     }
-}
-
-fn trajectories(runs: &[LastRun]) -> impl Iterator<Item = &Trajectory> {
-    runs.iter().filter_map(|run| run.trajectory.as_ref())
 }
 
 #[cfg(test)]
@@ -115,7 +117,7 @@ mod tests {
         };
         let mut last = LastRuns::default();
         (1..=3).for_each(|start| last.insert(run(start), 2, Formula::Corrected));
-        last.remove(&run(3).at, Formula::Corrected);
+        last.remove(&run(3).at);
         last.insert(run(1), 2, Formula::Corrected);
         assert_eq!(last.resources().len(), 1);
         assert_eq!(last.pairs().sequence(), None);

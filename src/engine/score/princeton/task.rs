@@ -53,7 +53,7 @@ impl Repeats {
         self.runs -= 1;
         facts.success.into_iter().for_each(|success| self.outcomes.forget(success));
         facts.confidence.into_iter().for_each(|confidence| self.confidences.forget(confidence));
-        self.last.remove(at, options.formula);
+        self.last.remove(at);
         self.rescore(options);
     }
 

@@ -20,14 +20,21 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Formula;
 use super::score::Mean;
 use crate::engine::math::Quanta;
-use crate::engine::math::myers::Pattern;
+use crate::engine::math::myers::{Pattern, Sequence};
 
 /// The tool calls of a successful run; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trajectory {
-    actions: Box<[u64]>,
+    actions: Sequence,
     /// How often each tool is called, by ascending hash.
     counts: Box<[(u64, u64)]>,
+}
+
+/// How alike two trajectories are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Likeness {
+    distribution: Quanta,
+    sequence: Quanta,
 }
 
 /// Sums over all pairs of trajectories.
@@ -40,43 +47,39 @@ pub(super) struct Pairs {
 impl Trajectory {
     /// The first `limit` calls; `None` if there is none.
     pub(super) fn new(names: &[Arc<str>], limit: usize) -> Option<Self> {
-        let actions: Box<[u64]> =
-            names.iter().take(limit).map(|name| xxh3_64(name.as_bytes())).collect();
-        let mut sorted = actions.to_vec();
-        sorted.sort_unstable();
-        let counts =
-            sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0], equal.len() as u64)).collect();
+        let names = names.iter().take(limit);
+        let hashes: Vec<u64> = names.map(|name| xxh3_64(name.as_bytes())).collect();
+        let actions = Sequence::new(&hashes);
+        let counts = actions.counts();
         (!actions.is_empty()).then_some(Self { actions, counts })
+    }
+
+    /// How alike this one and each of others are.
+    pub(super) fn compared<'a>(
+        &self,
+        others: impl Iterator<Item = Option<&'a Self>>,
+        formula: Formula,
+    ) -> Vec<Option<Likeness>> {
+        let pattern = Pattern::new(&self.actions);
+        let compare = |other: &Self| Likeness {
+            distribution: similarity_of_counts(self, other, formula),
+            sequence: similarity_of_order(&pattern, self, other),
+        };
+        others.map(|other| other.map(compare)).collect()
     }
 }
 
 impl Pairs {
-    /// Adds the pairs of a trajectory with others.
-    pub(super) fn observe<'a>(
-        &mut self,
-        own: &Trajectory,
-        others: impl Iterator<Item = &'a Trajectory>,
-        formula: Formula,
-    ) {
-        let pattern = Pattern::new(&own.actions);
-        for other in others {
-            self.distribution.observe(similarity_of_counts(own, other, formula));
-            self.sequence.observe(similarity_of_order(&pattern, own, other));
-        }
+    /// Adds a pair.
+    pub(super) fn observe(&mut self, pair: Likeness) {
+        self.distribution.observe(pair.distribution);
+        self.sequence.observe(pair.sequence);
     }
 
-    /// Takes back the pairs of a trajectory with others.
-    pub(super) fn forget<'a>(
-        &mut self,
-        own: &Trajectory,
-        others: impl Iterator<Item = &'a Trajectory>,
-        formula: Formula,
-    ) {
-        let pattern = Pattern::new(&own.actions);
-        for other in others {
-            self.distribution.forget(similarity_of_counts(own, other, formula));
-            self.sequence.forget(similarity_of_order(&pattern, own, other));
-        }
+    /// Takes back a pair that was observed.
+    pub(super) fn forget(&mut self, pair: Likeness) {
+        self.distribution.forget(pair.distribution);
+        self.sequence.forget(pair.sequence);
     }
 
     /// `C_traj_d`; `None` without a pair.
@@ -100,7 +103,7 @@ fn similarity_of_counts(a: &Trajectory, b: &Trajectory, formula: Formula) -> Qua
     Quanta::from_f64(1.0 - distance).unwrap_or_default()
 }
 
-fn similarity_of_order(pattern: &Pattern, a: &Trajectory, b: &Trajectory) -> Quanta {
+fn similarity_of_order(pattern: &Pattern<'_>, a: &Trajectory, b: &Trajectory) -> Quanta {
     let longer = a.actions.len().max(b.actions.len());
     let alike = longer - pattern.edit_distance(&b.actions);
     Quanta::from_f64(alike as f64 / longer as f64).unwrap_or_default()
@@ -153,7 +156,10 @@ mod tests {
         };
         let (a, b) = (trajectory(a).unwrap(), trajectory(b).unwrap());
         let mut pairs = Pairs::default();
-        pairs.observe(&a, [&b].into_iter(), formula);
+        a.compared([Some(&b)].into_iter(), formula)
+            .into_iter()
+            .flatten()
+            .for_each(|pair| pairs.observe(pair));
         (pairs.distribution().unwrap(), pairs.sequence().unwrap())
     }
 

@@ -1,0 +1,168 @@
+//! Numbers in order, with the sum of the greatest of them at hand.
+//!
+//! A few numbers are one sorted list; many are blocks of up to [`FULL`] with the sum of each, so that one more costs a
+//! search over the blocks and a move within one, and the sum of the greatest k a walk over the blocks.
+
+/// Numbers of a block at most; then it is cut in two.
+const FULL: usize = 512;
+
+/// A block with fewer is joined with the next, if both fit.
+const SPARSE: usize = FULL / 4;
+
+/// A multiset of numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Ordered {
+    len: usize,
+    // Invariant: ascending, within and over blocks; none empty.
+    blocks: Vec<Vec<i64>>,
+    /// The sum of each block.
+    sums: Vec<i128>,
+}
+
+impl Ordered {
+    /// How many numbers there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a number.
+    pub fn insert(&mut self, number: i64) {
+        self.len += 1;
+        if self.blocks.is_empty() {
+            self.blocks.push(vec![number]);
+            self.sums.push(i128::from(number));
+            return;
+        }
+        let at = self.block_of(number).min(self.blocks.len() - 1);
+        let block = &mut self.blocks[at];
+        let place = block.partition_point(|other| *other < number);
+        block.insert(place, number);
+        self.sums[at] += i128::from(number);
+        if block.len() > FULL {
+            let upper = block.split_off(FULL / 2);
+            let sum = upper.iter().map(|number| i128::from(*number)).sum();
+            self.sums[at] -= sum;
+            self.blocks.insert(at + 1, upper);
+            self.sums.insert(at + 1, sum);
+        }
+    }
+
+    /// Takes away a number once; returns whether it was there.
+    pub fn remove(&mut self, number: i64) -> bool {
+        let at = self.block_of(number);
+        let Some(block) = self.blocks.get_mut(at) else { return false };
+        let Ok(place) = block.binary_search(&number) else { return false };
+        block.remove(place);
+        self.len -= 1;
+        self.sums[at] -= i128::from(number);
+        if block.is_empty() {
+            self.blocks.remove(at);
+            self.sums.remove(at);
+        } else if block.len() < SPARSE {
+            self.join(at.saturating_sub(1));
+        }
+        true
+    }
+
+    /// The greatest number.
+    pub fn greatest(&self) -> Option<i64> {
+        self.blocks.last()?.last().copied()
+    }
+
+    /// The sum of the `k` greatest, or of all if there are fewer.
+    pub fn sum_of_greatest(&self, k: usize) -> i128 {
+        let (mut missing, mut total) = (k, 0);
+        for (block, sum) in self.blocks.iter().zip(&self.sums).rev() {
+            if block.len() > missing {
+                let tail = block.iter().rev().take(missing);
+                return total + tail.map(|number| i128::from(*number)).sum::<i128>();
+            }
+            missing -= block.len();
+            total += sum;
+        }
+        total
+    }
+
+    /// All numbers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = i64> {
+        self.blocks.iter().flatten().copied()
+    }
+
+    /// The first block whose last number is not less.
+    fn block_of(&self, number: i64) -> usize {
+        self.blocks.partition_point(|block| block.last().is_some_and(|last| *last < number))
+    }
+
+    /// Joins a block and the next, if there is one and both fit.
+    fn join(&mut self, at: usize) {
+        let fits = |next: &Vec<i64>| self.blocks[at].len() + next.len() <= FULL;
+        if self.blocks.get(at + 1).is_some_and(fits) {
+            let next = self.blocks.remove(at + 1);
+            self.blocks[at].extend(next);
+            let sum = self.sums.remove(at + 1);
+            self.sums[at] += sum;
+        }
+    }
+}
+
+/// However the numbers came.
+impl PartialEq for Ordered {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Ordered {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_sorted_list(
+            steps in proptest::collection::vec((any::<bool>(), -40..400_i64), 0..4_000), k in 0..3_000_usize,
+        ) {
+            let (mut ordered, mut list) = (Ordered::default(), Vec::new());
+            for (adds, number) in steps {
+                // More come than go.
+                if adds || number % 4 > 0 {
+                    ordered.insert(number);
+                    list.push(number);
+                } else {
+                    let held = list.iter().position(|other| *other == number);
+                    prop_assert_eq!(ordered.remove(number), held.is_some());
+                    held.into_iter().for_each(|at| { list.swap_remove(at); });
+                }
+            }
+            list.sort_unstable();
+            prop_assert_eq!(ordered.iter().collect::<Vec<_>>(), list.clone());
+            prop_assert_eq!(ordered.greatest(), list.last().copied());
+            let sum: i128 = list.iter().rev().take(k).map(|number| i128::from(*number)).sum();
+            prop_assert_eq!(ordered.sum_of_greatest(k), sum);
+            for number in list {
+                prop_assert!(ordered.remove(number));
+            }
+            prop_assert!(ordered.is_empty() && ordered.blocks.is_empty() && ordered.sums.is_empty());
+        }
+    }
+
+    #[test]
+    fn blocks_that_shrink_are_joined() {
+        let mut ordered = Ordered::default();
+        (0..10_000).for_each(|number| ordered.insert(number));
+        assert!(ordered.blocks.len() > 20);
+        (0..10_000).filter(|number| number % 50 > 0).for_each(|number| {
+            assert!(ordered.remove(number));
+        });
+        assert_eq!(ordered.len(), 200);
+        assert!(ordered.blocks.len() < 4, "{}", ordered.blocks.len());
+    }
+}
