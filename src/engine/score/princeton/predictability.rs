@@ -73,11 +73,15 @@ impl Predictability {
     /// The scores that exist.
     pub(super) fn scores(&self) -> impl Iterator<Item = (&'static str, Score)> {
         let n = self.total.runs;
-        let best_first = || self.levels.values().rev().copied();
+        // Each level is looked at once.
+        let mut pairs = Pairs::default();
+        let best_first = self.levels.values().rev().copied();
+        let best_first = best_first.inspect(|outcomes| pairs.observe(*outcomes));
+        let risk_coverage = risk_coverage::score(self.total, best_first);
         let found = [
-            (names::RISK_COVERAGE, risk_coverage::score(self.total, best_first())),
+            (names::RISK_COVERAGE, risk_coverage),
             (names::CALIBRATION, self.bins.calibration(n)),
-            (names::AUROC, self.auroc()),
+            (names::AUROC, pairs.auroc(self.total)),
             (names::BRIER, self.brier()),
             (names::MEAN_CONFIDENCE, self.mean_confidence()),
         ];
@@ -98,17 +102,6 @@ impl Predictability {
         (n > 0).then(|| 1.0 - ratio(self.squares, n * one * one))
     }
 
-    fn auroc(&self) -> Option<f64> {
-        let (mut failures_below, mut twice_won) = (0_i128, 0_i128);
-        for outcomes in self.levels.values() {
-            let (right, wrong) = (i128::from(outcomes.successes), i128::from(outcomes.failures()));
-            twice_won += right * (2 * failures_below + wrong);
-            failures_below += wrong;
-        }
-        let pairs = i128::from(self.total.successes) * i128::from(self.total.failures());
-        (pairs > 0).then(|| ratio(twice_won, 2 * pairs))
-    }
-
     fn level(&self, confidence: Quanta) -> Quanta {
         if self.coarse { rounded(confidence) } else { confidence }
     }
@@ -118,6 +111,27 @@ impl Predictability {
         for (confidence, outcomes) in std::mem::take(&mut self.levels) {
             self.levels.entry(rounded(confidence)).or_default().merge(outcomes);
         }
+    }
+}
+
+/// Pairs of a success and a failure, the most confident level first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    successes_above: u64,
+    /// Twice the pairs whose success is the more confident, and those that are tied.
+    twice_won: u128,
+}
+
+impl Pairs {
+    fn observe(&mut self, level: Outcomes) {
+        let won = u128::from(2 * self.successes_above + level.successes);
+        self.twice_won += u128::from(level.failures()) * won;
+        self.successes_above += level.successes;
+    }
+
+    fn auroc(self, total: Outcomes) -> Option<f64> {
+        let pairs = u128::from(total.successes) * u128::from(total.failures());
+        (pairs > 0).then(|| self.twice_won as f64 / (2 * pairs) as f64)
     }
 }
 

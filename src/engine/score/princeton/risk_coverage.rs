@@ -13,7 +13,7 @@
 use super::outcome::Outcomes;
 use crate::engine::math::ratio;
 
-/// `P_rc` of all outcomes, given also by confidence, greatest first; `None` if there is none.
+/// `P_rc` of all outcomes, given also by confidence, greatest first, all of which are looked at; `None` if there is none.
 pub(super) fn score(total: Outcomes, best_first: impl Iterator<Item = Outcomes>) -> Option<f64> {
     if total.runs == 0 {
         return None;
@@ -56,9 +56,12 @@ fn area(n: u64, mut groups: impl Iterator<Item = Outcomes>) -> f64 {
 
 /// The share of failures among the first `covered` of whole groups and one that is cut.
 fn risk(before: Outcomes, group: Outcomes, covered: u64) -> f64 {
-    let (size, taken) = (i128::from(group.runs.max(1)), i128::from(covered - before.runs));
-    let failures = i128::from(before.failures()) * size + i128::from(group.failures()) * taken;
-    ratio(failures, size * i128::from(covered))
+    if before.failures() + group.failures() == 0 {
+        return 0.0;
+    }
+    let (size, taken) = (group.runs.max(1) as f64, (covered - before.runs) as f64);
+    let failures = before.failures() as f64 + group.failures() as f64 * taken / size;
+    failures / covered as f64
 }
 
 fn covered(coverage: f64, n: u64) -> u64 {
