@@ -13,8 +13,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that the engine may name beside std and itself.
-const ENGINE_CRATES: &[&str] =
-    &["prost", "serde", "serde_json", "thiserror", "unicode_general_category", "xxhash_rust"];
+const ENGINE_CRATES: &[&str] = &[
+    "fancy_regex",
+    "jsonschema",
+    "prost",
+    "serde",
+    "serde_json",
+    "serde_saphyr",
+    "strsim",
+    "thiserror",
+    "unicode_general_category",
+    "xxhash_rust",
+];
 
 /// What a pure machine has no use for.
 const IMPURE: &[&str] = &[

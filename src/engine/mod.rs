@@ -16,6 +16,7 @@ pub mod convention;
 pub mod count;
 pub mod drift;
 pub mod drift_watch;
+pub mod expect;
 pub mod loops;
 pub mod math;
 pub mod options;

@@ -1,0 +1,178 @@
+//! Regular expressions as Python's `re.search` reads them, for `regex_match` and assertions on spans.
+//!
+//! Where the two languages differ, the pattern is rewritten: `$` outside multi-line mode is the end or a newline before
+//! it, `\Z` the very end, `\<` and `\>` are themselves, and `[`, `&&`, `--` and `~~` inside a class are characters.
+
+use fancy_regex::{Regex, RegexBuilder};
+use serde::Deserialize;
+
+/// How often a search may go back before it gives up.
+const MAX_BACKTRACKS: usize = 1_000_000;
+
+/// A pattern that can be searched for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Pattern {
+    source: String,
+    regex: Regex,
+}
+
+/// A search that went back too often: nobody knows whether the pattern is in the text.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the pattern needs too many steps for this text")]
+pub struct GaveUp;
+
+/// What is no pattern.
+#[derive(Debug, thiserror::Error)]
+#[error("this is no regular expression: {0}")]
+pub struct NoPattern(Box<fancy_regex::Error>);
+
+impl Pattern {
+    /// Reads a pattern in Python's syntax.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is none.
+    pub fn new(source: &str) -> Result<Self, NoPattern> {
+        let mut builder = RegexBuilder::new(&rewritten(source));
+        let regex = builder.backtrack_limit(MAX_BACKTRACKS).build();
+        let regex = regex.map_err(|error| NoPattern(Box::new(error)))?;
+        Ok(Self { source: source.to_owned(), regex })
+    }
+
+    /// As it was written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether it is anywhere in the text.
+    ///
+    /// # Errors
+    ///
+    /// Fails if finding out takes too many steps.
+    pub fn search(&self, text: &str) -> Result<bool, GaveUp> {
+        self.regex.is_match(text).map_err(|_| GaveUp)
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = NoPattern;
+
+    fn try_from(source: String) -> Result<Self, NoPattern> {
+        Self::new(&source)
+    }
+}
+
+/// Where the rewriting stands.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Place {
+    Outside,
+    /// After the bracket that opens a class, where `]` is a character.
+    ClassStart,
+    Class,
+}
+
+fn rewritten(source: &str) -> String {
+    let end = if multi_line(source) { "$" } else { r"(?=\n?\z)" };
+    let mut text = String::with_capacity(source.len());
+    let mut place = Place::Outside;
+    let mut chars = source.chars().peekable();
+    while let Some(c) = chars.next() {
+        let next = match (place, c) {
+            (_, '\\') => {
+                match chars.next() {
+                    Some('Z') if place == Place::Outside => text.push_str(r"\z"),
+                    Some(c @ ('<' | '>')) => text.push(c),
+                    Some(c) => text.extend(['\\', c]),
+                    None => text.push('\\'),
+                }
+                if place == Place::ClassStart { Place::Class } else { place }
+            }
+            (Place::Outside, '$') => {
+                text.push_str(end);
+                place
+            }
+            (Place::Outside, '[') => {
+                text.push('[');
+                Place::ClassStart
+            }
+            (Place::ClassStart, '^') => {
+                text.push('^');
+                place
+            }
+            (Place::ClassStart, ']') => {
+                text.push_str(r"\]");
+                Place::Class
+            }
+            (Place::Class, ']') => {
+                text.push(']');
+                Place::Outside
+            }
+            (Place::ClassStart | Place::Class, '[') => {
+                text.push_str(r"\[");
+                Place::Class
+            }
+            (Place::ClassStart | Place::Class, '&' | '~' | '-') if chars.peek() == Some(&c) => {
+                text.extend(['\\', c]);
+                Place::Class
+            }
+            (_, c) => {
+                text.push(c);
+                if place == Place::ClassStart { Place::Class } else { place }
+            }
+        };
+        place = next;
+    }
+    text
+}
+
+/// Whether flags inside the pattern turn multi-line mode on.
+fn multi_line(source: &str) -> bool {
+    source.match_indices("(?").any(|(at, mark)| {
+        let flags = source[at + mark.len()..].chars().take_while(char::is_ascii_alphabetic);
+        let flags: String = flags.collect();
+        let rest = &source[at + mark.len() + flags.len()..];
+        flags.contains('m') && rest.starts_with([')', ':', '-'])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_mean_in_python() {
+        let cases = [
+            (r"a.b", "a\nb", false),
+            (r"(?s)a.b", "a\nb", true),
+            (r"^\d+$", "12\n", true),
+            (r"^\d+$", "12\n\n", false),
+            (r"\d+\Z", "12\n", false),
+            (r"(?m)^b$", "a\nb\nc", true),
+            (r"^b$", "a\nb\nc", false),
+            (r"\<b\>", "a <b>", true),
+            (r"[[]x]", "[x]", true),
+            (r"[]x]y", "]y", true),
+            (r"[^]x]", "]x", false),
+            (r"[a&&b]+$", "a&b", true),
+            (r"[$]5", "$5", true),
+            (r"(?P<c>.)(?P=c)", "book", true),
+            (r"q(?=u)", "quit", true),
+            (r"(?<!not )ok", "not ok", false),
+            (r"(?i)ÉTÉ", "été", true),
+            (r"\bstraße\b", "die straße.", true),
+            (r#"{"a": \d}"#, r#"{"a": 1}"#, true),
+        ];
+        for (pattern, text, found) in cases {
+            let pattern = Pattern::new(pattern).unwrap();
+            assert_eq!(pattern.search(text), Ok(found), "{} in {text:?}", pattern.source());
+        }
+        assert!(Pattern::new("(").is_err());
+    }
+
+    #[test]
+    fn a_search_that_explodes_is_given_up() {
+        let pattern = Pattern::new(r"^(a|b|ab)*(?>c)").unwrap();
+        assert_eq!(pattern.search(&format!("{} c", "ab".repeat(40))), Err(GaveUp));
+    }
+}

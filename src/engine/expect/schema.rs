@@ -1,0 +1,78 @@
+//! JSON schemas for answers: the draft that `$schema` names, else 2020-12. Nothing is fetched, and `format` decides
+//! nothing, as in Python's `jsonschema.validate`.
+
+use jsonschema::Validator;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// A schema that answers can be held against.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+pub struct Schema(Validator);
+
+/// What is no schema.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("this is no JSON schema: {0}")]
+pub struct NoSchema(String);
+
+impl Schema {
+    /// Holds a text against the schema; the whole of it must be JSON.
+    ///
+    /// # Errors
+    ///
+    /// Fails with what is wrong with the text.
+    pub fn validate(&self, text: &str) -> Result<(), String> {
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
+        self.0.validate(&value).map_err(|error| {
+            let place = error.instance_path().to_string();
+            if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
+        })
+    }
+}
+
+impl TryFrom<Map<String, Value>> for Schema {
+    type Error = NoSchema;
+
+    fn try_from(schema: Map<String, Value>) -> Result<Self, NoSchema> {
+        let options = jsonschema::options().should_validate_formats(false);
+        let validator = options.build(&Value::Object(schema));
+        validator.map(Self).map_err(|error| NoSchema(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema(value: &Value) -> Result<Schema, NoSchema> {
+        Schema::try_from(value.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn the_whole_answer_is_json_of_the_schema() {
+        let schema = schema(&json!({
+            "type": "object",
+            "required": ["a"],
+            "properties": {"a": {"type": "integer"}, "when": {"format": "date"}},
+        }))
+        .unwrap();
+        for right in [r#"{"a": 1}"#, " {\"a\": 1.0, \"when\": \"soon\"}\n"] {
+            assert_eq!(schema.validate(right), Ok(()), "{right}");
+        }
+        for wrong in ["", "a=1", "{}", r#"{"a": "1"}"#, "```json\n{\"a\": 1}\n```", r#"{"a": 1} x"#]
+        {
+            assert!(schema.validate(wrong).is_err(), "{wrong}");
+        }
+        assert!(schema.validate(r#"{"a": "1"}"#).unwrap_err().starts_with("/a: "));
+    }
+
+    #[test]
+    fn nothing_is_fetched() {
+        for there in ["http://127.0.0.1:9/x.json", "file:///etc/hostname"] {
+            assert!(schema(&json!({"$ref": there})).is_err(), "{there}");
+        }
+    }
+}

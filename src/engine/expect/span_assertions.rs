@@ -1,0 +1,208 @@
+//! Assertions on single spans, as part of layer 1: each must hold for every span that its selector finds, and the selector
+//! must find one.
+//!
+//! A field is `name`, `input_data`, `output_data` and so on, or a path into `attributes` and `metadata`: the rest of it as
+//! one key, else key by key. A tool call has the attributes `tool.args`, `tool.args.NAME` and, if it is known, `tool.result`.
+//! A value that is no text is compared as Python writes it; a list or object as JSON.
+//!
+//! Source: AgentCI v2, `engine/span_assertions.py`; not in the metrics reference.
+
+use serde_json::{Map, Value, json};
+
+use super::correctness::judged;
+use super::judge::Judgements;
+use super::observed::{Observed, ObservedTool};
+use super::result::{Findings, LayerResult};
+use super::spec::{SpanAssert, SpanAssertion, SpanCheck, SpanKind, SpanSelector};
+use crate::engine::math::text::to_text;
+
+/// Holds the spans of a trace against the assertions.
+pub fn evaluate(
+    assertions: &[SpanAssertion],
+    observed: &Observed,
+    judgements: &Judgements,
+) -> LayerResult {
+    let mut found = Findings::default();
+    for SpanAssertion { selector, asserts } in assertions {
+        let name = format!("{} {}", selector.kind.name(), selector.name);
+        let Some(spans) = select(selector, observed) else {
+            found.cannot(&format!("{name}: such spans are not held"));
+            continue;
+        };
+        if spans.is_empty() {
+            found.check(false, String::new(), format!("{name}: there is no such span"));
+        }
+        for span in &spans {
+            for assert in asserts {
+                let what = format!("{name}, {}", assert.field);
+                match field(span, &assert.field).map(text) {
+                    Some(value) => check(&mut found, &what, assert, &value, judgements),
+                    None => {
+                        found.check(
+                            false,
+                            String::new(),
+                            format!("{what}: there is no such field"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+    found.hard_result()
+}
+
+/// The fields of the spans that a selector finds; `None` if spans of that kind are not held.
+fn select(selector: &SpanSelector, observed: &Observed) -> Option<Vec<Map<String, Value>>> {
+    let held = observed.spans.as_ref().map(|spans| {
+        spans.iter().filter(|span| span.kind == selector.kind && span.name == selector.name)
+    });
+    let held = held.map(|spans| spans.map(|span| span.fields.clone()));
+    if selector.kind != SpanKind::Tool {
+        return Some(held?.collect());
+    }
+    let calls = observed.tools.iter().filter(|tool| tool.name.as_ref() == Some(&selector.name));
+    Some(held.into_iter().flatten().chain(calls.map(tool)).collect())
+}
+
+/// A tool call as a span.
+fn tool(call: &ObservedTool) -> Map<String, Value> {
+    let mut attributes = Map::new();
+    if let Some(arguments) = &call.arguments {
+        attributes.insert("tool.args".to_owned(), arguments.clone());
+        for (key, value) in arguments.as_object().into_iter().flatten() {
+            attributes.insert(format!("tool.args.{key}"), value.clone());
+        }
+    }
+    if let Some(result) = &call.result {
+        attributes.insert("tool.result".to_owned(), result.clone());
+    }
+    let name = call.name.clone().map_or(Value::Null, Value::String);
+    Map::from_iter([
+        ("name".to_owned(), name),
+        ("input_data".to_owned(), json!(call.arguments)),
+        ("output_data".to_owned(), json!(call.result)),
+        ("attributes".to_owned(), Value::Object(attributes)),
+    ])
+}
+
+/// A field that is there and not null.
+fn field<'s>(span: &'s Map<String, Value>, path: &str) -> Option<&'s Value> {
+    let (top, rest) = path.split_once('.').unwrap_or((path, ""));
+    let value = span.get(top)?;
+    let nested = matches!(top, "attributes" | "metadata") && !rest.is_empty();
+    let value = if nested { nested_value(value, rest)? } else { value };
+    (!value.is_null()).then_some(value)
+}
+
+fn nested_value<'s>(value: &'s Value, path: &str) -> Option<&'s Value> {
+    let object = value.as_object()?;
+    object.get(path).or_else(|| {
+        let (key, rest) = path.split_once('.')?;
+        nested_value(object.get(key)?, rest)
+    })
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Null | Value::Number(_) | Value::String(_) => to_text(value),
+        Value::Array(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+fn check(
+    found: &mut Findings,
+    what: &str,
+    assert: &SpanAssert,
+    value: &str,
+    judgements: &Judgements,
+) {
+    let (holds, expected) = match &assert.check {
+        SpanCheck::Contains(part) => (value.contains(part), format!("contains \"{part}\"")),
+        SpanCheck::NotContains(part) => {
+            (!value.contains(part), format!("does not contain \"{part}\""))
+        }
+        SpanCheck::Equals(whole) => (value == whole, format!("is \"{whole}\"")),
+        SpanCheck::Regex(pattern) => {
+            (pattern.search(value) == Ok(true), format!("has /{}/", pattern.source()))
+        }
+        SpanCheck::Judge(rubric) => {
+            let rule = (rubric.rule.as_str(), rubric.threshold);
+            return judged(found, what, rule, judgements.get(&rubric.rule));
+        }
+    };
+    found.check(
+        holds,
+        format!("{what}: {expected}"),
+        format!("{what}: not true that it {expected}"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::expect::observed::ObservedSpan;
+    use crate::engine::expect::result::LayerStatus;
+
+    fn run(assertion: Value, observed: &Observed) -> LayerResult {
+        let assertion: SpanAssertion = serde_json::from_value(assertion).unwrap();
+        evaluate(&[assertion], observed, &Judgements::new())
+    }
+
+    fn searches() -> Observed {
+        let search = |query: &str| ObservedTool {
+            name: Some("search".to_owned()),
+            arguments: Some(
+                json!({"query": query, "filter": {"lang": "en"}, "deep": true, "k": 5}),
+            ),
+            ..ObservedTool::default()
+        };
+        Observed { tools: vec![search("refund policy"), search("refunds")], ..Observed::default() }
+    }
+
+    fn on_search(kind: &str, field: &str, value: &str) -> LayerStatus {
+        let assertion = json!({
+            "selector": {"kind": "TOOL", "name": "search"},
+            "asserts": [{"type": kind, "field": field, "value": value}],
+        });
+        run(assertion, &searches()).status
+    }
+
+    #[test]
+    fn an_assertion_must_hold_for_every_call() {
+        use LayerStatus::{Fail, Pass};
+        for (kind, field, value, status) in [
+            ("contains", "attributes.tool.args.query", "refund", Pass),
+            ("contains", "attributes.tool.args.query", "policy", Fail),
+            ("not_contains", "attributes.tool.args.query", "order", Pass),
+            ("equals", "attributes.tool.args.filter.lang", "en", Fail),
+            ("equals", "name", "search", Pass),
+            ("equals", "attributes.tool.args.deep", "True", Pass),
+            ("equals", "attributes.tool.args.k", "5", Pass),
+            ("regex", "attributes.tool.args.query", "^refund(s| p)", Pass),
+            ("regex", "output_data", ".", Fail),
+            ("equals", "attributes.nothing", "", Fail),
+        ] {
+            assert_eq!(on_search(kind, field, value), status, "{kind} {field} {value}");
+        }
+    }
+
+    #[test]
+    fn a_selector_must_find_a_span_if_such_spans_are_held() {
+        let assertion = |kind: &str| {
+            json!({
+                "selector": {"kind": kind, "name": "grade"},
+                "asserts": [{"type": "equals", "field": "metadata.a.b", "value": "c"}],
+            })
+        };
+        let mut observed = searches();
+        assert_eq!(run(assertion("TOOL"), &observed).status, LayerStatus::Fail);
+        assert_eq!(run(assertion("NODE"), &observed).status, LayerStatus::Skip);
+        let fields = Map::from_iter([("metadata".to_owned(), json!({"a": {"b": "c"}}))]);
+        observed.spans =
+            Some(vec![ObservedSpan { kind: SpanKind::Node, name: "grade".into(), fields }]);
+        assert_eq!(run(assertion("NODE"), &observed).status, LayerStatus::Pass);
+        assert_eq!(run(assertion("LLM"), &observed).status, LayerStatus::Fail);
+    }
+}
