@@ -19,7 +19,7 @@
 //!
 //! Source: AgentCI v2, metrics reference, "Layer 1: Correctness"; `engine/correctness.py`. A judge that could not be
 //! asked fails its check, as there. A rubric that nobody has judged is no failure and does not pass: the layer is then
-//! a warning at best. A trace without an answer is checked as an empty answer, as there.
+//! a warning at best. So it is with an answer that is not known, which AgentCI takes for an empty one.
 
 use serde_json::json;
 
@@ -45,11 +45,11 @@ pub fn evaluate(
     judgements: &Judgements,
 ) -> LayerResult {
     let mut found = Findings::default();
-    if answer.is_none() {
-        found.note("the trace has no answer; an empty one is checked".to_owned());
-    }
-    if !spec.refutes_premise {
-        texts(&mut found, spec, answer.unwrap_or_default());
+    match answer {
+        _ if spec.refutes_premise => {}
+        Some(answer) => texts(&mut found, spec, answer),
+        None if asks_for_text(spec) => found.cannot("the answer is not known"),
+        None => {}
     }
     let mut asked: Vec<&str> = Vec::new();
     for stage in stages(spec) {
@@ -112,6 +112,15 @@ fn stages(spec: &CorrectnessSpec) -> Vec<Vec<Asked<'_>>> {
 fn asked<'s>(what: &'static str, rubrics: impl IntoIterator<Item = &'s Rubric>) -> Vec<Asked<'s>> {
     let rubrics = rubrics.into_iter();
     rubrics.map(|rubric| (what, rubric.rule.as_str(), rubric.threshold)).collect()
+}
+
+/// Whether there is a check that needs no judge.
+fn asks_for_text(spec: &CorrectnessSpec) -> bool {
+    let lists = [&spec.expected_in_answer, &spec.any_expected_in_answer, &spec.not_in_answer];
+    lists.into_iter().flatten().any(|terms| !terms.is_empty())
+        || spec.exact_match.is_some()
+        || spec.regex_match.is_some()
+        || spec.json_schema.is_some()
 }
 
 /// The checks that need no judge. An empty list asks nothing.
@@ -256,11 +265,17 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_without_an_answer_is_checked_as_an_empty_one() {
-        let spec =
+    fn an_answer_that_is_not_known_neither_fails_nor_passes() {
+        let mut spec =
             CorrectnessSpec { expected_in_answer: Some(vec!["x".into()]), ..Default::default() };
-        let result = evaluate(&spec, None, &Judgements::new());
-        assert_eq!(result.status, LayerStatus::Fail);
-        assert!(result.notes[0].contains("no answer"), "{:?}", result.notes);
+        let status = |spec: &CorrectnessSpec, answer| {
+            evaluate(spec, answer, &judgements(&[("own", 5)])).status
+        };
+        assert_eq!(status(&spec, None), LayerStatus::Skip);
+        assert_eq!(status(&spec, Some("")), LayerStatus::Fail);
+        spec.llm_judge = Some(vec![rubric("own")]);
+        assert_eq!(status(&spec, None), LayerStatus::Skip);
+        spec.expected_in_answer = None;
+        assert_eq!(status(&spec, None), LayerStatus::Pass);
     }
 }

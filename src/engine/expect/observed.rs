@@ -10,7 +10,7 @@ use super::spec::SpanKind;
 /// What is known of a trace; what is not is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The agent's final text.
+    /// The agent's final text; empty if it is known to have said nothing.
     pub answer: Option<String>,
     /// Tool calls in order of start.
     pub tools: Vec<ObservedTool>,

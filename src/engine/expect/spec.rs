@@ -630,6 +630,10 @@ queries:
                 "agent: a\nqueries:\n  - query: x\n    span_assertions:\n      - selector: {kind: TOOL, name: t}\n        asserts: [{type: equals, field: name}]\n",
                 "line 6, `queries[0].span_assertions[0].asserts[0]`: `value` is missing",
             ),
+            (
+                "version: 1.5\nagent: a\n",
+                "line 1, `version`: invalid type: floating point `1.5`, expected u64",
+            ),
             ("agent: a\n  b: c\n", "line 2: "),
         ];
         for (text, expected) in cases {
@@ -663,9 +667,10 @@ queries:
     }
 
     #[test]
-    fn words_are_truths_only_where_one_is_asked_for() {
+    fn words_and_numbers_are_what_is_asked_for() {
         let spec = Spec::parse(
-            "agent: a
+            "version: 1.0
+agent: a
 queries:
   - query: y
     correctness: {expected_in_answer: [no, on, Off], refutes_premise: yes}
@@ -675,6 +680,7 @@ queries:
         let correctness = spec.queries[0].correctness.as_ref().unwrap();
         assert_eq!(correctness.expected_in_answer.as_ref().unwrap(), &["no", "on", "Off"]);
         assert!(correctness.refutes_premise);
+        assert_eq!(spec.version, 1);
     }
 
     #[test]

@@ -277,6 +277,24 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
+    /// A count; `1.0` is one, too.
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
+        match &self.kind {
+            // A whole float prints without a point, and only that reads back.
+            Kind::Float(value) => match value.to_string().parse() {
+                Ok(whole) => visitor.visit_u64(whole),
+                Err(_) => self.deserialize_any(visitor),
+            },
+            Kind::Null
+            | Kind::Bool(_)
+            | Kind::Signed(_)
+            | Kind::Unsigned(_)
+            | Kind::Text(_)
+            | Kind::List(_)
+            | Kind::Table(_) => self.deserialize_any(visitor),
+        }
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
         if matches!(self.kind, Kind::Null) {
             visitor.visit_none()
@@ -313,7 +331,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf unit unit_struct
         seq tuple tuple_struct map struct identifier ignored_any
     }
 }
