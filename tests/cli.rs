@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const USAGE: Option<i32> = Some(64);
 const GATE: Option<i32> = Some(2);
@@ -15,7 +15,11 @@ fn agentgauge(arguments: &[&str]) -> Output {
 }
 
 fn capture(name: &str) -> String {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data/captures", name].iter().collect();
+    data(&format!("captures/{name}"))
+}
+
+fn data(name: &str) -> String {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data", name].iter().collect();
     path.to_str().unwrap().to_owned()
 }
 
@@ -150,6 +154,88 @@ fn a_floor_that_is_not_held_exits_with_2() {
     assert_eq!(output.status.code(), GATE);
     assert!(err(&output).contains("consistency"), "{}", err(&output));
     assert!(out(&output).contains("sess-7f3a-0001"), "the result is printed all the same");
+}
+
+#[test]
+fn traces_are_held_against_expectations() {
+    let (folder, spec) = (capture("oi-openai"), data("expect/spec.yaml"));
+    let arguments = ["replay", &folder, "--expect", &spec];
+    let output = agentgauge(&[&arguments[..], &["--output", "json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).contains("no agent is run"));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary = &document["expectations"];
+    assert_eq!((&summary["evaluated"], &summary["hard_failures"]), (&json!(3), &json!(0)));
+    assert_eq!(summary["unanswered"], json!(["Nobody asked this."]));
+    assert_eq!(summary["remarks"].as_array().unwrap().len(), 2, "{summary}");
+    let traces = document["sessions"][0]["traces"].as_array().unwrap();
+    let layers: Vec<[&Value; 4]> = traces
+        .iter()
+        .flat_map(|trace| trace["expectations"].as_array().unwrap())
+        .map(|held| ["correctness", "path", "retrieval", "cost"].map(|name| &held[name]["status"]))
+        .collect();
+    assert_eq!(
+        layers,
+        [
+            ["pass", "pass", "skip", "pass"],
+            // Nobody has judged the rubric, and what the search gave back is not in the document.
+            ["warn", "pass", "skip", "pass"],
+            ["pass", "warn", "skip", "warn"],
+        ]
+    );
+    let path = &traces[0]["expectations"][0]["path"];
+    assert_eq!(
+        path["details"],
+        json!({
+            "tool_recall": 1.0, "tool_precision": 1.0, "sequence_similarity": 1.0, "loops": 0,
+            "match": true, "forbidden": [],
+        })
+    );
+    let output = agentgauge(&arguments);
+    let text = out(&output);
+    assert!(text.contains("no trace") && text.contains("path: loops: 4 > 3"), "{text}");
+    let without = agentgauge(&["replay", &folder, "--output", "json"]);
+    let document: Value = serde_json::from_slice(&without.stdout).unwrap();
+    assert_eq!(document.get("expectations"), None);
+}
+
+#[test]
+fn expectations_that_fail_hard_exit_with_2() {
+    let (folder, spec) = (capture("oi-openai"), data("expect/failing.yaml"));
+    let output = agentgauge(&["replay", &folder, "--expect", &spec]);
+    assert_eq!(output.status.code(), GATE);
+    assert!(err(&output).contains("2 of 3 expectations failed"), "{}", err(&output));
+    let text = out(&output);
+    for problem in [
+        "correctness: \"cloudy\" must not be in the answer",
+        "path: forbidden tools were used: get_order",
+        "cost: tokens: 1759 > 10",
+    ] {
+        assert!(text.contains(problem), "{text}");
+    }
+    // Where nothing is checked, nothing holds.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("spec.yaml");
+    std::fs::write(&path, "agent: a\nqueries: [{query: Nobody asked this.}]\n").unwrap();
+    let output = agentgauge(&["replay", &folder, "--expect", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), GATE);
+    assert!(err(&output).contains("no trace answers"), "{}", err(&output));
+}
+
+#[test]
+fn a_wrong_specification_exits_with_64_and_names_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.yaml");
+    std::fs::write(&path, "agent: a\nqueries:\n  - query: q\n    path: {max_loop: 3}\n").unwrap();
+    let spec = path.to_str().unwrap();
+    let output = agentgauge(&["replay", &capture("oi-openai"), "--expect", spec]);
+    assert_eq!(output.status.code(), USAGE);
+    let message = err(&output);
+    assert!(message.contains("mine.yaml: line 4, `queries[0].path.max_loop`"), "{message}");
+    assert!(message.contains("the nearest is `max_loops`"), "{message}");
+    let output = agentgauge(&["replay", &capture("oi-openai"), "--expect", "/nowhere/spec.yaml"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("/nowhere/spec.yaml"), "{}", err(&output));
 }
 
 #[test]

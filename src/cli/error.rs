@@ -6,6 +6,7 @@ use std::io;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
 use crate::config::ConfigError;
+use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
 use crate::ingest::file::FileError;
 
@@ -15,6 +16,9 @@ pub enum CliError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Expectations cannot be used.
+    #[error(transparent)]
+    Expect(#[from] ExpectError),
     /// A recording cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -54,6 +58,17 @@ pub enum CliError {
         /// What was asked for.
         floor: f64,
     },
+    /// No trace answers any query, so nothing was checked.
+    #[error("no trace answers a query of the expectations")]
+    Unanswered,
+    /// Expectations are not met.
+    #[error("{failed} of {evaluated} expectations failed")]
+    Expectations {
+        /// How many must stop a build.
+        failed: usize,
+        /// Of how many pairs of a query and a trace.
+        evaluated: usize,
+    },
     /// Engine and reference model differ.
     #[error("the engine differs from the reference model in {count} of {compared} values")]
     Different {
@@ -68,8 +83,8 @@ impl CliError {
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) => EXIT_USAGE,
-            Self::Gate { .. } => EXIT_GATE,
+            Self::Config(_) | Self::Expect(_) => EXIT_USAGE,
+            Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }
             | Self::Start(_)

@@ -4,6 +4,7 @@ mod check;
 mod conventions;
 mod demo;
 mod error;
+mod expect;
 mod logging;
 mod metrics;
 mod replay;

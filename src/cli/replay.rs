@@ -9,9 +9,11 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
+use super::expect::Outcome;
 use super::settings::Settings;
-use super::{CliError, Process};
+use super::{CliError, Process, expect};
 use crate::config::Config;
 use crate::engine::pipeline::{EngineOptions, Pipeline};
 use crate::engine::span::Timestamp;
@@ -31,6 +33,9 @@ pub(super) struct Replay {
     /// Exit with 2 if this score of any agent is below the value, or absent
     #[arg(long, value_name = "SCORE=VALUE")]
     fail_under: Vec<Floor>,
+    /// Hold traces against AgentCI's specification; exit with 2 if a correctness or path layer fails
+    #[arg(long, value_name = "FILE")]
+    expect: Vec<PathBuf>,
     #[command(flatten)]
     settings: Settings,
 }
@@ -69,25 +74,42 @@ pub(super) struct Replayed {
     pub(super) rejected: BTreeMap<&'static str, u64>,
 }
 
+/// The document, and what came of expectations if there were any.
+#[derive(Serialize)]
+struct Printed<'d> {
+    #[serde(flatten)]
+    document: &'d Document,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expectations: Option<&'d Outcome>,
+}
+
 impl Replay {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let config = self.settings.load(process, &[])?;
-        let replayed = replay(&self.paths, config)?;
+        let files = expect::read(&self.expect, process)?;
+        let mut replayed = replay(&self.paths, config)?;
         for (reason, count) in &replayed.rejected {
             // Only a remark: the result does not hang on it being read.
             let _ = writeln!(process.err, "left out {count} spans or logs: {reason}");
         }
+        let expected = (!files.is_empty()).then(|| expect::hold(&files, &mut replayed.document));
         let document = &replayed.document;
         match self.output {
             Output::Json => {
-                serde_json::to_writer_pretty(&mut process.out, document).map_err(CliError::Json)?;
+                let printed = Printed { document, expectations: expected.as_ref() };
+                serde_json::to_writer_pretty(&mut process.out, &printed).map_err(CliError::Json)?;
                 writeln!(process.out).map_err(CliError::Output)?;
             }
             Output::Table => {
                 writeln!(process.out, "{}\n\n{}", sessions(document), agents(&document.agents))
                     .map_err(CliError::Output)?;
+                if let Some(expected) = &expected {
+                    writeln!(process.out, "\n{}", expected.table(document))
+                        .map_err(CliError::Output)?;
+                }
             }
         }
+        expected.map_or(Ok(()), |expected| expected.gate())?;
         self.fail_under.iter().try_for_each(|floor| floor.hold(&document.agents))
     }
 }
@@ -219,7 +241,7 @@ fn agents(agents: &[AgentView]) -> Table {
     numbers(table, 1..header.len())
 }
 
-fn table(header: &[&str]) -> Table {
+pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
     table

@@ -1,6 +1,7 @@
 //! Everything that can be set, read once at the start: a TOML file, over it the environment,
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
+pub mod expect;
 mod layer;
 mod range;
 

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::expect::QueryResult;
+
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Document {
@@ -173,6 +175,20 @@ pub struct TraceView {
     pub weighted_uncertainty: Option<f64>,
     /// Null without a confidence.
     pub situational_penalty: Option<f64>,
+    /// What came of the expectations of the queries that it answers.
+    pub expectations: Vec<ExpectationView>,
+}
+
+/// A trace against one query's expectations, layer by layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpectationView {
+    /// The query's text in the file.
+    pub query: String,
+    /// Whether it must stop a build.
+    pub hard_fail: bool,
+    /// `correctness`, `path`, `retrieval` and `cost`.
+    #[serde(flatten)]
+    pub result: QueryResult,
 }
 
 /// One session.

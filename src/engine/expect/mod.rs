@@ -23,6 +23,8 @@ pub mod schema;
 pub mod sets;
 pub mod span_assertions;
 pub mod spec;
+pub mod suite;
+
 mod yaml;
 
 pub use baseline::Baseline;
@@ -30,6 +32,7 @@ pub use judge::Judgements;
 pub use observed::Observed;
 pub use result::{LayerResult, LayerStatus, QueryResult};
 pub use spec::{Query, Spec};
+pub use suite::Suite;
 pub use yaml::SpecError;
 
 /// Holds a trace against one query's expectations.

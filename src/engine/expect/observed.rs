@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::spec::SpanKind;
+use crate::engine::view::TraceView;
 
 /// What is known of a trace; what is not is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,6 +62,43 @@ pub struct ObservedSpan {
     pub name: String,
     /// `input_data`, `output_data`, `attributes`, `metadata` and so on.
     pub fields: Map<String, Value>,
+}
+
+impl From<&TraceView> for Observed {
+    /// What a trace shows of itself: no results of tools, no handoffs and no other spans.
+    fn from(trace: &TraceView) -> Self {
+        let tools = trace.tools.iter().map(|tool| ObservedTool {
+            name: tool.name.clone(),
+            arguments: tool.arguments.clone(),
+            result: None,
+            error: tool.error,
+        });
+        let nanos = |text: &str| text.parse::<u64>().ok();
+        let start = nanos(&trace.start_unix_nano);
+        let nanos =
+            start.zip(nanos(&trace.end_unix_nano)).map(|(start, end)| end.saturating_sub(start));
+        // Where the question was sent along, an answer would have been, too.
+        let silent = || trace.input.is_some().then(String::new);
+        Self {
+            answer: trace.output.clone().or_else(silent),
+            tools: tools.collect(),
+            handoffs: None,
+            llm_calls: trace.llm_calls,
+            total_tokens: trace
+                .tokens
+                .input
+                .zip(trace.tokens.output)
+                .map(|(input, output)| input.saturating_add(output)),
+            cost_usd: trace.cost_usd,
+            duration_ms: nanos.map(|nanos| nanos as f64 / 1e6),
+            retrieved: trace
+                .attempt
+                .as_ref()
+                .map(|attempt| attempt.retrieved_documents.clone())
+                .unwrap_or_default(),
+            spans: None,
+        }
+    }
 }
 
 impl Observed {

@@ -86,6 +86,16 @@ impl QueryResult {
     pub fn hard_fail(&self) -> bool {
         self.correctness.status == LayerStatus::Fail || self.path.status == LayerStatus::Fail
     }
+
+    /// The layers by name, in order.
+    pub fn layers(&self) -> [(&'static str, &LayerResult); 4] {
+        [
+            ("correctness", &self.correctness),
+            ("path", &self.path),
+            ("retrieval", &self.retrieval),
+            ("cost", &self.cost),
+        ]
+    }
 }
 
 impl LayerStatus {

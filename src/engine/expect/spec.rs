@@ -384,7 +384,9 @@ impl Spec {
         );
         say(
             self.adapter.is_some() || self.conversation_adapter.is_some(),
-            "`adapter` and `conversation_adapter` are not run: traces come from recordings".into(),
+            "no agent is run (`runner`, `adapter`, `conversation_adapter`): traces come from \
+             telemetry"
+                .into(),
         );
         say(
             !self.scenarios.is_empty(),

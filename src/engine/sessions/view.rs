@@ -91,6 +91,7 @@ fn trace(held: &Held, rules: &Rules) -> TraceView {
         risk: risk.risk.map(Quanta::to_f64),
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
+        expectations: Vec::new(),
     }
 }
 
