@@ -233,6 +233,15 @@ fn a_wrong_specification_exits_with_64_and_names_the_place() {
     let message = err(&output);
     assert!(message.contains("mine.yaml: line 4, `queries[0].path.max_loop`"), "{message}");
     assert!(message.contains("the nearest is `max_loops`"), "{message}");
+    for command in ["check", "serve"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+            .arg(command)
+            .env("AGENTGAUGE__EXPECT__FILES", json!([spec]).to_string())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), USAGE, "{command}");
+        assert!(err(&output).contains("mine.yaml: line 4"), "{}", err(&output));
+    }
     let output = agentgauge(&["replay", &capture("oi-openai"), "--expect", "/nowhere/spec.yaml"]);
     assert_eq!(output.status.code(), USAGE);
     assert!(err(&output).contains("/nowhere/spec.yaml"), "{}", err(&output));

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process};
+use crate::config::expect;
 
 /// Checks the configuration, without starting.
 #[derive(Args, Debug)]
@@ -15,6 +16,9 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let config = self.settings.load(process, &[])?;
+        for remark in expect::read(&config.expect.files)?.remarks {
+            writeln!(process.out, "{remark}").map_err(CliError::Output)?;
+        }
         let listen = &config.listen;
         writeln!(
             process.out,

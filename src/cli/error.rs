@@ -83,7 +83,7 @@ impl CliError {
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Expect(_) => EXIT_USAGE,
+            Self::Config(_) | Self::Expect(_) | Self::Start(StartError::Expect(_)) => EXIT_USAGE,
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }

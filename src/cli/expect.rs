@@ -1,14 +1,13 @@
-//! `replay --expect`: the traces of a document against files of expectations.
+//! `replay --expect`: what came of expectations over a whole document.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 
 use comfy_table::Table;
 use serde::Serialize;
 
+use super::CliError;
 use super::replay::table;
-use super::{CliError, Process};
-use crate::config::expect::{self, Expectations};
-use crate::engine::expect::{Judgements, LayerResult, LayerStatus, Observed};
+use crate::config::expect::Expectations;
 use crate::engine::view::{Document, ExpectationView, TraceView};
 
 /// What came of all expectations.
@@ -24,51 +23,23 @@ pub(super) struct Outcome {
     remarks: Vec<String>,
 }
 
-/// Reads the files and says what of them has no effect.
-pub(super) fn read(
-    paths: &[PathBuf],
-    process: &mut Process<'_>,
-) -> Result<Vec<Expectations>, CliError> {
-    let mut files = Vec::new();
-    for path in paths {
-        let file = expect::read(path)?;
-        for remark in &file.remarks {
-            // Only a remark: the result does not hang on it being read.
-            let _ = writeln!(process.err, "{}: {remark}", path.display());
-        }
-        files.push(file);
-    }
-    Ok(files)
-}
-
-/// Holds every trace of the document against the queries that it answers.
-pub(super) fn hold(files: &[Expectations], document: &mut Document) -> Outcome {
-    let mut outcome = Outcome::default();
-    for Expectations { suite, remarks } in files {
-        outcome.remarks.extend(remarks.iter().cloned());
-        let queries = &suite.spec().queries;
-        let mut answers = vec![0_usize; queries.len()];
-        for trace in document.sessions.iter_mut().flat_map(|session| &mut session.traces) {
-            let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
-            let answered = suite.answered(task, trace.input.as_deref());
-            let observed = Observed::from(&*trace);
-            for (at, query) in queries.iter().enumerate().filter(|(at, _)| answered.contains(at)) {
-                let result = suite.evaluate(query, &observed, &Judgements::new());
-                let hard_fail = result.hard_fail();
-                outcome.evaluated += 1;
-                outcome.hard_failures += usize::from(hard_fail);
-                answers[at] += 1;
-                let query = query.query.clone();
-                trace.expectations.push(ExpectationView { query, hard_fail, result });
-            }
-        }
-        let unanswered = queries.iter().zip(answers).filter(|(_, count)| *count == 0);
-        outcome.unanswered.extend(unanswered.map(|(query, _)| query.query.clone()));
-    }
-    outcome
-}
-
 impl Outcome {
+    /// Sums up what the traces of a document say.
+    pub(super) fn new(expected: &Expectations, document: &Document) -> Self {
+        let answered: BTreeSet<&str> = held(document).map(|(_, e)| e.query.as_str()).collect();
+        let queries = expected.suites.iter().flat_map(|suite| &suite.spec().queries);
+        let queries = queries.map(|query| &query.query);
+        Self {
+            evaluated: held(document).count(),
+            hard_failures: held(document).filter(|(_, expectation)| expectation.hard_fail).count(),
+            unanswered: queries
+                .filter(|query| !answered.contains(query.as_str()))
+                .cloned()
+                .collect(),
+            remarks: expected.remarks.clone(),
+        }
+    }
+
     /// The gate: something was evaluated, and nothing failed hard.
     pub(super) fn gate(&self) -> Result<(), CliError> {
         let Self { evaluated, hard_failures, .. } = *self;
@@ -81,17 +52,15 @@ impl Outcome {
 
     /// One row for each query and trace, then all problems.
     pub(super) fn table(&self, document: &Document) -> String {
-        let traces = || document.sessions.iter().flat_map(|session| &session.traces);
-        let held = || traces().flat_map(|trace| trace.expectations.iter().map(move |e| (trace, e)));
         let mut table =
             table(&["query", "trace", "correctness", "path", "retrieval", "cost", "build"]);
-        held().for_each(|(trace, expectation)| row(&mut table, trace, expectation));
+        held(document).for_each(|(trace, expectation)| row(&mut table, trace, expectation));
         for query in &self.unanswered {
             table.add_row([query.as_str(), "no trace"]);
         }
         let mut text = table.to_string();
-        for (trace, expectation) in held() {
-            for (name, layer) in layers(expectation) {
+        for (trace, expectation) in held(document) {
+            for (name, layer) in &expectation.layers {
                 for problem in &layer.problems {
                     text = format!("{text}\n{} {name}: {problem}", trace.trace_id);
                 }
@@ -101,18 +70,24 @@ impl Outcome {
     }
 }
 
+fn held(document: &Document) -> impl Iterator<Item = (&TraceView, &ExpectationView)> {
+    let traces = document.sessions.iter().flat_map(|session| &session.traces);
+    traces.flat_map(|trace| trace.expectations.iter().map(move |held| (trace, held)))
+}
+
 fn row(table: &mut Table, trace: &TraceView, expectation: &ExpectationView) {
-    let [correctness, path, retrieval, cost] =
-        layers(expectation).map(|(_, layer)| word(layer.status));
+    let status = |name: &str| {
+        let status = expectation.layers.get(name).map(|layer| layer.status);
+        status.filter(|status| *status != "skip").unwrap_or("-")
+    };
     let build = if expectation.hard_fail { "stop" } else { "go" };
-    let query = expectation.query.as_str();
-    table.add_row([query, &trace.trace_id, correctness, path, retrieval, cost, build]);
-}
-
-fn layers(expectation: &ExpectationView) -> [(&'static str, &LayerResult); 4] {
-    expectation.result.layers()
-}
-
-fn word(status: LayerStatus) -> &'static str {
-    if status == LayerStatus::Skip { "-" } else { status.name() }
+    table.add_row([
+        expectation.query.as_str(),
+        &trace.trace_id,
+        status("correctness"),
+        status("path"),
+        status("retrieval"),
+        status("cost"),
+        build,
+    ]);
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
@@ -13,8 +14,9 @@ use serde::Serialize;
 
 use super::expect::Outcome;
 use super::settings::Settings;
-use super::{CliError, Process, expect};
-use crate::config::Config;
+use super::{CliError, Process};
+use crate::config::{Config, expect};
+use crate::engine::expect::Suite;
 use crate::engine::pipeline::{EngineOptions, Pipeline};
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, AgentView, Document};
@@ -85,38 +87,51 @@ struct Printed<'d> {
 
 impl Replay {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        let config = self.settings.load(process, &[])?;
-        let files = expect::read(&self.expect, process)?;
-        let mut replayed = replay(&self.paths, config)?;
+        let mut config = self.settings.load(process, &[])?;
+        if !self.expect.is_empty() {
+            config.expect.files.clone_from(&self.expect);
+        }
+        let expectations = expect::read(&config.expect.files)?;
+        for remark in &expectations.remarks {
+            let _ = writeln!(process.err, "{remark}");
+        }
+        let replayed = replay(&self.paths, config, expectations.suites.clone().into())?;
         for (reason, count) in &replayed.rejected {
             // Only a remark: the result does not hang on it being read.
             let _ = writeln!(process.err, "left out {count} spans or logs: {reason}");
         }
-        let expected = (!files.is_empty()).then(|| expect::hold(&files, &mut replayed.document));
         let document = &replayed.document;
+        let outcome = Outcome::new(&expectations, document);
+        let expected = (!expectations.suites.is_empty()).then_some(&outcome);
         match self.output {
             Output::Json => {
-                let printed = Printed { document, expectations: expected.as_ref() };
+                let printed = Printed { document, expectations: expected };
                 serde_json::to_writer_pretty(&mut process.out, &printed).map_err(CliError::Json)?;
                 writeln!(process.out).map_err(CliError::Output)?;
             }
             Output::Table => {
                 writeln!(process.out, "{}\n\n{}", sessions(document), agents(&document.agents))
                     .map_err(CliError::Output)?;
-                if let Some(expected) = &expected {
+                if let Some(expected) = expected {
                     writeln!(process.out, "\n{}", expected.table(document))
                         .map_err(CliError::Output)?;
                 }
             }
         }
-        expected.map_or(Ok(()), |expected| expected.gate())?;
+        if !self.expect.is_empty() {
+            outcome.gate()?;
+        }
         self.fail_under.iter().try_for_each(|floor| floor.hold(&document.agents))
     }
 }
 
 /// Runs all recordings under `paths` through the engine. Files have no arrival times, so no
 /// timer fires before the end of the input.
-pub(super) fn replay(paths: &[PathBuf], mut config: Config) -> Result<Replayed, CliError> {
+pub(super) fn replay(
+    paths: &[PathBuf],
+    mut config: Config,
+    expected: Arc<[Suite]>,
+) -> Result<Replayed, CliError> {
     // Without the texts there would be nothing to look at afterwards.
     config.assemble.keep_content = true;
     let files = file::list(paths)?;
@@ -134,6 +149,7 @@ pub(super) fn replay(paths: &[PathBuf], mut config: Config) -> Result<Replayed, 
         drift: config.drift,
         session: config.session,
         agents: config.agents,
+        expected,
     };
     let mut pipeline = Pipeline::new(&options, config.engine.shards);
     let mut rejected = BTreeMap::new();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -45,7 +46,7 @@ impl Verify {
             Profile::Agentgauge => TOLERANCE,
             Profile::Pandaprobe => ROUNDED,
         };
-        let document = replay::replay(&self.paths, config)?.document;
+        let document = replay::replay(&self.paths, config, Arc::default())?.document;
         let comparison = compare(&document, tolerance);
         for difference in &comparison.differences {
             writeln!(process.out, "{difference}").map_err(CliError::Output)?;

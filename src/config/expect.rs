@@ -4,9 +4,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::engine::expect::{Baseline, Judgements, Spec, SpecError, Suite};
+
+/// What traces are expected to be.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExpectOptions {
+    /// AgentCI's specifications, relative to the working directory.
+    pub files: Vec<PathBuf>,
+}
 
 /// Why expectations cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,22 +38,33 @@ pub enum ExpectError {
     },
 }
 
-/// What was read, and what of it has no effect, in plain sentences.
-#[derive(Clone, Debug)]
+/// What was read, and what of it has no effect.
+#[derive(Clone, Debug, Default)]
 pub struct Expectations {
-    /// The specification with its baselines.
-    pub suite: Suite,
-    /// What the file asks for that is not done.
+    /// The specifications with their baselines.
+    pub suites: Vec<Suite>,
+    /// What the files ask for that is not done, in plain sentences that begin with the file.
     pub remarks: Vec<String>,
 }
 
-/// Reads a specification and its baselines. Their folder is relative to the specification.
+/// Reads specifications and their baselines, whose folders are relative to them.
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read or the specification is not one. A baseline that is not one is remarked and left out;
+/// Fails if a file cannot be read or a specification is not one. A baseline that is not one is remarked and left out;
 /// there may be none.
-pub fn read(path: &Path) -> Result<Expectations, ExpectError> {
+pub fn read(paths: &[PathBuf]) -> Result<Expectations, ExpectError> {
+    let mut expectations = Expectations::default();
+    for path in paths {
+        let (suite, remarks) = one(path)?;
+        expectations.suites.push(suite);
+        let remarks = remarks.into_iter().map(|remark| format!("{}: {remark}", path.display()));
+        expectations.remarks.extend(remarks);
+    }
+    Ok(expectations)
+}
+
+fn one(path: &Path) -> Result<(Suite, Vec<String>), ExpectError> {
     let spec = Spec::parse(&text(path)?)
         .map_err(|source| ExpectError::Spec { path: path.to_owned(), source })?;
     let mut remarks = spec.not_supported();
@@ -63,7 +83,7 @@ pub fn read(path: &Path) -> Result<Expectations, ExpectError> {
             Err(why) => remarks.push(format!("{} is no baseline: {why}", file.display())),
         }
     }
-    Ok(Expectations { suite: Suite::new(spec, baselines), remarks })
+    Ok((Suite::new(spec, baselines), remarks))
 }
 
 fn baseline(text: &str) -> Result<(String, Baseline), String> {
@@ -111,7 +131,9 @@ mod tests {
         fs::write(at("good/other/v1.json"), file("other")).unwrap();
         let spec = "agent: mine\nbaseline_dir: good\nrunner: a:b\nqueries: [{query: q, path: {match_mode: strict}}]\n";
         fs::write(at("spec.yaml"), spec).unwrap();
-        let Expectations { suite, remarks } = read(&at("spec.yaml")).unwrap();
+        let Expectations { suites, remarks } = read(&[at("spec.yaml")]).unwrap();
+        let [suite] = suites.as_slice() else { panic!("{} suites", suites.len()) };
+        assert!(remarks.iter().all(|remark| remark.contains("spec.yaml: ")), "{remarks:?}");
         assert_eq!(remarks.len(), 2, "{remarks:?}");
         assert!(remarks[1].contains("talk.json is no baseline: its schema_version"), "{remarks:?}");
         let result =
@@ -124,7 +146,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("spec.yaml");
         fs::write(&path, "agent: a\nqueries: [{query: q}]\n").unwrap();
-        assert!(read(&path).unwrap().remarks.is_empty());
-        assert!(matches!(read(&folder.path().join("none.yaml")), Err(ExpectError::Read { .. })));
+        assert!(read(&[path]).unwrap().remarks.is_empty());
+        let none = [folder.path().join("none.yaml")];
+        assert!(matches!(read(&none), Err(ExpectError::Read { .. })));
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::expect::ExpectOptions;
 use crate::engine::drift::DriftOptions;
 use crate::engine::options::{
     AgentOptions, AssembleOptions, ConventionOptions, CostOptions, LoopOptions, SessionOptions,
@@ -53,6 +54,8 @@ pub struct Config {
     pub ars: ArsOptions,
     /// Shifts of scores, and versions compared.
     pub drift: DriftOptions,
+    /// What traces are expected to be.
+    pub expect: ExpectOptions,
     /// What is exported.
     pub metrics: Metrics,
 }

@@ -20,8 +20,10 @@ pub use router::Router;
 use self::tasks::{Common, ToAssemble, ToSessions};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::config::expect::{self, ExpectError};
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
+use crate::engine::expect::Suite;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
@@ -72,6 +74,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// What traces are expected to be cannot be read.
+    #[error(transparent)]
+    Expect(#[from] ExpectError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -89,8 +94,10 @@ impl Daemon {
     ///
     /// # Errors
     ///
-    /// Fails if an address cannot be listened on.
+    /// Fails if an address cannot be listened on or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let expected = expect::read(&config.expect.files)?;
+        expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
         let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
         let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
         let export_listener = bind(&config.listen.http, "listen.http").await?;
@@ -103,8 +110,12 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::default());
-        let (router, tasks, flushed) =
-            stages(config, &board, &Common { clock: clock.clone(), health: health.clone() });
+        let (router, tasks, flushed) = stages(
+            config,
+            &expected.suites.into(),
+            &board,
+            &Common { clock: clock.clone(), health: health.clone() },
+        );
 
         let (shutdown, stopping) = watch::channel(false);
         let receiver = Receiver::new(
@@ -229,6 +240,7 @@ impl Query for SessionQuery {
 /// Starts the stages; returns the way in, their tasks and how far they have come.
 fn stages(
     config: &Config,
+    expected: &Arc<[Suite]>,
     board: &Arc<Board>,
     common: &Common,
 ) -> (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>) {
@@ -261,7 +273,8 @@ fn stages(
     let mut assemble_senders = Vec::new();
     for shard in 0..inputs {
         let (sender, inbox) = mpsc::channel(capacity);
-        let stage = Assemble::new(config.assemble.clone(), config.loops.clone(), &config.cost);
+        let stage = Assemble::new(config.assemble.clone(), config.loops.clone(), &config.cost)
+            .expecting(expected.clone());
         let channels = (inbox, session_senders.clone());
         tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
         assemble_senders.push(sender);

@@ -4,10 +4,12 @@
 //! through all of them before the next one is looked at.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::agents::{AgentUpdate, Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
 use super::drift::DriftOptions;
+use super::expect::Suite;
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
 use super::route::Route;
@@ -19,7 +21,7 @@ use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
 
 /// What the stages are told.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     /// How traces are assembled.
     pub assemble: AssembleOptions,
@@ -37,6 +39,8 @@ pub struct EngineOptions {
     pub ars: ArsOptions,
     /// Shifts of scores, and versions compared.
     pub drift: DriftOptions,
+    /// What traces are expected to be.
+    pub expected: Arc<[Suite]>,
 }
 
 /// The stages, one after the other.
@@ -64,6 +68,7 @@ impl Pipeline {
                 .clone()
                 .map(|_| {
                     Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost)
+                        .expecting(options.expected.clone())
                 })
                 .collect(),
             sessions: shards

@@ -32,6 +32,30 @@ impl From<Int128> for i128 {
     }
 }
 
+impl Expectation {
+    /// The layers by name, in order; one that is absent is skipped.
+    pub fn layers(&self) -> [(&'static str, Option<&ExpectedLayer>); 4] {
+        [
+            ("correctness", self.correctness.as_ref()),
+            ("path", self.path.as_ref()),
+            ("retrieval", self.retrieval.as_ref()),
+            ("cost", self.cost.as_ref()),
+        ]
+    }
+}
+
+impl ExpectedStatus {
+    /// As results and labels carry it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Pass => "pass",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::expect::QueryResult;
-
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Document {
@@ -188,7 +186,20 @@ pub struct ExpectationView {
     pub hard_fail: bool,
     /// `correctness`, `path`, `retrieval` and `cost`.
     #[serde(flatten)]
-    pub result: QueryResult,
+    pub layers: BTreeMap<&'static str, LayerView>,
+}
+
+/// One layer of expectations.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerView {
+    /// `skip`, `pass`, `warn` or `fail`.
+    pub status: &'static str,
+    /// What is wrong, one sentence each.
+    pub problems: Vec<String>,
+    /// What holds, and what could not be checked.
+    pub notes: Vec<String>,
+    /// The numbers behind it, by the source document's names.
+    pub details: serde_json::Value,
 }
 
 /// One session.

@@ -358,6 +358,12 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
     ),
     counter(
+        "expectations",
+        &["layer", "result"],
+        "agentgauge_expectations",
+        "Traces against each query of `expect.files` that they answer, once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.",
+    ),
+    counter(
         "loops_detected",
         &["kind", "severity"],
         "agentgauge_loops_detected",

@@ -22,11 +22,17 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With variables of the environment over those of every test.
+    pub(crate) fn start_with(environment: &[(&str, &str)]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
             .args(["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0"])
             .args(["--http", "127.0.0.1:0"])
             .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "200ms")
             .env("AGENTGAUGE__METRICS__DETAIL", "full")
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

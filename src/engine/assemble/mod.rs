@@ -7,13 +7,15 @@
 mod sealed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use self::sealed::Sealed;
 use super::count::Counts;
+use super::expect::Suite;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Parts, Rules, evaluate, ignored};
+use super::trace::{Parts, Rules, evaluate, expectations, ignored};
 use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// What the stage is fed.
@@ -32,6 +34,9 @@ pub enum Input {
 pub struct Assemble {
     options: AssembleOptions,
     rules: Rules,
+    // The same, with texts; for expectations.
+    with_texts: Rules,
+    suites: Arc<[Suite]>,
     traces: HashMap<TraceId, Held>,
     // Invariant: one entry per held trace, its deadline.
     deadlines: BTreeSet<(Timestamp, TraceId)>,
@@ -79,7 +84,9 @@ impl Assemble {
         };
         Self {
             options,
+            with_texts: Rules { keep_content: true, ..rules.clone() },
             rules,
+            suites: Arc::default(),
             traces: HashMap::new(),
             deadlines: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -89,6 +96,12 @@ impl Assemble {
             next_waiting: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// Holds every trace that is done against these.
+    #[must_use]
+    pub fn expecting(self, suites: Arc<[Suite]>) -> Self {
+        Self { suites, ..self }
     }
 
     /// Applies one thing that arrived at `now`.
@@ -150,8 +163,8 @@ impl Assemble {
         let mut tombstones = Vec::new();
         let mut updates = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
+            let update = self.traces.get(&id).and_then(|held| self.read(id, held));
             let Some(held) = self.traces.get_mut(&id) else { continue };
-            let update = evaluate(id, &held.parts, &self.rules);
             let session = update.as_ref().and_then(|update| update.session.clone());
             if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
                 tombstones.push(TraceUpdate {
@@ -330,6 +343,21 @@ impl Assemble {
             self.seal(id);
             self.counts.add("traces", "evicted");
         }
+    }
+
+    /// Reads a trace as it stands. Once it is done it is held against expectations: these need its texts, which
+    /// stay here unless they are kept.
+    fn read(&self, id: TraceId, held: &Held) -> Option<TraceUpdate> {
+        if held.state == State::Open || self.suites.is_empty() {
+            return evaluate(id, &held.parts, &self.rules);
+        }
+        let mut update = evaluate(id, &held.parts, &self.with_texts)?;
+        update.expectations = expectations(&update, &self.suites);
+        if !self.rules.keep_content {
+            update.content = None;
+            update.tools.iter_mut().for_each(|call| call.arguments = None);
+        }
+        Some(update)
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.

@@ -3,9 +3,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::expect::Spec;
 use crate::engine::math::Quanta;
 use crate::engine::span::{
-    Arguments, ModelFacts, Operation, SessionName, Source, SpanId, ToolFacts,
+    Arguments, ModelFacts, Operation, SessionName, Source, SpanId, Text, ToolFacts,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -159,6 +160,41 @@ fn a_report_waits_for_its_trace_and_gives_up() {
     stage.handle_timeout(at(600));
     assert_eq!(stage.counts().get("reports", "unmatched"), 1);
     assert_eq!(feed(&mut stage, vec![root()], at(601))[0].reported, []);
+}
+
+#[test]
+fn a_done_trace_is_held_against_expectations_and_its_texts_stay_here() {
+    let spec = Spec::parse(
+        "agent: a
+queries:
+  - query: Hello
+    correctness: {exact_match: Hi}
+    path: {expected_tools: [search]}
+    span_assertions:
+      - selector: {kind: TOOL, name: search}
+        asserts: [{type: equals, field: attributes.tool.args.k, value: '5'}]
+",
+    );
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let root = Span { input: text("Hello"), output: text("Hi"), ..root() };
+    let mut call = tool(2);
+    let facts = call.tool.as_mut().unwrap();
+    facts.arguments = Some(Arguments::from_canonical(r#"{"k":5}"#, vec![]));
+    let mut stage = stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])]));
+    let open = feed(&mut stage, vec![root, call], at(0));
+    assert_eq!(open[0].expectations, []);
+    stage.handle_timeout(at(10));
+    let done = stage.drain().remove(0);
+    let [held] = done.expectations.as_slice() else { panic!("{done:?}") };
+    let statuses = held.layers().map(|(_, layer)| layer.unwrap().status().name());
+    assert_eq!(statuses, ["pass", "pass", "skip", "skip"], "{held:?}");
+    assert_eq!((&done.content, &done.tools[0].arguments), (&None, &None));
+    // A late span says more: it is held against them again once it is done again.
+    let mut late = tool(3);
+    late.tool.as_mut().unwrap().arguments = Some(Arguments::from_canonical("{}", vec![]));
+    assert_eq!(feed(&mut stage, vec![late], at(11))[0].expectations, []);
+    stage.handle_timeout(at(21));
+    assert!(stage.drain()[0].expectations[0].hard_fail);
 }
 
 #[test]

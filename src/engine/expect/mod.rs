@@ -30,7 +30,7 @@ mod yaml;
 pub use baseline::Baseline;
 pub use judge::Judgements;
 pub use observed::Observed;
-pub use result::{LayerResult, LayerStatus, QueryResult};
+pub use result::{Details, LayerResult, LayerStatus, QueryResult};
 pub use spec::{Query, Spec};
 pub use suite::Suite;
 pub use yaml::SpecError;

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::spec::SpanKind;
-use crate::engine::view::TraceView;
+use crate::engine::math::Quanta;
+use crate::engine::update::TraceUpdate;
 
 /// What is known of a trace; what is not is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,38 +65,34 @@ pub struct ObservedSpan {
     pub fields: Map<String, Value>,
 }
 
-impl From<&TraceView> for Observed {
-    /// What a trace shows of itself: no results of tools, no handoffs and no other spans.
-    fn from(trace: &TraceView) -> Self {
+impl From<&TraceUpdate> for Observed {
+    /// What a trace that still has its texts shows of itself: no results of tools, no handoffs and no other spans.
+    fn from(trace: &TraceUpdate) -> Self {
+        let json = |text: &String| {
+            serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()))
+        };
         let tools = trace.tools.iter().map(|tool| ObservedTool {
-            name: tool.name.clone(),
-            arguments: tool.arguments.clone(),
+            name: (!tool.name.is_empty()).then(|| tool.name.clone()),
+            arguments: tool.arguments.as_ref().map(json),
             result: None,
             error: tool.error,
         });
-        let nanos = |text: &str| text.parse::<u64>().ok();
-        let start = nanos(&trace.start_unix_nano);
-        let nanos =
-            start.zip(nanos(&trace.end_unix_nano)).map(|(start, end)| end.saturating_sub(start));
+        let content = trace.content.clone().unwrap_or_default();
         // Where the question was sent along, an answer would have been, too.
-        let silent = || trace.input.is_some().then(String::new);
+        let silent = content.input.is_some().then(String::new);
+        let tokens = trace.tokens.unwrap_or_default();
+        let total = tokens.input.zip(tokens.output);
+        let nanos = trace.end_unix_nano.saturating_sub(trace.start_unix_nano);
+        let attempt = trace.attempt.as_deref();
         Self {
-            answer: trace.output.clone().or_else(silent),
+            answer: content.output.or(silent),
             tools: tools.collect(),
             handoffs: None,
             llm_calls: trace.llm_calls,
-            total_tokens: trace
-                .tokens
-                .input
-                .zip(trace.tokens.output)
-                .map(|(input, output)| input.saturating_add(output)),
-            cost_usd: trace.cost_usd,
-            duration_ms: nanos.map(|nanos| nanos as f64 / 1e6),
-            retrieved: trace
-                .attempt
-                .as_ref()
-                .map(|attempt| attempt.retrieved_documents.clone())
-                .unwrap_or_default(),
+            total_tokens: total.map(|(input, output)| input.saturating_add(output)),
+            cost_usd: trace.cost_quanta.map(|quanta| Quanta(quanta).to_f64()),
+            duration_ms: Some(nanos as f64 / 1e6),
+            retrieved: attempt.map(|attempt| attempt.retrieved.clone()).unwrap_or_default(),
             spans: None,
         }
     }

@@ -86,28 +86,6 @@ impl QueryResult {
     pub fn hard_fail(&self) -> bool {
         self.correctness.status == LayerStatus::Fail || self.path.status == LayerStatus::Fail
     }
-
-    /// The layers by name, in order.
-    pub fn layers(&self) -> [(&'static str, &LayerResult); 4] {
-        [
-            ("correctness", &self.correctness),
-            ("path", &self.path),
-            ("retrieval", &self.retrieval),
-            ("cost", &self.cost),
-        ]
-    }
-}
-
-impl LayerStatus {
-    /// As results carry it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Skip => "skip",
-            Self::Pass => "pass",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
-    }
 }
 
 impl Findings {

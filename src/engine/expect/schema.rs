@@ -26,6 +26,8 @@ impl Schema {
             serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
         self.0.validate(&value).map_err(|error| {
             let place = error.instance_path().to_string();
+            // Not what the answer says, which is nobody's to keep.
+            let error = error.masked();
             if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
         })
     }
@@ -66,7 +68,8 @@ mod tests {
         {
             assert!(schema.validate(wrong).is_err(), "{wrong}");
         }
-        assert!(schema.validate(r#"{"a": "1"}"#).unwrap_err().starts_with("/a: "));
+        let why = schema.validate(r#"{"a": "secret"}"#).unwrap_err();
+        assert_eq!(why, "/a: value is not of type \"integer\"");
     }
 
     #[test]

@@ -27,11 +27,10 @@ impl Suite {
         &self.spec
     }
 
-    /// The queries that a trace answers, by their position in the file.
-    pub fn answered(&self, task: Option<&str>, input: Option<&str>) -> Vec<usize> {
-        let those = |holds: &dyn Fn(&Query) -> bool| -> Vec<usize> {
-            let queries = self.spec.queries.iter().enumerate();
-            queries.filter(|(_, query)| holds(query)).map(|(at, _)| at).collect()
+    /// The queries that a trace answers, in the order of the file.
+    pub fn answered(&self, task: Option<&str>, input: Option<&str>) -> Vec<&Query> {
+        let those = |holds: &dyn Fn(&Query) -> bool| -> Vec<&Query> {
+            self.spec.queries.iter().filter(|query| holds(query)).collect()
         };
         let by_task = those(&|query| task.is_some() && query.task_id.as_deref() == task);
         if !by_task.is_empty() {
@@ -71,11 +70,14 @@ queries:
     #[test]
     fn a_task_goes_before_a_text() {
         let suite = suite();
-        assert_eq!(suite.answered(Some("greet"), Some("Bye")), [1]);
-        assert_eq!(suite.answered(Some("other"), Some("Bye\n")), [2]);
-        assert_eq!(suite.answered(None, Some("Hello")), [0, 1]);
-        assert!(suite.answered(None, None).is_empty());
-        assert!(suite.answered(None, Some("hello")).is_empty());
+        let answered = |task, input| -> Vec<&str> {
+            suite.answered(task, input).into_iter().map(|query| query.query.as_str()).collect()
+        };
+        assert_eq!(answered(Some("greet"), Some("Bye")), [" Hello "]);
+        assert_eq!(answered(Some("other"), Some("Bye\n")), ["Bye"]);
+        assert_eq!(answered(None, Some("Hello")), ["Hello", " Hello "]);
+        assert!(answered(None, None).is_empty());
+        assert!(answered(None, Some("hello")).is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `traces` | | traces, at their first done |
 //! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
+//! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
 //! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
 //! | `loops` | kind | loops, each once, in flight |
 //! | `loops_detected` | kind, severity | loops that reached this severity, in flight |

@@ -10,7 +10,8 @@ use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::span::Source;
 use crate::engine::update::{
-    AgentKey, Family, Loop, OutputDigest, PaneSum, ReportedScore, SessionKey, Tokens, ToolCall,
+    AgentKey, Expectation, ExpectedLayer, ExpectedStatus, Family, Loop, OutputDigest, PaneSum,
+    ReportedScore, SessionKey, Tokens, ToolCall,
 };
 
 #[test]
@@ -98,6 +99,43 @@ fn verdicts_count_a_trace_once_however_often_it_reopens() {
     assert_eq!(counter(&update, "trace_evaluations", &["error", "pass"]), 1);
     assert_eq!(counter(&update, "trace_evaluations", &["error", "fail"]), 0);
     assert_eq!(everything(&update).traces, 1);
+}
+
+#[test]
+fn expectations_count_a_trace_once_and_are_shown() {
+    let expected = |status: ExpectedStatus| {
+        let layer = ExpectedLayer {
+            status: status.into(),
+            problems: vec!["too slow".to_owned()],
+            details: r#"{"loops":2}"#.to_owned(),
+            ..ExpectedLayer::default()
+        };
+        Expectation {
+            query: "q".to_owned(),
+            hard_fail: true,
+            path: Some(layer),
+            ..Expectation::default()
+        }
+    };
+    let trace = |revision, status| {
+        let mut update = trace(1, 10).revision(revision).done();
+        update.expectations = vec![expected(status)];
+        update
+    };
+    let mut stage = stage();
+    stage.handle(trace(1, ExpectedStatus::Warn), at(20));
+    stage.handle(trace(2, ExpectedStatus::Fail), at(21));
+    stage.drain();
+    stage.handle(trace(3, ExpectedStatus::Fail), at(22));
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "expectations", &["correctness", "skip"]), 1);
+    let path = ["warn", "fail"].map(|result| counter(&update, "expectations", &["path", result]));
+    assert_eq!(path.iter().sum::<u64>(), 1);
+    let view = stage.session("", "s").unwrap();
+    let [held] = view.traces[0].expectations.as_slice() else { panic!("{view:?}") };
+    let layer = &held.layers["path"];
+    assert_eq!((held.query.as_str(), held.hard_fail, layer.status), ("q", true, "fail"));
+    assert_eq!((&layer.details["loops"], held.layers["cost"].status), (&2.into(), "skip"));
 }
 
 #[test]

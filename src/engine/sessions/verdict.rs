@@ -8,6 +8,7 @@ use super::held::Held;
 use super::rules::Rules;
 use crate::engine::math::Quanta;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
+use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus};
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
@@ -20,6 +21,10 @@ pub(super) fn evaluate(
     let summary = fleet.summary(&given.agent);
     summary.count("traces", &[], 1);
     summary.tell_done(held.position(), &given.contribution);
+    for (layer, expected) in held.update.expectations.iter().flat_map(Expectation::layers) {
+        let result = expected.map_or(ExpectedStatus::Skip, ExpectedLayer::status);
+        summary.count("expectations", &[layer, result.name()], 1);
+    }
     for (name, score) in &given.contribution.signals {
         let verdict = verdict(Some(*score), rules.threshold(name));
         summary.count("trace_evaluations", &[name, verdict], 1);

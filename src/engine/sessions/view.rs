@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
+
 use super::held::Held;
 use super::rules::Rules;
 use super::scoring::is_done;
@@ -10,10 +12,13 @@ use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, TraceId};
-use crate::engine::update::{AgentKey, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate, Violation};
+use crate::engine::update::{
+    AgentKey, Expectation, ExpectedLayer, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate,
+    Violation,
+};
 use crate::engine::view::{
-    AgentName, AttemptView, LoopView, SessionView, SignalView, TokensView, ToolView, TraceView,
-    ViolationView,
+    AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
+    TokensView, ToolView, TraceView, ViolationView,
 };
 
 /// One session, explained.
@@ -91,7 +96,7 @@ fn trace(held: &Held, rules: &Rules) -> TraceView {
         risk: risk.risk.map(Quanta::to_f64),
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
-        expectations: Vec::new(),
+        expectations: update.expectations.iter().map(expectation).collect(),
     }
 }
 
@@ -180,6 +185,23 @@ fn found_loop(entry: &Loop) -> LoopView {
         trace_ids: entry.trace_ids.iter().filter_map(hex).collect(),
         tokens: tokens(entry.tokens),
         cost_usd: dollars(entry.cost_quanta),
+    }
+}
+
+fn expectation(held: &Expectation) -> ExpectationView {
+    let view = |layer: Option<&ExpectedLayer>| {
+        let layer = layer.cloned().unwrap_or_default();
+        LayerView {
+            status: layer.status().name(),
+            details: serde_json::from_str(&layer.details).unwrap_or_else(|_| json!({})),
+            problems: layer.problems,
+            notes: layer.notes,
+        }
+    };
+    ExpectationView {
+        query: held.query.clone(),
+        hard_fail: held.hard_fail,
+        layers: held.layers().into_iter().map(|(name, layer)| (name, view(layer))).collect(),
     }
 }
 

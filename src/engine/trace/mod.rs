@@ -3,6 +3,7 @@
 //! A pure function of the set: nothing here depends on the order of arrival.
 
 mod attempt;
+mod expected;
 mod shape;
 mod tools;
 
@@ -10,6 +11,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use self::expected::expectations;
 use self::shape::Shape;
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
