@@ -162,6 +162,22 @@ mod tests {
             (r"(?i)ÉTÉ", "été", true),
             (r"\bstraße\b", "die straße.", true),
             (r#"{"a": \d}"#, r#"{"a": 1}"#, true),
+            (r"^a{,2}$", "aa", true),
+            (r"^a{,2}$", "aaa", false),
+            (r"^a{b}$", "a{b}", true),
+            (r"^a{$", "a{", true),
+            (r"^a{2,}$", "aaa", true),
+            (
+                r"(?x) a # then b$
+                b",
+                "ab",
+                true,
+            ),
+            (r"^(a)?(?(1)b|c)$", "ab", true),
+            (r"\u0041\x42", "AB", true),
+            (r"^[\w.+-]+@[\w-]+\.\w+$", "a.b@c.de", true),
+            (r"^[a-z&&[b]$", "[", true),
+            (r"\/x\-y\'", "/x-y'", true),
         ];
         for (pattern, text, found) in cases {
             let pattern = Pattern::new(pattern).unwrap();

@@ -392,6 +392,7 @@ impl Spec {
             !self.scenarios.is_empty(),
             format!("{} `scenarios` are not played", self.scenarios.len()),
         );
+        say(self.judge_config.is_some(), "`judge_config` has no effect: there is no judge".into());
         say(self.persona_config.is_some(), "`persona_config` has no effect".into());
         say(self.staging.is_some(), "`staging` has no effect: nothing is staged".into());
         said
@@ -651,6 +652,7 @@ queries:
 agent: a
 runner: mine.run:run
 staging: false
+judge_config: {model: m, temperature: 0, structured_output: true}
 scenarios:
   - turns: [hello]
 queries:
@@ -664,7 +666,7 @@ queries:
 ",
         )
         .unwrap();
-        assert_eq!(spec.not_supported().len(), 4, "{:?}", spec.not_supported());
+        assert_eq!(spec.not_supported().len(), 5, "{:?}", spec.not_supported());
         assert_eq!(spec.rubrics_without(&Judgements::new()), 3);
     }
 
