@@ -6,12 +6,18 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Output {
+    bench_with(arguments, ("AGENTGAUGE__LOG__FORMAT", "text"))
+}
+
+/// The daemon takes its configuration from the environment.
+fn bench_with(arguments: &[&str], (name, value): (&str, &str)) -> Output {
     Command::new(env!("CARGO_BIN_EXE_agentgauge"))
         .arg("bench")
         .args(["--spans", "2000", "--repeats", "1"])
         .args(arguments)
         // So that traces are done soon.
-        .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "1s")
+        .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "2s")
+        .env(name, value)
         .output()
         .unwrap()
 }
@@ -38,6 +44,16 @@ fn every_server_gets_a_figure_and_the_daemon_scores_every_trace() {
 }
 
 #[test]
+fn a_daemon_that_seals_traces_early_gets_no_figure() {
+    let arguments = ["--workload", "lean", "--servers", "daemon"];
+    let output = bench_with(&arguments, ("AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", "10"));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("agentgauge_limits_reached_total"), "{error}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn cores_that_are_not_there_leave_the_run_unpinned_and_say_so() {
     let output = bench(&["--batch", "16", "--servers", "floor,daemon", "--cores", "0/1023"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -45,6 +61,17 @@ fn cores_that_are_not_there_leave_the_run_unpinned_and_say_so() {
     assert_eq!(output.status.code(), Some(0), "{error}");
     assert!(text.contains("NOT PINNED") && text.contains("1023"), "{text}");
     assert!(text.contains("daemon"), "{text}");
+}
+
+#[test]
+fn overload_and_scaling_are_measured_with_the_daemon_alone() {
+    for (question, head) in [("--overload", "accepted / saturation"), ("--scaling", "x one core")] {
+        let output = bench(&["--workload", "lean", question]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        assert!(text.contains(head), "{text}");
+    }
 }
 
 #[test]

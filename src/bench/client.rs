@@ -4,8 +4,9 @@
 //! streams, and each stream sends the next request when the last one was answered.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -14,9 +15,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::pass::Pass;
+use crate::clock::Clock;
 use crate::ingest::Compression;
 
 const PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+/// What a timer is late by.
+const TICK: Duration = Duration::from_millis(1);
 
 /// How requests are sent.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +37,7 @@ pub(super) struct Sending {
 }
 
 /// What became of a pass.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Outcome {
     /// Spans of the requests that were answered with success.
     pub(super) accepted_spans: u64,
@@ -63,69 +68,105 @@ struct Shared {
     address: SocketAddr,
     next: AtomicUsize,
     accepted_spans: AtomicU64,
+    refused: AtomicU64,
+    why: OnceLock<String>,
 }
 
-/// Sends all of a pass to `address`.
+/// Sends all of a pass to `address`, each stream one request after the other.
 pub(super) async fn send(
     address: SocketAddr,
     pass: &Arc<Pass>,
     sending: Sending,
 ) -> Result<Outcome, SendError> {
-    let shared = Arc::new(Shared {
-        pass: Arc::clone(pass),
-        sending,
-        address,
-        next: AtomicUsize::new(0),
-        accepted_spans: AtomicU64::new(0),
-    });
+    let shared = Arc::new(Shared::new(address, pass, sending));
+    let (clients, _connections) = shared.connect().await?;
     let mut streams = JoinSet::new();
-    let mut connections = JoinSet::new();
-    for _ in 0..sending.connections {
-        let socket = TcpStream::connect(address).await?;
-        socket.set_nodelay(true)?;
-        let (client, connection) = h2::client::handshake(socket).await?;
-        // What breaks a connection breaks its streams too, and these tell.
-        connections.spawn(async { drop(connection.await) });
-        for _ in 0..sending.streams {
-            streams.spawn(stream(client.clone(), Arc::clone(&shared)));
-        }
+    for client in clients.iter().flat_map(|client| vec![client; sending.streams]) {
+        let (client, shared) = (client.clone(), Arc::clone(&shared));
+        streams.spawn(async move {
+            loop {
+                let number = shared.next.fetch_add(1, Ordering::Relaxed);
+                if number >= shared.pass.messages.len() {
+                    return Ok(());
+                }
+                shared.exchange(&client, number).await?;
+            }
+        });
     }
-    let mut outcome = Outcome::default();
-    while let Some(ended) = streams.join_next().await {
-        let of_stream = ended.map_err(std::io::Error::other)??;
-        outcome.refused += of_stream.refused;
-        outcome.why = outcome.why.or(of_stream.why);
-    }
-    outcome.accepted_spans = shared.accepted_spans.load(Ordering::Relaxed);
-    Ok(outcome)
+    shared.outcome(streams).await
 }
 
-/// Sends the next request until there is none.
-async fn stream(client: SendRequest<Bytes>, shared: Arc<Shared>) -> Result<Outcome, SendError> {
-    let mut outcome = Outcome::default();
-    loop {
-        let number = shared.next.fetch_add(1, Ordering::Relaxed);
-        let Some(message) = shared.pass.messages.get(number) else { return Ok(outcome) };
-        match shared.exchange(&client, message.clone()).await? {
-            None => {
-                let spans = shared.pass.message_spans.get(number).copied().unwrap_or(0);
-                shared.accepted_spans.fetch_add(spans, Ordering::Relaxed);
-            }
-            Some(why) => {
-                outcome.refused += 1;
-                outcome.why.get_or_insert(why);
-            }
+/// Sends a pass to `address` at a rate of spans a second by a clock, whether answers come or not.
+pub(super) async fn offer(
+    address: SocketAddr,
+    pass: &Arc<Pass>,
+    sending: Sending,
+    (rate, clock): (f64, &Clock),
+) -> Result<Outcome, SendError> {
+    let shared = Arc::new(Shared::new(address, pass, sending));
+    let (clients, _connections) = shared.connect().await?;
+    let mut exchanges = JoinSet::new();
+    let start = clock.now();
+    let mut before = 0;
+    for (number, client) in (0..pass.messages.len()).zip(clients.iter().cycle()) {
+        let due = Duration::from_secs_f64(before as f64 / rate);
+        let passed = Duration::from_nanos(clock.now().0.saturating_sub(start.0));
+        // What is late by less than a tick of the timer catches up by itself.
+        if let Some(wait) = due.checked_sub(passed).filter(|wait| *wait > TICK) {
+            tokio::time::sleep(wait).await;
         }
+        before += pass.message_spans.get(number).copied().unwrap_or(0);
+        let (client, shared) = (client.clone(), Arc::clone(&shared));
+        exchanges.spawn(async move { shared.exchange(&client, number).await });
     }
+    shared.outcome(exchanges).await
 }
 
 impl Shared {
-    /// Sends one message; returns what was wrong with it, if anything.
-    async fn exchange(
+    fn new(address: SocketAddr, pass: &Arc<Pass>, sending: Sending) -> Self {
+        Self {
+            pass: Arc::clone(pass),
+            sending,
+            address,
+            next: AtomicUsize::new(0),
+            accepted_spans: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            why: OnceLock::new(),
+        }
+    }
+
+    /// Clients of as many connections as there should be, and the tasks that drive them.
+    async fn connect(&self) -> Result<(Vec<SendRequest<Bytes>>, JoinSet<()>), SendError> {
+        let (mut clients, mut connections) = (Vec::new(), JoinSet::new());
+        for _ in 0..self.sending.connections {
+            let socket = TcpStream::connect(self.address).await?;
+            socket.set_nodelay(true)?;
+            let (client, connection) = h2::client::handshake(socket).await?;
+            // What breaks a connection breaks its streams too, and these tell.
+            connections.spawn(async { drop(connection.await) });
+            clients.push(client);
+        }
+        Ok((clients, connections))
+    }
+
+    /// What came of it all, when all tasks have ended.
+    async fn outcome(
         &self,
-        client: &SendRequest<Bytes>,
-        mut message: Bytes,
-    ) -> Result<Option<String>, SendError> {
+        mut tasks: JoinSet<Result<(), SendError>>,
+    ) -> Result<Outcome, SendError> {
+        while let Some(ended) = tasks.join_next().await {
+            ended.map_err(std::io::Error::other)??;
+        }
+        Ok(Outcome {
+            accepted_spans: self.accepted_spans.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            why: self.why.get().cloned(),
+        })
+    }
+
+    /// Sends one message and counts what became of it.
+    async fn exchange(&self, client: &SendRequest<Bytes>, number: usize) -> Result<(), SendError> {
+        let Some(mut message) = self.pass.messages.get(number).cloned() else { return Ok(()) };
         let mut client = client.clone().ready().await?;
         let (response, mut body) = client.send_request(self.head()?, false)?;
         while !message.is_empty() {
@@ -139,7 +180,18 @@ impl Shared {
         }
         // An answer without a message has its status in the head.
         let trailers = answer.trailers().await?.unwrap_or(head.headers);
-        Ok(complaint(&trailers))
+        match complaint(&trailers) {
+            None => {
+                let spans = self.pass.message_spans.get(number).copied().unwrap_or(0);
+                self.accepted_spans.fetch_add(spans, Ordering::Relaxed);
+            }
+            Some(why) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                // Only the first is kept.
+                let _ = self.why.set(why);
+            }
+        }
+        Ok(())
     }
 
     fn head(&self) -> Result<Request<()>, http::Error> {

@@ -46,6 +46,16 @@ impl Cores {
         }
     }
 
+    /// The server on the last core, the last two, and so on.
+    pub(super) fn growing(available: &[usize]) -> Vec<Self> {
+        let divide = |first: usize| {
+            let (left, server) = available.split_at(first);
+            let generator = if left.is_empty() { available } else { left };
+            Self { generator: generator.to_vec(), server: server.to_vec() }
+        };
+        (0..available.len()).rev().map(divide).collect()
+    }
+
     /// Parses `1-2/3`: the generator's cores, then the server's.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let example = "write the generator's cores and the server's, such as 1-2/3";
@@ -124,6 +134,18 @@ mod tests {
         assert_eq!(divided(&[0, 1, 2, 3]), (vec![1, 2], vec![3], false));
         assert_eq!(divided(&[0, 1]), (vec![0], vec![1], false));
         assert_eq!(divided(&[0]), (vec![], vec![], true));
+    }
+
+    #[test]
+    fn the_generator_has_what_the_server_leaves() {
+        let growing: Vec<_> = Cores::growing(&[0, 1, 2])
+            .into_iter()
+            .map(|cores| (cores.generator, cores.server))
+            .collect();
+        assert_eq!(
+            growing,
+            [(vec![0, 1], vec![2]), (vec![0], vec![1, 2]), (vec![0, 1, 2], vec![0, 1, 2])]
+        );
     }
 
     #[test]

@@ -9,8 +9,10 @@ mod child;
 mod client;
 mod cores;
 mod measure;
+mod overload;
 mod pass;
 mod report;
+mod scaling;
 mod servers;
 mod stamp;
 mod workload;
@@ -50,9 +52,22 @@ pub(crate) struct Case {
     pub(crate) frame: usize,
 }
 
+/// What to find out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Question {
+    /// What a span costs the servers.
+    Cost,
+    /// What the daemon does with more than it can take.
+    Overload,
+    /// What the daemon makes of more cores.
+    Scaling,
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    /// What to find out.
+    pub(crate) question: Question,
     /// What is sent.
     pub(crate) cases: Vec<Case>,
     /// To whom.
@@ -123,6 +138,9 @@ struct Sample {
 /// What a run has at hand.
 struct Bench<'b> {
     plan: &'b Plan,
+    /// Cores that this process may use.
+    available: Vec<usize>,
+    /// How they are divided.
     cores: Cores,
     clock: Clock,
     runtime: Runtime,
@@ -141,22 +159,30 @@ const MAX_LOOKS: u32 = 400;
 
 /// Measures what `plan` says; a line on `progress` for each measurement.
 pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, BenchError> {
-    let (cores, note) = Cores::divide(&cores::available(), plan.cores.as_ref());
-    cores::pin(&cores.generator).map_err(BenchError::Generator)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::Generator)?;
+    let available = cores::available();
+    let (cores, note) = Cores::divide(&available, plan.cores.as_ref());
     let mut report = Report::new(plan, &cores, note);
-    let mut bench = Bench { plan, cores, clock: Clock::system(), runtime };
+    let runtime = generator(&cores)?;
+    let mut bench = Bench { plan, available, cores, clock: Clock::system(), runtime };
     for case in &plan.cases {
-        bench.case(*case, &mut report, progress)?;
+        match plan.question {
+            Question::Cost => bench.cost(*case, &mut report, progress)?,
+            Question::Overload => bench.overload(*case, &mut report, progress)?,
+            Question::Scaling => bench.scaling(*case, &mut report, progress)?,
+        }
     }
     Ok(report)
 }
 
+/// The generator's threads, on its cores; this one goes there too.
+fn generator(cores: &Cores) -> Result<Runtime, BenchError> {
+    let runtime = cores::pin(&cores.generator)
+        .and_then(|()| tokio::runtime::Builder::new_multi_thread().enable_all().build());
+    runtime.map_err(BenchError::Generator)
+}
+
 impl Bench<'_> {
-    fn case(
+    fn cost(
         &mut self,
         case: Case,
         report: &mut Report,
@@ -166,11 +192,7 @@ impl Bench<'_> {
         let mut samples: BTreeMap<Server, Vec<Sample>> = BTreeMap::new();
         let mut bytes = (0.0, 0.0);
         for repeat in 0..self.plan.repeats {
-            let mut make = |spans| {
-                let pass = material.pass(spans, self.clock.now());
-                pass.map(Arc::new).map_err(BenchError::Generator)
-            };
-            let (warm, pass) = (make(WARM_SPANS)?, make(self.plan.spans)?);
+            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
             let spans = pass.spans() as f64;
             bytes = (pass.plain_bytes as f64 / spans, pass.wire_bytes() as f64 / spans);
             let mut order = self.plan.servers.clone();
@@ -190,6 +212,19 @@ impl Bench<'_> {
         }
         report.add(case, bytes, &samples);
         Ok(())
+    }
+
+    /// A short pass to get warm with, and one of `spans`.
+    fn passes(
+        &self,
+        material: &mut Material,
+        spans: u64,
+    ) -> Result<(Arc<Pass>, Arc<Pass>), BenchError> {
+        let mut make = |spans| {
+            let pass = material.pass(spans, self.clock.now());
+            pass.map(Arc::new).map_err(BenchError::Generator)
+        };
+        Ok((make(WARM_SPANS)?, make(spans)?))
     }
 
     fn measure(
@@ -236,20 +271,23 @@ impl Bench<'_> {
         case: Case,
         pass: &Arc<Pass>,
     ) -> Result<(), BenchError> {
-        let sending = Sending {
-            connections: self.plan.connections,
-            streams: self.plan.streams,
-            frame: case.frame,
-            compression: case.compression,
-        };
         let server = server.name();
-        let sent = self.runtime.block_on(client::send(running.grpc, pass, sending));
+        let sent = self.runtime.block_on(client::send(running.grpc, pass, self.sending(case)));
         let Outcome { accepted_spans, refused, why } =
             sent.map_err(|source| BenchError::Send { server, source })?;
         if refused == 0 && accepted_spans == pass.spans() {
             return Ok(());
         }
         Err(BenchError::Refused { server, refused, why: why.unwrap_or_default() })
+    }
+
+    fn sending(&self, case: Case) -> Sending {
+        Sending {
+            connections: self.plan.connections,
+            streams: self.plan.streams,
+            frame: case.frame,
+            compression: case.compression,
+        }
     }
 
     /// Waits until the daemon has scored all that it was sent.
@@ -287,6 +325,14 @@ impl Bench<'_> {
 impl Sample {
     fn micros_per_span(&self) -> f64 {
         self.cpu_nanos as f64 / 1e3 / self.spans as f64
+    }
+
+    fn cores_busy(&self) -> f64 {
+        self.busy_nanos as f64 / self.wall_nanos as f64
+    }
+
+    fn spans_per_second(&self) -> f64 {
+        self.spans as f64 * 1e9 / self.wall_nanos as f64
     }
 }
 

@@ -34,9 +34,28 @@ struct OfCase {
     compression: &'static str,
     batch_spans: usize,
     frame_bytes: usize,
-    bytes_per_span: f64,
-    wire_bytes_per_span: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_span: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wire_bytes_per_span: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     servers: Vec<OfServer>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    overload: BTreeMap<&'static str, Spread>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scaling: Vec<OnCores>,
+}
+
+/// The daemon's figures on some cores.
+#[derive(Clone, Debug, Serialize)]
+struct OnCores {
+    cores: Cores,
+    spans_per_second: Spread,
+    /// Over those on one core, in the same repeat.
+    times_one_core: Spread,
+    /// How many of them it was busy on while requests were sent.
+    cores_busy: Spread,
+    cpu_micros_per_span: Spread,
 }
 
 /// The figures of one server in one case.
@@ -53,14 +72,15 @@ struct OfServer {
     wire_megabytes_per_cpu_second: Spread,
     /// While requests were sent; the daemon goes on scoring afterwards.
     spans_per_second: Spread,
-    /// Share of its cores that the server was busy for while requests were sent; the generator was the limit if it is low.
+    /// Cores that the server was busy on while requests were sent. Below one: it waited for the generator, or for others
+    /// on its core.
     cores_busy: Spread,
     peak_resident_megabytes: Spread,
 }
 
 /// Repeats of one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Spread {
+pub(super) struct Spread {
     median: f64,
     min: f64,
     max: f64,
@@ -72,12 +92,15 @@ impl Report {
     pub(super) fn new(plan: &Plan, cores: &Cores, note: Option<String>) -> Self {
         let optimised = !cfg!(debug_assertions);
         let slow = (!optimised).then(|| "not an optimised build: figures say nothing".to_owned());
+        let is_measured = |server| plan.servers.contains(&server);
+        let other_stock = is_measured(Server::StockMimalloc) && !is_measured(Server::Stock);
+        let other_stock = other_stock.then(|| "x stock is over stock-mimalloc".to_owned());
         Self {
             version: env!("CARGO_PKG_VERSION"),
             optimised,
             processor: processor(),
             cores: cores.clone(),
-            notes: note.into_iter().chain(slow).collect(),
+            notes: note.into_iter().chain(slow).chain(other_stock).collect(),
             repeats: plan.repeats,
             connections: plan.connections,
             streams_per_connection: plan.streams,
@@ -112,22 +135,37 @@ impl Report {
                 wire_megabytes_per_cpu_second: each(|sample| {
                     sample.wire_bytes as f64 * 1e3 / sample.cpu_nanos as f64
                 }),
-                spans_per_second: each(|sample| {
-                    sample.spans as f64 * 1e9 / sample.wall_nanos as f64
-                }),
-                cores_busy: each(|sample| sample.busy_nanos as f64 / sample.wall_nanos as f64),
+                spans_per_second: each(Sample::spans_per_second),
+                cores_busy: each(Sample::cores_busy),
                 peak_resident_megabytes: each(|sample| sample.peak_bytes as f64 / 1e6),
             }
         });
         self.cases.push(OfCase {
-            workload: case.workload,
-            compression: compression_name(case.compression),
-            batch_spans: case.batch,
-            frame_bytes: case.frame,
-            bytes_per_span,
-            wire_bytes_per_span,
+            bytes_per_span: Some(bytes_per_span),
+            wire_bytes_per_span: Some(wire_bytes_per_span),
             servers: servers.collect(),
+            ..OfCase::new(case)
         });
+    }
+
+    /// Adds what the daemon did in a case with more than it can take.
+    pub(super) fn add_overload(
+        &mut self,
+        case: Case,
+        figures: impl IntoIterator<Item = (&'static str, Spread)>,
+    ) {
+        let overload = figures.into_iter().collect();
+        self.cases.push(OfCase { overload, ..OfCase::new(case) });
+    }
+
+    /// Adds what the daemon made of more cores in a case: by division, spans a second, these over those on one core,
+    /// cores busy, and microseconds of processor time a span.
+    pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 4])>) {
+        let scaling = rows.into_iter().map(|(cores, figures)| {
+            let [spans_per_second, times_one_core, cores_busy, cpu_micros_per_span] = figures;
+            OnCores { cores, spans_per_second, times_one_core, cores_busy, cpu_micros_per_span }
+        });
+        self.cases.push(OfCase { scaling: scaling.collect(), ..OfCase::new(case) });
     }
 
     /// The line above the tables: where and how this was measured.
@@ -164,60 +202,110 @@ impl fmt::Display for Report {
             writeln!(f, "NOTE: {note}")?;
         }
         for case in &self.cases {
-            let workload = match case.workload {
-                Workload::Lean => "lean",
-                Workload::Content => "content",
-            };
-            writeln!(
-                f,
-                "\n{workload}, {}, {} a batch, {} KiB frames, {:.0} bytes a span, {:.0} on the wire",
-                match case.compression {
-                    "none" => "not compressed",
-                    compression => compression,
-                },
-                if case.batch_spans == 1 {
-                    "1 span".to_owned()
-                } else {
-                    format!("{} spans", case.batch_spans)
-                },
-                case.frame_bytes >> 10,
-                case.bytes_per_span,
-                case.wire_bytes_per_span,
-            )?;
-            writeln!(f, "{}", table(case))?;
+            write!(f, "\n{case}\n\n")?;
+            if !case.servers.is_empty() {
+                writeln!(f, "{}", case.costs())?;
+            }
+            if !case.overload.is_empty() {
+                writeln!(f, "{}", case.overload())?;
+            }
+            if !case.scaling.is_empty() {
+                writeln!(f, "{}", case.scaling())?;
+            }
         }
         Ok(())
     }
 }
 
-fn table(case: &OfCase) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "server",
-        "CPU us/span",
-        "x floor",
-        "x stock",
-        "MB/CPU-s",
-        "spans/s",
-        "busy",
-        "peak MB",
-    ]);
-    for of in &case.servers {
+impl OfCase {
+    fn new(case: Case) -> Self {
+        Self {
+            workload: case.workload,
+            compression: compression_name(case.compression),
+            batch_spans: case.batch,
+            frame_bytes: case.frame,
+            bytes_per_span: None,
+            wire_bytes_per_span: None,
+            servers: Vec::new(),
+            overload: BTreeMap::new(),
+            scaling: Vec::new(),
+        }
+    }
+
+    fn costs(&self) -> Table {
         let ratio = |spread: &Option<Spread>| {
             spread.as_ref().map_or_else(|| "-".to_owned(), |spread| spread.show(2))
         };
-        table.add_row([
-            of.server.name().to_owned(),
-            of.cpu_micros_per_span.show(3),
-            ratio(&of.times_floor),
-            ratio(&of.times_stock),
-            format!("{:.0}", of.wire_megabytes_per_cpu_second.median),
-            format!("{:.0}", of.spans_per_second.median),
-            format!("{:.2}", of.cores_busy.median),
-            of.peak_resident_megabytes.show(0),
-        ]);
+        let rows = self.servers.iter().map(|of| {
+            vec![
+                of.server.name().to_owned(),
+                of.cpu_micros_per_span.show(3),
+                ratio(&of.times_floor),
+                ratio(&of.times_stock),
+                format!("{:.0}", of.wire_megabytes_per_cpu_second.median),
+                format!("{:.0}", of.spans_per_second.median),
+                format!("{:.2}", of.cores_busy.median),
+                of.peak_resident_megabytes.show(0),
+            ]
+        });
+        let head = [
+            "server",
+            "CPU us/span",
+            "x floor",
+            "x stock",
+            "MB/CPU-s",
+            "spans/s",
+            "busy",
+            "peak MB",
+        ];
+        table(&head, rows)
     }
+
+    fn overload(&self) -> Table {
+        let rows = self.overload.iter().map(|(what, spread)| {
+            let decimals = if spread.median < 100.0 { 2 } else { 0 };
+            vec![(*what).to_owned(), spread.show(decimals)]
+        });
+        table(&["daemon under overload", ""], rows)
+    }
+
+    fn scaling(&self) -> Table {
+        let rows = self.scaling.iter().map(|of| {
+            vec![
+                of.cores.server.len().to_string(),
+                of.spans_per_second.show(0),
+                of.times_one_core.show(2),
+                of.cores_busy.show(2),
+                of.cpu_micros_per_span.show(3),
+            ]
+        });
+        table(&["cores of the daemon", "spans/s", "x one core", "busy", "CPU us/span"], rows)
+    }
+}
+
+impl fmt::Display for OfCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let workload = match self.workload {
+            Workload::Lean => "lean",
+            Workload::Content => "content",
+        };
+        let compression =
+            if self.compression == "none" { "not compressed" } else { self.compression };
+        let (batch, frame) = (self.batch_spans, self.frame_bytes >> 10);
+        write!(f, "{workload}, {compression}, batches of {batch}, {frame} KiB frames")?;
+        if let (Some(plain), Some(wire)) = (self.bytes_per_span, self.wire_bytes_per_span) {
+            write!(f, ", {plain:.0} bytes a span, {wire:.0} on the wire")?;
+        }
+        Ok(())
+    }
+}
+
+/// A table that is Markdown too.
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(head);
+    table.add_rows(rows);
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -225,7 +313,8 @@ fn table(case: &OfCase) -> Table {
 }
 
 impl Spread {
-    fn of(figures: impl Iterator<Item = f64>) -> Self {
+    /// Of the figures of all repeats.
+    pub(super) fn of(figures: impl Iterator<Item = f64>) -> Self {
         let repeats: Vec<f64> = figures.collect();
         let mut sorted = repeats.clone();
         sorted.sort_by(f64::total_cmp);
@@ -251,6 +340,7 @@ fn processor() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Question;
     use super::*;
     use crate::ingest::Compression;
 
@@ -273,6 +363,7 @@ mod tests {
             frame: 16_384,
         };
         let plan = Plan {
+            question: Question::Cost,
             cases: vec![case],
             servers: Vec::new(),
             repeats: 3,

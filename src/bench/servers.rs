@@ -38,8 +38,14 @@ pub(crate) enum Sink {
     Stock,
 }
 
+/// The flag and the length before a message.
+const PREFIX_BYTES: usize = 5;
+
 /// A message of no bytes: not compressed, length 0.
-const EMPTY: &[u8] = &[0; 5];
+const EMPTY: &[u8] = &[0; PREFIX_BYTES];
+
+/// The room that is made at once; more than any request of ours.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// Serves on a free port of the loopback until the process is ended; says which in one line of JSON.
 ///
@@ -111,16 +117,24 @@ impl Service<Request<Body>> for Floor {
 /// Whether the whole message came.
 async fn received(mut body: Body) -> bool {
     let mut message = BytesMut::new();
+    let mut length = None;
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return false };
-        if let Some(data) = frame.data_ref() {
-            message.extend_from_slice(data);
+        let Some(data) = frame.data_ref() else { continue };
+        message.extend_from_slice(data);
+        if length.is_none() {
+            length = length_of(&message);
+            // Room for all of it at once, as tonic does.
+            message.reserve(length.unwrap_or(0).min(MAX_MESSAGE_BYTES));
         }
     }
-    let Some((&[_, ref length @ ..], rest)) = message.split_first_chunk::<5>() else {
-        return false;
-    };
-    usize::try_from(u32::from_be_bytes(*length)) == Ok(rest.len())
+    length.is_some_and(|length| length + PREFIX_BYTES == message.len())
+}
+
+/// The length that the prefix of a message says it has; `None` if that has not come yet.
+fn length_of(message: &[u8]) -> Option<usize> {
+    let (&[_, ref length @ ..], _) = message.split_first_chunk::<PREFIX_BYTES>()?;
+    usize::try_from(u32::from_be_bytes(*length)).ok()
 }
 
 fn answer(whole: bool) -> Response<Body> {

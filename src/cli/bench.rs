@@ -3,13 +3,13 @@
 use clap::Args;
 
 use super::{CliError, Process};
-use crate::bench::{self, Case, Cores, Plan, Server, Sink, Workload};
+use crate::bench::{self, Case, Cores, Plan, Question, Server, Sink, Workload};
 use crate::ingest::Compression;
 
 /// Measures what a span costs.
 #[derive(Args, Debug)]
 pub(super) struct Bench {
-    /// What spans hold; without this, --compression and --batch four cases are measured
+    /// What spans hold; without this, --compression and --batch four cases are measured, or content for other questions
     #[arg(long, value_enum)]
     workload: Option<Workload>,
     /// How requests are compressed: none, gzip, zstd
@@ -21,7 +21,7 @@ pub(super) struct Bench {
     /// Bytes of a data frame: Go's client sends 16384, others up to 262144
     #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=262_144))]
     frame: u32,
-    /// Servers; without this all of which the program was built
+    /// Servers to measure; without this all that were built
     #[arg(long, value_enum, value_delimiter = ',')]
     servers: Vec<Server>,
     /// How often each server is measured
@@ -39,6 +39,12 @@ pub(super) struct Bench {
     /// Cores of the generator and of the server, such as 1-2/3
     #[arg(long, value_name = "LIST/LIST", value_parser = Cores::parse)]
     cores: Option<Cores>,
+    /// Offers the daemon twice what it can take instead: what it accepts, refuses and holds
+    #[arg(long, conflicts_with = "servers")]
+    overload: bool,
+    /// Gives the daemon one core, two, and so on instead
+    #[arg(long, conflicts_with_all = ["servers", "overload", "cores"])]
+    scaling: bool,
     /// How the result is written
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -60,7 +66,14 @@ pub(super) struct BenchServer {
 
 impl Bench {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        let report = bench::run(&self.plan(), process.err)?;
+        let plan = self.plan();
+        if let Err(error) = Server::Stock.program()
+            && plan.question == Question::Cost
+            && self.servers.is_empty()
+        {
+            writeln!(process.err, "no stock server: {error}").map_err(CliError::Output)?;
+        }
+        let report = bench::run(&plan, process.err)?;
         let text = match self.output {
             Output::Table => report.to_string(),
             Output::Json => serde_json::to_string_pretty(&report).map_err(CliError::Json)? + "\n",
@@ -75,7 +88,13 @@ impl Bench {
         } else {
             self.servers.clone()
         };
+        let question = match (self.overload, self.scaling) {
+            (true, _) => Question::Overload,
+            (_, true) => Question::Scaling,
+            _ => Question::Cost,
+        };
         Plan {
+            question,
             cases: self.cases(),
             servers,
             repeats: self.repeats.into(),
@@ -95,7 +114,8 @@ impl Bench {
             batch,
             frame: usize::try_from(self.frame).unwrap_or(usize::MAX),
         };
-        if self.workload.is_none() && self.compression.is_none() && self.batch.is_none() {
+        let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
+        if none && !self.overload && !self.scaling {
             return vec![
                 case(Workload::Lean, Compression::None, 512),
                 case(Workload::Content, Compression::None, 512),
