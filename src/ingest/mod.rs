@@ -17,6 +17,7 @@ mod repair;
 mod report;
 pub mod server;
 mod status;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::future::Future;
