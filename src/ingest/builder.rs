@@ -1,5 +1,6 @@
 //! The one place where decoded spans and records become the engine's, whatever they were encoded as.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::repair::{Repair, ids, parent, rejected};
@@ -25,11 +26,11 @@ pub(super) struct Sent<'a> {
     pub(super) trace_id: &'a [u8],
     pub(super) span_id: &'a [u8],
     pub(super) parent: &'a [u8],
-    pub(super) name: &'a str,
+    pub(super) name: Cow<'a, str>,
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) status: Status,
-    pub(super) status_message: &'a str,
+    pub(super) status_message: Cow<'a, str>,
     pub(super) attributes: RawAttributes<'a>,
     pub(super) events: Vec<RawEvent<'a>>,
     pub(super) links: Vec<(&'a [u8], &'a [u8])>,
@@ -43,7 +44,7 @@ pub(super) struct SentLog<'a> {
     pub(super) span_id: &'a [u8],
     pub(super) time: u64,
     pub(super) observed: u64,
-    pub(super) event_name: &'a str,
+    pub(super) event_name: Cow<'a, str>,
     pub(super) body: RawValue<'a>,
     pub(super) attributes: RawAttributes<'a>,
 }
@@ -79,11 +80,11 @@ impl<'a> Builder<'a> {
             trace_id,
             span_id,
             parent: parent(sent.parent, tally).filter(|parent| *parent != span_id),
-            name: sent.name.into(),
+            name: sent.name,
             start,
             end,
             status: sent.status,
-            status_message: sent.status_message.into(),
+            status_message: sent.status_message,
             attributes: sent.attributes,
             events: sent.events,
             links: links.collect(),
@@ -106,7 +107,7 @@ impl<'a> Builder<'a> {
             span_id,
             time: self.repair.time(sent.time, sent.observed, tally),
             index,
-            event_name: sent.event_name.into(),
+            event_name: sent.event_name,
             body: sent.body,
             attributes: sent.attributes,
         };
@@ -171,6 +172,10 @@ pub(super) fn status(code: i64) -> Status {
 }
 
 /// An event.
-pub(super) fn event<'a>(name: &'a str, time: u64, attributes: RawAttributes<'a>) -> RawEvent<'a> {
-    RawEvent { name: name.into(), time: Timestamp(time), attributes }
+pub(super) fn event<'a>(
+    name: Cow<'a, str>,
+    time: u64,
+    attributes: RawAttributes<'a>,
+) -> RawEvent<'a> {
+    RawEvent { name, time: Timestamp(time), attributes }
 }

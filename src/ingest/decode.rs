@@ -114,7 +114,7 @@ impl Decoder {
         };
         let mut builder = Builder::new(&self.conventions, repair, tenant);
         match encoding {
-            Encoding::Protobuf => protobuf::decode(signal, body, &scan, &mut builder)?,
+            Encoding::Protobuf => protobuf::decode(signal, &body, &scan, &mut builder)?,
             Encoding::Json => json::decode(signal, &body, self.bounds(), &mut builder)?,
         }
         Ok(builder.finish())

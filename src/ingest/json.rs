@@ -136,7 +136,7 @@ impl Reader {
         }
         let status_of = get(span, "status");
         let events = list(span, "events").map(|sent| {
-            event(text(sent, "name"), number(sent, "timeUnixNano"), self.attributes(sent))
+            event(text(sent, "name").into(), number(sent, "timeUnixNano"), self.attributes(sent))
         });
         let ids = [id(span, "traceId"), id(span, "spanId"), id(span, "parentSpanId")];
         let links: Vec<_> =
@@ -145,11 +145,14 @@ impl Reader {
             trace_id: &ids[0],
             span_id: &ids[1],
             parent: &ids[2],
-            name: text(span, "name"),
+            name: text(span, "name").into(),
             start: number(span, "startTimeUnixNano"),
             end: number(span, "endTimeUnixNano"),
             status: status_of.map(code).unwrap_or_default(),
-            status_message: status_of.map(|status| text(status, "message")).unwrap_or_default(),
+            status_message: status_of
+                .map(|status| text(status, "message"))
+                .unwrap_or_default()
+                .into(),
             attributes: self.attributes(span),
             events: events.collect(),
             links: links.iter().map(|(trace_id, span_id)| (&trace_id[..], &span_id[..])).collect(),
@@ -169,7 +172,7 @@ impl Reader {
             span_id: &ids[1],
             time: number(log, "timeUnixNano"),
             observed: number(log, "observedTimeUnixNano"),
-            event_name: text(log, "eventName"),
+            event_name: text(log, "eventName").into(),
             body: get(log, "body").map(|body| self.value(body, 1)).unwrap_or_default(),
             attributes: self.attributes(log),
         };

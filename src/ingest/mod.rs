@@ -18,6 +18,7 @@ mod report;
 pub mod server;
 mod status;
 mod walk;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::future::Future;
