@@ -7,7 +7,8 @@ use super::repair::{Repair, ids, parent, rejected};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
-    Conventions, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue,
+    Conventions, Names, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan,
+    RawValue, Scope,
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
@@ -17,6 +18,7 @@ pub(super) struct Builder<'a> {
     repair: Repair,
     tenant: Option<&'a Arc<str>>,
     resource: Arc<Resource>,
+    names: Names,
     batch: Batch,
 }
 
@@ -56,7 +58,14 @@ impl<'a> Builder<'a> {
         tenant: Option<&'a Arc<str>>,
     ) -> Self {
         let batch = Batch { arrival: repair.arrival.unwrap_or_default(), ..Batch::default() };
-        Self { conventions, repair, tenant, resource: Arc::default(), batch }
+        let (resource, names) = (Arc::default(), Names::of_spans(0));
+        Self { conventions, repair, tenant, resource, names, batch }
+    }
+
+    /// Makes room for what the pre-scan has counted.
+    pub(super) fn expect(&mut self, spans: u64) {
+        self.names = Names::of_spans(spans);
+        self.batch.spans.reserve(usize::try_from(spans).unwrap_or(0));
     }
 
     /// What follows is of this resource.
@@ -64,7 +73,12 @@ impl<'a> Builder<'a> {
         self.resource = self.conventions.resource(&RawResource { attributes }, self.tenant);
     }
 
-    pub(super) fn span(&mut self, sent: Sent<'_>, scope: &RawScope<'_>) {
+    /// Prepares for spans of this scope.
+    pub(super) fn scope(&self, raw: &RawScope<'_>) -> Scope {
+        self.conventions.scope(raw)
+    }
+
+    pub(super) fn span(&mut self, sent: Sent<'_>, scope: Scope) {
         let tally = &mut self.batch.tally;
         tally.spans += 1;
         let (trace_id, span_id) = match ids(sent.trace_id, sent.span_id) {
@@ -90,13 +104,13 @@ impl<'a> Builder<'a> {
             links: links.collect(),
             dropped_attributes: sent.dropped_attributes,
         };
-        let reading = self.conventions.span(&raw, scope, &self.resource);
+        let reading = self.conventions.span(&raw, scope, &self.resource, &mut self.names);
         self.batch.spans.push(reading.span);
         self.batch.reports.extend(reading.reports);
         self.unused(reading.unused);
     }
 
-    pub(super) fn log(&mut self, sent: SentLog<'_>, scope: &RawScope<'_>) {
+    pub(super) fn log(&mut self, sent: SentLog<'_>) {
         let tally = &mut self.batch.tally;
         let index = u32::try_from(tally.logs).unwrap_or(u32::MAX);
         tally.logs += 1;
@@ -111,7 +125,7 @@ impl<'a> Builder<'a> {
             body: sent.body,
             attributes: sent.attributes,
         };
-        let reading = self.conventions.log(&raw, scope, &self.resource);
+        let reading = self.conventions.log(&raw, &self.resource);
         self.batch.logs.extend(reading.log);
         self.batch.reports.extend(reading.reports);
         self.unused(reading.unused);

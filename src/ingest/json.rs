@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::prescan::{Bounds, Scan};
 use super::{Refusal, Signal};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue};
+use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 use crate::engine::span::Status;
 
 /// What one JSON value costs decoded, in bytes: itself and its place in a list or an ordered map.
@@ -109,9 +109,9 @@ impl Reader {
             builder
                 .resource(self.attributes(get(resource_spans, "resource").unwrap_or(&Value::Null)));
             for scope_spans in list(resource_spans, "scopeSpans") {
-                let scope = scope(scope_spans);
+                let scope = builder.scope(&scope(scope_spans));
                 for span in list(scope_spans, "spans") {
-                    self.span(span, &scope, builder);
+                    self.span(span, scope, builder);
                 }
             }
         }
@@ -122,15 +122,14 @@ impl Reader {
             builder
                 .resource(self.attributes(get(resource_logs, "resource").unwrap_or(&Value::Null)));
             for scope_logs in list(resource_logs, "scopeLogs") {
-                let scope = scope(scope_logs);
                 for log in list(scope_logs, "logRecords") {
-                    self.log(log, &scope, builder);
+                    self.log(log, builder);
                 }
             }
         }
     }
 
-    fn span(&self, span: &Value, scope: &RawScope<'_>, builder: &mut Builder<'_>) {
+    fn span(&self, span: &Value, scope: Scope, builder: &mut Builder<'_>) {
         if !span.is_object() {
             return builder.reject("malformed_span", false);
         }
@@ -162,7 +161,7 @@ impl Reader {
         builder.span(sent, scope);
     }
 
-    fn log(&self, log: &Value, scope: &RawScope<'_>, builder: &mut Builder<'_>) {
+    fn log(&self, log: &Value, builder: &mut Builder<'_>) {
         if !log.is_object() {
             return builder.reject("malformed_log", true);
         }
@@ -176,7 +175,7 @@ impl Reader {
             body: get(log, "body").map(|body| self.value(body, 1)).unwrap_or_default(),
             attributes: self.attributes(log),
         };
-        builder.log(sent, scope);
+        builder.log(sent);
     }
 
     fn attributes<'a>(&self, holder: &'a Value) -> RawAttributes<'a> {

@@ -14,7 +14,10 @@ pub(super) fn decode(
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
     let walked = match signal {
-        Signal::Traces => walk::traces(body, builder),
+        Signal::Traces => {
+            builder.expect(scan.records);
+            walk::traces(body, builder)
+        }
         Signal::Logs => walk::logs(body, builder),
         Signal::Metrics => {
             builder.tally().metric_points = scan.records;
@@ -65,9 +68,9 @@ mod tests {
                 resource_spans.resource.as_ref().map_or(&[], |resource| &resource.attributes),
             ));
             for scope_spans in &resource_spans.scope_spans {
-                let scope = scope(scope_spans.scope.as_ref());
+                let scope = builder.scope(&scope(scope_spans.scope.as_ref()));
                 for sent in &scope_spans.spans {
-                    builder.span(span(sent), &scope);
+                    builder.span(span(sent), scope);
                 }
             }
         }
@@ -79,9 +82,8 @@ mod tests {
                 resource_logs.resource.as_ref().map_or(&[], |resource| &resource.attributes),
             ));
             for scope_logs in &resource_logs.scope_logs {
-                let scope = scope(scope_logs.scope.as_ref());
                 for sent in &scope_logs.log_records {
-                    builder.log(log(sent), &scope);
+                    builder.log(log(sent));
                 }
             }
         }

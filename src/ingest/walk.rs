@@ -10,12 +10,12 @@ use std::{mem, str};
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::repair::repaired;
 use super::wire::{Fields, Malformed, Wire};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue};
+use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 
 /// What is built, and how many strings had to be mended.
 struct Walk<'w, 'b> {
     builder: &'w mut Builder<'b>,
-    record: fn(&mut Self, &[u8], &RawScope<'_>) -> Result<()>,
+    record: fn(&mut Self, &[u8], Scope) -> Result<()>,
     mended: u64,
 }
 
@@ -30,7 +30,7 @@ const USUAL_ATTRIBUTES: usize = 16;
 ///
 /// Says what is wrong with its first message that is none.
 pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: &RawScope<'_>| {
+    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: Scope| {
         let span = walk.span(sent)?;
         walk.builder.span(span, scope);
         Ok(())
@@ -44,9 +44,9 @@ pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
 ///
 /// As [`traces`].
 pub(super) fn logs(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: &RawScope<'_>| {
+    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], _: Scope| {
         let log = walk.log(sent)?;
-        walk.builder.log(log, scope);
+        walk.builder.log(log);
         Ok(())
     };
     Walk { builder, record, mended: 0 }.request(body)
@@ -112,9 +112,10 @@ impl Walk<'_, '_> {
                 _ => {}
             }
         }
+        let scope = self.builder.scope(&scope);
         for field in Fields::of(sent) {
             if let (2, wire) = field? {
-                (self.record)(self, wire.bytes()?, &scope)?;
+                (self.record)(self, wire.bytes()?, scope)?;
             }
         }
         Ok(())

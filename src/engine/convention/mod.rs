@@ -23,6 +23,7 @@ mod logfire;
 mod mastra;
 mod messages;
 mod mlflow;
+mod names;
 mod openinference;
 mod openlit;
 mod openllmetry;
@@ -35,6 +36,7 @@ mod strands;
 mod text;
 mod vercel_ai;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -42,10 +44,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub use custom::concepts;
 pub use evaluation::{SentReport, trace_id};
+pub use names::Names;
 pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
 
-use self::draft::{Draft, meant, name};
+use self::draft::{Draft, SessionDraft, lower, meant, name};
 use self::index::{Hits, Index};
 use self::lines::Line;
 use super::options::ConventionOptions;
@@ -82,13 +85,18 @@ trait Convention: Sync {
         &[]
     }
 
+    /// Names that stand for no tool.
+    fn phantoms(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What a span is about, where no line tells; the rank is as that of a line.
     fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
         None
     }
 
     /// Offers what no line finds on a span.
-    fn read(&self, _raw: &RawSpan<'_>, _draft: &mut Draft) {}
+    fn read<'v>(&self, _raw: &'v RawSpan<'_>, _draft: &mut Draft<'v>) {}
 
     /// Takes what it finds in a log record; `event` is the event's name, wherever it was.
     fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
@@ -158,6 +166,15 @@ pub struct Conventions {
     index: Arc<Index>,
 }
 
+/// What a scope tells of all spans in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// Hash of its name.
+    id: u64,
+    /// The conventions to read.
+    recognised: u64,
+}
+
 /// What was read from a span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
@@ -203,10 +220,10 @@ impl Conventions {
     pub fn resource(&self, raw: &RawResource<'_>, tenant: Option<&Arc<str>>) -> Arc<Resource> {
         let first = |keys: &[&str]| {
             let value = keys.iter().find_map(|key| raw.attributes.get(key)).and_then(name);
-            value.map(|value| self.cap_name(value))
+            value.map(|value| Arc::from(self.capped_name(&value)))
         };
         let mut draft = Draft::default();
-        let hits = Hits::new(&self.index, &raw.attributes, &RawScope::default());
+        let hits = Hits::new(&self.index, &raw.attributes, self.index.always());
         hits.take_attempt(&raw.attributes, &mut draft);
         Arc::new(Resource {
             service_name: first(&["service.name"]),
@@ -214,28 +231,37 @@ impl Conventions {
             instance_id: first(&["service.instance.id"]),
             environment: first(&["deployment.environment.name", "deployment.environment"]),
             agent_name: first(&["gen_ai.main_agent.name"]),
-            session: self.session_of(&hits, &raw.attributes),
+            session: self.session_of(&hits, &raw.attributes).map(|session| SessionName {
+                attribute: Arc::from(session.attribute),
+                id: Arc::from(self.capped_name(&session.id)),
+            }),
             tenant: tenant.cloned(),
-            attempt: draft.attempt.finish(),
+            attempt: draft.take_attempt(),
         })
     }
 
-    /// Reads a span.
+    /// Reads a scope.
+    pub fn scope(&self, raw: &RawScope<'_>) -> Scope {
+        Scope { id: xxh3_64(raw.name.as_bytes()), recognised: self.index.by_scope(raw) }
+    }
+
+    /// Reads a span of a scope and a resource; names that were read before are shared.
     pub fn span(
         &self,
         raw: &RawSpan<'_>,
-        scope: &RawScope<'_>,
+        scope: Scope,
         resource: &Arc<Resource>,
+        names: &mut Names,
     ) -> Reading {
-        let hits = Hits::new(&self.index, &raw.attributes, scope);
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised);
         let mut draft = Draft::default();
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
         let results = evaluation::of_span(self, raw, operation, resource.tenant.as_ref());
-        let mut span = self.finish(draft, &hits, raw, resource);
-        span.scope = xxh3_64(scope.name.as_bytes());
-        let mut reading = Reading { span, ..Reading::default() };
+        let span = self.finish(&mut draft, &hits, raw, names);
+        let span = Span { scope: scope.id, resource: Arc::clone(resource), ..span };
+        let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
         for result in results {
             match result {
                 Ok(report) => reading.reports.push(report),
@@ -246,7 +272,7 @@ impl Conventions {
     }
 
     /// Reads a log record.
-    pub fn log(&self, raw: &RawLog<'_>, _: &RawScope<'_>, resource: &Arc<Resource>) -> LogReading {
+    pub fn log(&self, raw: &RawLog<'_>, resource: &Arc<Resource>) -> LogReading {
         let named = raw
             .attributes
             .str("event.name")
@@ -300,10 +326,13 @@ impl Conventions {
     }
 
     /// The best session key among attributes.
-    fn session_of(&self, hits: &Hits<'_>, attributes: &RawAttributes<'_>) -> Option<SessionName> {
-        hits.sessions(attributes).find_map(|(key, value)| {
-            Some(SessionName { attribute: Arc::from(key), id: self.cap_name(name(value)?) })
-        })
+    fn session_of<'v>(
+        &self,
+        hits: &Hits<'_>,
+        attributes: &'v RawAttributes<'_>,
+    ) -> Option<SessionDraft<'v>> {
+        hits.sessions(attributes)
+            .find_map(|(attribute, value)| Some(SessionDraft { attribute, id: name(value)? }))
     }
 
     /// A session id inside the JSON value of an attribute.
@@ -319,38 +348,82 @@ impl Conventions {
                 Value::Number(id) => id.to_string(),
                 Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
             };
-            Some(SessionName { attribute: Arc::from(key), id: self.cap_name(Arc::from(id)) })
+            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.capped_name(&id)) })
         })
     }
 
     fn finish(
         &self,
-        draft: Draft,
+        draft: &mut Draft<'_>,
         hits: &Hits<'_>,
         raw: &RawSpan<'_>,
-        resource: &Arc<Resource>,
+        names: &mut Names,
     ) -> Span {
         let operation = draft.operation.take().unwrap_or_default();
-        let cap = |name: Option<Arc<str>>| name.map(|name| self.cap_name(name));
-        let (custom, session) = draft.session.take_ranked().map_or((None, None), |(rank, name)| {
-            let name = SessionName { id: self.cap_name(name.id), ..name };
-            if rank == 0 { (Some(name), None) } else { (None, Some(name)) }
-        });
-        let tool = (operation == Operation::ExecuteTool).then(|| {
-            let from_span =
-                || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
-            let name = draft.tool_name.take().or_else(|| meant(from_span()).map(Arc::from));
-            ToolFacts {
-                phantom: name.as_deref().is_some_and(|name| draft.phantoms.contains(name)),
-                name: cap(name),
-                call_id: cap(draft.tool_call_id.take()),
-                arguments: draft.arguments.take(),
-                result_hash: draft.result_hash.take(),
-            }
-        });
-        let model = (operation == Operation::Chat).then(|| ModelFacts {
-            model: cap(draft.model.take()),
-            response_id: cap(draft.response_id.take()),
+        let custom_or_late = draft.session.take_ranked();
+        let (custom, late) = match custom_or_late {
+            Some((0, session)) => (Some(session), None),
+            Some((_, session)) => (None, Some(session)),
+            None => (None, None),
+        };
+        let session = custom.or_else(|| self.session_of(hits, &raw.attributes)).or(late);
+        let mut shared =
+            |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.capped_name(&name)));
+        Span {
+            trace_id: raw.trace_id,
+            span_id: raw.span_id,
+            parent: raw.parent,
+            start: raw.start,
+            end: raw.end,
+            operation,
+            status: raw.status,
+            // An exception may have been dealt with where the library says that all went well.
+            failed: raw.status == Status::Error
+                || draft.failed
+                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
+            convention: draft.convention.take(),
+            agent_name: shared(draft.agent_name.take()),
+            agent_version: shared(draft.agent_version.take()),
+            environment: shared(draft.environment.take()),
+            user: shared(draft.user.take()),
+            session: session.map(|session| SessionName {
+                id: names.share(self.capped_name(&session.id)),
+                attribute: names.share(session.attribute),
+            }),
+            session_in_json: self.session_in_json(hits, &raw.attributes),
+            tool: (operation == Operation::ExecuteTool).then(|| self.tool(draft, hits, raw, names)),
+            model: (operation == Operation::Chat).then(|| self.model(draft, names)),
+            name: names.share(self.capped_name(&raw.name)),
+            attempt: draft.take_attempt(),
+            input: draft.input.take().map(|text| self.cap_text(text)),
+            output: draft.output.take().map(|text| self.cap_text(text)),
+            ..Span::default()
+        }
+    }
+
+    fn tool(
+        &self,
+        draft: &mut Draft<'_>,
+        hits: &Hits<'_>,
+        raw: &RawSpan<'_>,
+        names: &mut Names,
+    ) -> ToolFacts {
+        let from_span =
+            || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
+        let name = draft.tool_name.take().or_else(|| meant(from_span()).map(Cow::from));
+        ToolFacts {
+            phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
+            name: name.map(|name| names.share(self.capped_name(&name))),
+            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.capped_name(&id))),
+            arguments: draft.arguments.take(),
+            result_hash: draft.result_hash.take(),
+        }
+    }
+
+    fn model(&self, draft: &mut Draft<'_>, names: &mut Names) -> ModelFacts {
+        ModelFacts {
+            model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
+            response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
             tokens: Tokens {
                 input: draft.input_tokens.take(),
                 cached: draft.cached_tokens.take(),
@@ -360,35 +433,12 @@ impl Conventions {
             tool_calls: draft.tool_calls.take().unwrap_or_default(),
             tool_results: draft.tool_results.take().unwrap_or_default(),
             asked_by_user: draft.asked_by_user.take(),
-        });
-        Span {
-            trace_id: raw.trace_id,
-            span_id: raw.span_id,
-            parent: raw.parent,
-            start: raw.start,
-            end: raw.end,
-            name: self.cap_name(Arc::from(&*raw.name)),
-            operation,
-            status: raw.status,
-            // An exception may have been dealt with where the library says that all went well.
-            failed: raw.status == Status::Error
-                || draft.failed
-                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
-            convention: draft.convention.take(),
-            scope: 0,
-            resource: resource.clone(),
-            agent_name: cap(draft.agent_name.take()),
-            agent_version: cap(draft.agent_version.take()),
-            environment: cap(draft.environment.take()),
-            session: custom.or_else(|| self.session_of(hits, &raw.attributes)).or(session),
-            session_in_json: self.session_in_json(hits, &raw.attributes),
-            user: cap(draft.user.take()),
-            tool,
-            model,
-            attempt: draft.attempt.finish(),
-            input: draft.input.take().map(|text| self.cap_text(text)),
-            output: draft.output.take().map(|text| self.cap_text(text)),
         }
+    }
+
+    /// A name cut to its limit.
+    fn capped_name<'v>(&self, name: &'v str) -> &'v str {
+        capped(name, self.options.max_name_bytes)
     }
 
     fn cap_name(&self, name: Arc<str>) -> Arc<str> {
@@ -441,7 +491,7 @@ const OTHER_OPERATIONS: [&str; 26] = [
 
 /// What a span is about, by the name of its operation or kind.
 fn operation_named(name: &str) -> Option<Operation> {
-    match name.to_ascii_lowercase().as_str() {
+    match &*lower(name) {
         "chat" | "text_completion" | "generate_content" | "completion" | "llm" | "generation" => {
             Some(Operation::Chat)
         }
