@@ -179,7 +179,7 @@ impl Reader {
     }
 
     fn attributes<'a>(&self, holder: &'a Value) -> RawAttributes<'a> {
-        RawAttributes(self.key_values(holder, "attributes", 1))
+        self.key_values(holder, "attributes", 1).into_iter().collect()
     }
 
     fn key_values<'a>(

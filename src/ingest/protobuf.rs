@@ -135,12 +135,12 @@ mod tests {
             .unwrap_or_default()
     }
 
+    fn key_values(list: &[KeyValue]) -> impl Iterator<Item = (Cow<'_, str>, RawValue<'_>)> {
+        list.iter().map(|entry| (Cow::from(&*entry.key), value(entry.value.as_ref())))
+    }
+
     fn attributes(list: &[KeyValue]) -> RawAttributes<'_> {
-        RawAttributes(
-            list.iter()
-                .map(|entry| (Cow::from(&*entry.key), value(entry.value.as_ref())))
-                .collect(),
-        )
+        key_values(list).collect()
     }
 
     fn value(sent: Option<&AnyValue>) -> RawValue<'_> {
@@ -154,7 +154,9 @@ mod tests {
             any_value::Value::ArrayValue(list) => {
                 RawValue::Array(list.values.iter().map(|item| value(Some(item))).collect())
             }
-            any_value::Value::KvlistValue(list) => RawValue::Map(attributes(&list.values).0),
+            any_value::Value::KvlistValue(list) => {
+                RawValue::Map(key_values(&list.values).collect())
+            }
             // An index into a dictionary that this signal does not have.
             any_value::Value::StringValueStrindex(_) => RawValue::Null,
         }

@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
                 (1, wire) => {
                     for field in Fields::of(wire.bytes()?) {
                         match field? {
-                            (1, wire) => attributes.0.push(self.key_value(wire)?),
+                            (1, wire) => self.attribute(wire, &mut attributes)?,
                             (2, wire) => drop(wire.varint()?),
                             (3, wire) => drop(wire.bytes()?),
                             _ => {}
@@ -122,8 +122,8 @@ impl Walk<'_, '_> {
     }
 
     fn span<'a>(&mut self, sent: &'a [u8]) -> Result<Sent<'a>> {
-        let mut span = Sent::default();
-        span.attributes.0.reserve(USUAL_ATTRIBUTES);
+        let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
+        let mut span = Sent { attributes, ..Sent::default() };
         for field in Fields::of(sent) {
             let (number, wire) = field?;
             match number {
@@ -133,7 +133,7 @@ impl Walk<'_, '_> {
                 5 => span.name = self.text(wire)?,
                 7 => span.start = wire.fixed64()?,
                 8 => span.end = wire.fixed64()?,
-                9 => span.attributes.0.push(self.key_value(wire)?),
+                9 => self.attribute(wire, &mut span.attributes)?,
                 10 => span.dropped_attributes = low32(wire.varint()?),
                 11 => {
                     let (name, time, attributes) = self.span_event(wire.bytes()?)?;
@@ -168,7 +168,7 @@ impl Walk<'_, '_> {
             match field? {
                 (1, wire) => time = wire.fixed64()?,
                 (2, wire) => name = self.text(wire)?,
-                (3, wire) => attributes.0.push(self.key_value(wire)?),
+                (3, wire) => self.attribute(wire, &mut attributes)?,
                 (4, wire) => drop(wire.varint()?),
                 _ => {}
             }
@@ -199,7 +199,7 @@ impl Walk<'_, '_> {
             match number {
                 1 => log.time = wire.fixed64()?,
                 5 => self.any_value(wire, &mut log.body)?,
-                6 => log.attributes.0.push(self.key_value(wire)?),
+                6 => self.attribute(wire, &mut log.attributes)?,
                 9 => log.trace_id = wire.bytes()?,
                 10 => log.span_id = wire.bytes()?,
                 11 => log.observed = wire.fixed64()?,
@@ -213,6 +213,14 @@ impl Walk<'_, '_> {
         Ok(log)
     }
 
+    #[inline]
+    fn attribute<'a>(&mut self, sent: Wire<'a>, attributes: &mut RawAttributes<'a>) -> Result<()> {
+        let (key, value) = self.key_value(sent)?;
+        attributes.push(key, value);
+        Ok(())
+    }
+
+    #[inline]
     fn key_value<'a>(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
         let (mut key, mut value) = (Cow::default(), RawValue::Null);
         for field in Fields::of(sent.bytes()?) {
@@ -227,6 +235,7 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a value over the one that is there.
+    #[inline]
     fn any_value<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
         for field in Fields::of(sent.bytes()?) {
             let (number, wire) = field?;

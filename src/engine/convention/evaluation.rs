@@ -186,7 +186,7 @@ fn annotations<'a>(
     attributes: &'a RawAttributes<'a>,
 ) -> BTreeMap<(Scope, &'a str, usize), Finding<'a>> {
     let mut found: BTreeMap<(Scope, &str, usize), Finding<'_>> = BTreeMap::new();
-    for (key, value) in &attributes.0 {
+    for (key, value) in attributes.iter() {
         // Nearly all keys are told apart by their first letter.
         if !key.starts_with(['a', 'e', 's', 't']) {
             continue;

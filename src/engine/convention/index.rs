@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::iter;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -133,8 +134,8 @@ impl Index {
 impl<'i> Hits<'i> {
     /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
     pub(super) fn new(index: &'i Index, attributes: &RawAttributes<'_>, recognised: u64) -> Self {
-        let mut found = Vec::with_capacity(attributes.0.len() + 4);
-        for (at, (key, value)) in attributes.0.iter().enumerate() {
+        let mut found = Vec::with_capacity(attributes.len() + 4);
+        for (at, (key, value)) in attributes.iter().enumerate() {
             if *value != RawValue::Null
                 && let Some(uses) = index.by_key.get(key.as_ref())
             {
@@ -209,7 +210,7 @@ impl<'i> Hits<'i> {
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'v str, &'v RawValue<'v>)> {
         self.found.iter().filter_map(|(used, at)| {
-            let (key, value) = attributes.0.get(at.0)?;
+            let (key, value) = attributes.at(at.0)?;
             matches!(used, Use::Session(_)).then_some((key.as_ref(), value))
         })
     }
@@ -222,7 +223,7 @@ impl<'i> Hits<'i> {
         self.found.iter().filter_map(|(used, at)| {
             let Use::SessionJson(number) = used else { return None };
             let (key, inner) = self.index.session_json_keys.get(*number)?;
-            Some((key.as_str(), inner.as_str(), &attributes.0.get(at.0)?.1))
+            Some((key.as_str(), inner.as_str(), &attributes.at(at.0)?.1))
         })
     }
 
@@ -236,7 +237,7 @@ impl<'i> Hits<'i> {
             let Use::Rule(number) = used else { return None };
             let rule = rules.get(*number)?;
             let recognised = rule.convention.is_none_or(|at| marked & (1 << at) != 0);
-            recognised.then_some((rule, &attributes.0.get(at.0)?.1))
+            recognised.then_some((rule, &attributes.at(at.0)?.1))
         })
     }
 
@@ -246,7 +247,12 @@ impl<'i> Hits<'i> {
     }
 
     fn conventions(&self) -> impl Iterator<Item = &'static dyn super::Convention> + '_ {
-        let all = CONVENTIONS.iter().copied().enumerate();
-        all.filter(|(at, _)| self.recognised & (1 << at) != 0).map(|(_, convention)| convention)
+        let mut left = self.recognised;
+        iter::from_fn(move || {
+            let at = usize::try_from(left.trailing_zeros()).ok()?;
+            // Clears the lowest bit.
+            left &= left.wrapping_sub(1);
+            CONVENTIONS.get(at).copied()
+        })
     }
 }

@@ -259,8 +259,7 @@ impl Conventions {
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
         let results = evaluation::of_span(self, raw, operation, resource.tenant.as_ref());
-        let span = self.finish(&mut draft, &hits, raw, names);
-        let span = Span { scope: scope.id, resource: Arc::clone(resource), ..span };
+        let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
         let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
         for result in results {
             match result {
@@ -354,9 +353,9 @@ impl Conventions {
 
     fn finish(
         &self,
-        draft: &mut Draft<'_>,
-        hits: &Hits<'_>,
-        raw: &RawSpan<'_>,
+        (raw, hits, draft): (&RawSpan<'_>, &Hits<'_>, &mut Draft<'_>),
+        scope: Scope,
+        resource: &Arc<Resource>,
         names: &mut Names,
     ) -> Span {
         let operation = draft.operation.take().unwrap_or_default();
@@ -397,7 +396,8 @@ impl Conventions {
             attempt: draft.take_attempt(),
             input: draft.input.take().map(|text| self.cap_text(text)),
             output: draft.output.take().map(|text| self.cap_text(text)),
-            ..Span::default()
+            scope: scope.id,
+            resource: Arc::clone(resource),
         }
     }
 
@@ -519,7 +519,7 @@ fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
     hash.update(&raw.time.0.to_be_bytes());
     hash.update(event.as_bytes());
     hash.update(messages::json(&raw.body).to_string().as_bytes());
-    for (key, value) in &raw.attributes.0 {
+    for (key, value) in raw.attributes.iter() {
         hash.update(key.as_bytes());
         hash.update(messages::json(value).to_string().as_bytes());
     }

@@ -85,7 +85,7 @@ impl Convention for OpenInference {
                 draft.agent_name.offer(60, node.filter(|node| !is_id(node)));
             }
             Some(Operation::Retrieval) => {
-                draft.attempt().retrieved.offer(20, documents(attributes))
+                draft.attempt().retrieved.offer(20, documents(attributes));
             }
             Some(_) | None => {}
         }
@@ -129,7 +129,7 @@ fn operation(kind: &str) -> Option<Operation> {
 /// Ids of the documents that a retriever or a reranker gave, in order.
 fn documents(attributes: &RawAttributes<'_>) -> Option<Vec<Arc<str>>> {
     let mut documents: BTreeMap<usize, Arc<str>> = BTreeMap::new();
-    for (key, value) in &attributes.0 {
+    for (key, value) in attributes.iter() {
         let rest = ["retrieval.documents.", "reranker.output_documents."]
             .iter()
             .find_map(|prefix| key.strip_prefix(prefix));

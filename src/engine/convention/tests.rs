@@ -3,7 +3,7 @@ use crate::engine::math::Quanta;
 use crate::engine::span::{SpanId, Timestamp, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
-    RawAttributes(list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
+    list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
 }
 
 fn text(value: &'static str) -> RawValue<'static> {
