@@ -126,7 +126,8 @@ impl Daemon {
             config.server.read_timeout,
         );
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
-        let gather = move || health.registry().gather();
+        let gathered = health.clone();
+        let gather = move || gathered.registry().gather();
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
         let stop = || stopped(stopping.clone());
         let servers = vec![
@@ -134,18 +135,21 @@ impl Daemon {
                 grpc_listener,
                 grpc::router(receiver.clone()),
                 config.server.clone(),
+                full(&health),
                 stop(),
             )),
             tokio::spawn(serve(
                 http_listener,
                 http::router(receiver.clone()),
                 config.server.clone(),
+                full(&health),
                 stop(),
             )),
             tokio::spawn(serve(
                 export_listener,
                 http::reports(receiver).merge(exporter.router()),
                 config.server.clone(),
+                full(&health),
                 stop(),
             )),
         ];
@@ -318,6 +322,12 @@ impl Observe for Health {
     fn refused(&self, reason: &'static str) {
         Self::refused(self, reason);
     }
+}
+
+/// Counts that a listener has as many connections as it may.
+fn full(health: &Arc<Health>) -> impl Fn() + Send + 'static {
+    let health = Arc::clone(health);
+    move || health.limit_reached("server_connections")
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

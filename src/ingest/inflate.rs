@@ -10,6 +10,9 @@ use super::{Compression, Refusal};
 /// Deflate cannot do better than about 1,032 to 1.
 const MAX_DEFLATE_RATIO: usize = 1_040;
 
+/// What compression usually saves, for a first guess at the size.
+const USUAL_RATIO: usize = 8;
+
 /// Windows beyond this are refused: 8 MiB, what the format asks every decoder to support.
 const MAX_WINDOW_LOG: u32 = 23;
 
@@ -55,18 +58,22 @@ fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
 
 /// Inflates any number of members.
 fn members(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    read(flate2::read::MultiGzDecoder::new(body), "gzip", max)
+    read(flate2::read::MultiGzDecoder::new(body), body.len(), ("gzip", max))
 }
 
 fn zstd(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     let mut decoder =
         zstd::stream::read::Decoder::new(body).map_err(|_| malformed("zstd", "not decodable"))?;
     decoder.window_log_max(MAX_WINDOW_LOG).map_err(|_| malformed("zstd", "not decodable"))?;
-    read(decoder, "zstd", max)
+    read(decoder, body.len(), ("zstd", max))
 }
 
-fn read(decoder: impl Read, what: &'static str, max: usize) -> Result<Vec<u8>, Refusal> {
-    let mut inflated = Vec::new();
+fn read(
+    decoder: impl Read,
+    compressed: usize,
+    (what, max): (&'static str, usize),
+) -> Result<Vec<u8>, Refusal> {
+    let mut inflated = Vec::with_capacity(compressed.saturating_mul(USUAL_RATIO).min(max));
     let beyond = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     decoder
         .take(beyond)

@@ -1,6 +1,7 @@
 //! What all transports do with a request: read it, admit it, decode it, hand it on, count it.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +64,11 @@ pub(super) struct Received {
 }
 
 /// Room for the first bytes of a body, whatever its sender says about its length.
-const FIRST_BYTES: usize = 64 << 10;
+const FIRST_BYTES: usize = 1 << 20;
+
+/// Bodies that are decoded where they came in; what is compressed can be much more than it looks.
+const SMALL_BYTES: usize = 64 << 10;
+const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
 /// What is thrown away of a body that was refused, at most, so that its sender gets to read the answer.
 const MAX_DISCARDED_BYTES: usize = 64 << 20;
@@ -145,27 +150,41 @@ impl<S: Sink> Receiver<S> {
             return Err(self.too_large());
         }
         let mut permit = self.shared.admission.permit();
-        let mut bytes = BytesMut::with_capacity(announced.min(FIRST_BYTES));
+        // A body that comes in one piece is taken as it is.
+        let (mut first, mut bytes) = (Bytes::new(), BytesMut::new());
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Failure::Broken)?;
-            let Some(data) = frame.data_ref() else { continue };
-            if data.len() > max - bytes.len() {
+            let Ok(data) = frame.into_data() else { continue };
+            if data.len() > max - first.len() - bytes.len() {
                 return Err(self.too_large());
             }
             permit.grow(data.len())?;
-            bytes.extend_from_slice(data);
+            if first.is_empty() && bytes.is_empty() {
+                first = data;
+                continue;
+            }
+            if bytes.is_empty() {
+                bytes.reserve(announced.min(FIRST_BYTES).max(first.len() + data.len()));
+                bytes.extend_from_slice(&mem::take(&mut first));
+            }
+            bytes.extend_from_slice(&data);
         }
-        Ok(Received { body: bytes.freeze(), permit })
+        let body = if bytes.is_empty() { first } else { bytes.freeze() };
+        Ok(Received { body, permit })
     }
 
     async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
-        let turn = Arc::clone(&self.shared.decoding).acquire_owned().await;
-        let receiver = self.clone();
-        let decoded = spawn_blocking(move || {
-            let _turn = turn;
-            receiver.decode(envelope, received)
-        });
-        let (batch, permit) = decoded.await.unwrap_or_else(|error| failed(&error))?;
+        let (batch, permit) = if is_small(envelope.compression, received.body.len()) {
+            self.decode(envelope, received)?
+        } else {
+            let turn = Arc::clone(&self.shared.decoding).acquire_owned().await;
+            let receiver = self.clone();
+            let decoded = spawn_blocking(move || {
+                let _turn = turn;
+                receiver.decode(envelope, received)
+            });
+            decoded.await.unwrap_or_else(|error| failed(&error))?
+        };
         let tally = batch.tally.clone();
         self.shared.sink.submit(batch).await?;
         drop(permit);
@@ -191,6 +210,14 @@ impl<S: Sink> fmt::Debug for Receiver<S> {
             .field("limits", self.shared.decoder.limits())
             .field("admission", &self.shared.admission)
             .finish_non_exhaustive()
+    }
+}
+
+/// Whether decoding a body takes no longer than handing it to another thread is worth.
+fn is_small(compression: Compression, bytes: usize) -> bool {
+    match compression {
+        Compression::None => bytes <= SMALL_BYTES,
+        Compression::Gzip | Compression::Zstd => bytes <= SMALL_COMPRESSED_BYTES,
     }
 }
 
