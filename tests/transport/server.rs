@@ -141,7 +141,9 @@ async fn a_client_that_takes_no_answer_is_cut() {
     let address = listener.local_addr().unwrap();
     let times_full = Arc::<AtomicU64>::default();
     let counter = Arc::clone(&times_full);
-    let full = move || drop(counter.fetch_add(1, Ordering::Relaxed));
+    let full = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
     tokio::spawn(serve(listener, router, options, full, std::future::pending()));
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
