@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+mod kafka;
 mod layer;
 mod range;
 
@@ -20,6 +21,7 @@ use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
+use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
 
 /// The whole configuration; immutable after the start.
@@ -34,6 +36,8 @@ pub struct Config {
     pub ingest: IngestLimits,
     /// Limits of connections.
     pub server: ServerOptions,
+    /// The Kafka source.
+    pub kafka: KafkaOptions,
     /// How the engine is spread over tasks.
     pub engine: Shards,
     /// How spans are read.

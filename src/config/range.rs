@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use super::kafka;
 use super::layer::Origins;
 use super::{Config, ConfigError, Origin};
 use crate::engine::convention::concepts;
@@ -23,7 +24,7 @@ const MAX_WINDOWS: usize = 8;
 /// Panes of a window; one must last whole seconds.
 const PANES: u64 = 60;
 
-struct Check<'o> {
+pub(super) struct Check<'o> {
     origins: &'o Origins,
     error: Option<ConfigError>,
 }
@@ -33,6 +34,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     let mut check = Check { origins, error: None };
     shell(config, &mut check);
     ingest(config, &mut check);
+    kafka::check(config, &mut check);
     engine(config, &mut check);
     loops(config, &mut check);
     sessions(config, &mut check);
@@ -42,7 +44,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
 }
 
 impl Check<'_> {
-    fn within<T: Copy + PartialOrd + fmt::Display>(
+    pub(super) fn within<T: Copy + PartialOrd + fmt::Display>(
         &mut self,
         key: &'static str,
         was: T,
@@ -54,14 +56,20 @@ impl Check<'_> {
         }
     }
 
-    fn lasting(&mut self, key: &'static str, was: Duration, min: Duration, max: Duration) {
+    pub(super) fn lasting(
+        &mut self,
+        key: &'static str,
+        was: Duration,
+        min: Duration,
+        max: Duration,
+    ) {
         if was < min || was > max {
             let expected = format!("from {} to {}", human::render(min), human::render(max));
             self.fail(key, expected, human::render(was));
         }
     }
 
-    fn fail(&mut self, key: &'static str, expected: String, was: impl fmt::Display) {
+    pub(super) fn fail(&mut self, key: &'static str, expected: String, was: impl fmt::Display) {
         let origin = self.origins.get(key).cloned().unwrap_or(Origin::Default);
         let error = ConfigError::Range { key, origin, expected, was: was.to_string() };
         self.error.get_or_insert(error);

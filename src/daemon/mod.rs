@@ -1,5 +1,7 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+#[cfg(feature = "kafka")]
+mod kafka;
 mod router;
 mod tasks;
 
@@ -44,7 +46,8 @@ pub struct Daemon {
     epoch: AtomicU64,
     flushed: watch::Receiver<u64>,
     shutdown: watch::Sender<bool>,
-    servers: Vec<JoinHandle<()>>,
+    /// Listeners, and the thread of the Kafka source.
+    sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -77,6 +80,10 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// The Kafka source cannot be set up.
+    #[cfg(feature = "kafka")]
+    #[error(transparent)]
+    Kafka(#[from] crate::ingest::kafka::SourceError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -87,7 +94,11 @@ pub enum StartError {
 pub struct SessionQuery {
     route: Route,
     sessions: Vec<mpsc::Sender<ToSessions>>,
+    checks: Vec<Check>,
 }
+
+/// Fails, and says why, while a part is not ready.
+type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 impl Daemon {
     /// Binds all addresses, then starts all tasks.
@@ -125,12 +136,21 @@ impl Daemon {
             Arc::new(move || clock.now()),
             config.server.read_timeout,
         );
-        let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
+        let mut checks: Vec<Check> = Vec::new();
+        let mut sources = Vec::new();
+        #[cfg(feature = "kafka")]
+        if let Some((thread, check)) =
+            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?
+        {
+            sources.push(thread);
+            checks.push(check);
+        }
+        let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
         let gathered = health.clone();
         let gather = move || gathered.registry().gather();
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
         let stop = || stopped(stopping.clone());
-        let servers = vec![
+        sources.extend([
             tokio::spawn(serve(
                 grpc_listener,
                 grpc::router(receiver.clone()),
@@ -152,7 +172,7 @@ impl Daemon {
                 full(&health),
                 stop(),
             )),
-        ];
+        ]);
         Ok(Self {
             bound,
             board,
@@ -160,7 +180,7 @@ impl Daemon {
             epoch: AtomicU64::new(0),
             flushed,
             shutdown,
-            servers,
+            sources,
             tasks,
         })
     }
@@ -192,9 +212,9 @@ impl Daemon {
     /// Stops accepting, lets what is in flight finish, and waits until it is applied.
     pub async fn stop(mut self) {
         self.shutdown.send_replace(true);
-        for server in std::mem::take(&mut self.servers) {
-            // A server that panicked has nothing left to finish.
-            let _ = server.await;
+        for source in std::mem::take(&mut self.sources) {
+            // One that panicked has nothing left to finish.
+            let _ = source.await;
         }
         self.flush().await;
         let tasks = std::mem::take(&mut self.tasks);
@@ -236,8 +256,11 @@ impl Query for SessionQuery {
         answer.await.ok().flatten()
     }
 
-    fn ready(&self) -> bool {
-        self.sessions.iter().all(|shard| !shard.is_closed())
+    fn ready(&self) -> Result<(), String> {
+        if self.sessions.iter().any(mpsc::Sender::is_closed) {
+            return Err("a stage is not running".to_owned());
+        }
+        self.checks.iter().try_for_each(|check| check())
     }
 }
 

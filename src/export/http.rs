@@ -38,8 +38,12 @@ pub trait Query: Clone + Send + Sync + 'static {
     /// One session; `None` if it is not held.
     fn session(&self, tenant: &str, id: &str) -> impl Future<Output = Option<SessionView>> + Send;
 
-    /// Whether all stages are running.
-    fn ready(&self) -> bool;
+    /// Whether all stages are running, and every source reads.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    fn ready(&self) -> Result<(), String>;
 }
 
 /// Gathers the daemon's own metrics.
@@ -125,10 +129,9 @@ fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheu
 }
 
 async fn ready<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
-    if exporter.query.ready() {
-        "ready\n".into_response()
-    } else {
-        error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "a stage is not running")
+    match exporter.query.ready() {
+        Ok(()) => "ready\n".into_response(),
+        Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", &why),
     }
 }
 
@@ -209,8 +212,8 @@ mod tests {
             (id == "a/b").then(SessionView::default)
         }
 
-        fn ready(&self) -> bool {
-            true
+        fn ready(&self) -> Result<(), String> {
+            Ok(())
         }
     }
 
