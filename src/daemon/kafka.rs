@@ -2,15 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use super::{Check, StartError};
+use super::{Check, StartError, stopped};
 use crate::ingest::kafka::{KafkaOptions, Source, Watch};
 use crate::ingest::{Receiver, Sink};
+
+/// How long the source may take to end: it waits for what is in flight, then for the brokers to take its offsets.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The metrics of the source.
 struct Gauges {
@@ -25,7 +31,7 @@ struct Gauges {
     known: Mutex<Vec<(String, i32)>>,
 }
 
-/// Starts the source, where there are brokers; returns its thread, and how to ask whether it is ready.
+/// Starts the source, where there are brokers; returns what waits for its end, and how to ask whether it is ready.
 pub(super) fn start<S: Sink>(
     options: &KafkaOptions,
     receiver: Receiver<S>,
@@ -36,10 +42,29 @@ pub(super) fn start<S: Sink>(
         return Ok(None);
     }
     let gauges = Arc::new(Gauges::new(registry)?);
-    let source = Source::new(options, receiver, gauges, Handle::current(), stopping)?;
+    let source = Source::new(options, receiver, gauges, Handle::current(), stopping.clone())?;
     let status = source.status().clone();
-    let thread = spawn_blocking(move || source.run());
-    Ok(Some((thread, Arc::new(move || status.ready()))))
+    let (running, ended) = oneshot::channel();
+    // Not one of the runtime's: that would wait for it for ever.
+    let name = thread::Builder::new().name("kafka".to_owned());
+    name.spawn(move || {
+        let _running: oneshot::Sender<()> = running;
+        source.run();
+    })
+    .map_err(StartError::Thread)?;
+    let end = tokio::spawn(end(ended, stopping));
+    Ok(Some((end, Arc::new(move || status.ready()))))
+}
+
+/// Waits until the daemon stops, and then for the thread.
+async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
+    stopped(stopping).await;
+    // What is told is that the other half is gone.
+    if timeout(GRACE, ended).await.is_err() {
+        tracing::warn!(
+            "the Kafka brokers did not take the last offsets; records will be read again"
+        );
+    }
 }
 
 impl Gauges {

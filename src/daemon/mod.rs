@@ -46,7 +46,7 @@ pub struct Daemon {
     epoch: AtomicU64,
     flushed: watch::Receiver<u64>,
     shutdown: watch::Sender<bool>,
-    /// Listeners, and the thread of the Kafka source.
+    /// Listeners, and what waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -84,6 +84,10 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error(transparent)]
     Kafka(#[from] crate::ingest::kafka::SourceError),
+    /// The system has no thread for a source.
+    #[cfg(feature = "kafka")]
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),

@@ -14,6 +14,7 @@ use rdkafka::ClientConfig;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Headers;
+use rdkafka::{Offset, TopicPartitionList};
 
 use support::{
     Mood, NOW, Recorder, Running, Sender, answers, cluster, daemon, eventually, get, logs, options,
@@ -194,55 +195,31 @@ async fn the_source_pauses_while_too_many_records_are_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_applied_is_read_again_and_what_was_is_not() {
+async fn only_what_was_applied_is_committed() {
     let cluster = cluster(&TOPICS, 1);
     let sender = Sender::new(&cluster, "none");
-    sender.send("otlp_spans", None, Some(&trace(1, "applied").encode_to_vec()));
-    let options = options(&cluster);
     let recorder = Recorder::new(Mood::Accept);
-    let running = Running::start(&options, &recorder);
-    eventually("one is applied", || recorder.lag() == Some(0)).await;
-    recorder.becomes(Mood::Refuse);
-    sender.send("otlp_spans", None, Some(&trace(2, "refused").encode_to_vec()));
-    eventually("one waits", || recorder.lag() == Some(1)).await;
+    let running = Running::start(&options(&cluster), &recorder);
+    for number in 0..3 {
+        sender.send("otlp_spans", None, Some(&trace(number, "applied").encode_to_vec()));
+    }
+    eventually("three are applied", || recorder.lag() == Some(0)).await;
+    for mood in [Mood::Refuse, Mood::Hold] {
+        recorder.becomes(mood);
+        sender.send("otlp_spans", None, Some(&trace(9, "not").encode_to_vec()));
+    }
+    eventually("two wait", || recorder.lag() == Some(2)).await;
     running.stop().await;
+    assert_eq!(recorder.sorted(), ["applied"; 3]);
 
-    let recorder = Recorder::new(Mood::Accept);
-    let running = Running::start(&options, &recorder);
-    eventually("all is applied", || recorder.lag() == Some(0)).await;
-    assert_eq!(recorder.sorted(), ["refused"]);
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_member_takes_partitions_over_without_reading_anything_twice() {
-    let cluster = cluster(&TOPICS, 4);
-    let sender = Sender::new(&cluster, "none");
-    let send = |from: u64, to: u64| {
-        for number in from..to {
-            let name = format!("{number:03}");
-            let key = number.to_be_bytes();
-            sender.send("otlp_spans", Some(&key), Some(&trace(number, &name).encode_to_vec()));
-        }
-    };
-    let options = options(&cluster);
-    let recorder = Recorder::new(Mood::Accept);
-    let first = Running::start(&options, &recorder);
-    send(0, 50);
-    eventually("the first reads", || recorder.seen().spans.len() >= 10).await;
-    let other = Recorder::new(Mood::Accept);
-    let second = Running::start(&options, &other);
-    send(50, 100);
-    eventually("the second has partitions", || !other.seen().lags.is_empty()).await;
-    send(100, 200);
-    let count = || recorder.seen().spans.len() + other.seen().spans.len();
-    eventually("all are read", || count() >= 200).await;
-    first.stop().await;
-    second.stop().await;
-    let mut names = [recorder.sorted(), other.sorted()].concat();
-    names.sort();
-    let expected: Vec<String> = (0..200).map(|number| format!("{number:03}")).collect();
-    assert_eq!(names, expected);
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "agentgauge");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition("otlp_spans", 0);
+    let committed = consumer.committed_offsets(partitions, Duration::from_secs(30)).unwrap();
+    let committed = committed.find_partition("otlp_spans", 0).unwrap();
+    assert_eq!(committed.offset(), Offset::Offset(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -287,6 +264,9 @@ async fn a_missing_topic_is_named_until_it_is_there() {
     let daemon = daemon(options(&cluster), |_| {}).await;
     let wanted = ["503 Service Unavailable", "otlp_logs", "kafka.logs_topics"];
     answers(&daemon, "/readyz", &wanted).await;
+    // The other topic is read meanwhile.
+    let read = "agentgauge_kafka_consumer_lag_records{partition=\"0\",topic=\"otlp_spans\"} 0\n";
+    answers(&daemon, "/metrics", &[read, "agentgauge_kafka_ready 0\n"]).await;
     cluster.create_topic("otlp_logs", 1, 1).unwrap();
     answers(&daemon, "/readyz", &["200 OK"]).await;
     Sender::new(&cluster, "none").send("otlp_logs", None, Some(&logs().encode_to_vec()));
@@ -323,4 +303,15 @@ async fn an_outage_passes() {
     sender.send("otlp_spans", None, Some(&trace(1, "after").encode_to_vec()));
     eventually("it reads on", || recorder.sorted() == ["after"]).await;
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_down_in_time_without_its_broker() {
+    let cluster = cluster(&TOPICS, 1);
+    let daemon = daemon(options(&cluster), |_| {}).await;
+    Sender::new(&cluster, "none").send("otlp_spans", None, Some(&trace(1, "one").encode_to_vec()));
+    let read = "agentgauge_kafka_records_total{topic=\"otlp_spans\"} 1\n";
+    answers(&daemon, "/metrics", &[read]).await;
+    cluster.broker_down(1).unwrap();
+    assert!(tokio::time::timeout(STOP, daemon.stop()).await.is_ok());
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use agentgauge::clock::Clock;
 use agentgauge::config::Config;
 use agentgauge::daemon::Daemon;
 use agentgauge::engine::options::ConventionOptions;
@@ -104,10 +105,9 @@ pub(crate) async fn answers(daemon: &Daemon, path: &str, wanted: &[&str]) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
-    if asked.await.is_err() {
-        let missing: Vec<_> = wanted.iter().filter(|wanted| !last.contains(**wanted)).collect();
-        panic!("waited in vain for {missing:?} at {path}:\n{last}");
-    }
+    let answered = asked.await.is_ok();
+    let missing: Vec<_> = wanted.iter().filter(|wanted| !last.contains(**wanted)).collect();
+    assert!(answered, "waited in vain for {missing:?} at {path}:\n{last}");
 }
 
 /// Polls until it holds.
@@ -262,19 +262,15 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
-fn now() -> u64 {
-    let since = std::time::UNIX_EPOCH.elapsed();
-    u64::try_from(since.unwrap().as_nanos()).unwrap()
-}
-
 /// A trace in a session of its own, with enough text to be worth compressing.
 pub(crate) fn trace(number: u64, session: &str) -> ExportTraceServiceRequest {
+    let now = Clock::system().now().0;
     let span = Span {
         trace_id: u128::from(number + 1).to_be_bytes().to_vec(),
         span_id: 7_u64.to_be_bytes().to_vec(),
         name: session.to_owned(),
-        start_time_unix_nano: now(),
-        end_time_unix_nano: now(),
+        start_time_unix_nano: now,
+        end_time_unix_nano: now,
         attributes: vec![
             attribute("gen_ai.operation.name", "invoke_agent"),
             attribute("session.id", session),
@@ -290,7 +286,7 @@ pub(crate) fn trace(number: u64, session: &str) -> ExportTraceServiceRequest {
 /// Three log records.
 pub(crate) fn logs() -> ExportLogsServiceRequest {
     let record = LogRecord {
-        time_unix_nano: now(),
+        time_unix_nano: Clock::system().now().0,
         event_name: "gen_ai.evaluation.result".to_owned(),
         attributes: vec![attribute("filler", &"again and ".repeat(500))],
         ..LogRecord::default()

@@ -45,12 +45,13 @@ const WAITS_TO_DRAIN: u32 = 500;
 
 /// A Kafka source, in its group but not reading yet.
 pub struct Source<S: Sink> {
+    // Dropped before the consumer, which may wait for its brokers: the stages end when nobody can reach them.
+    receiver: Receiver<S>,
     options: KafkaOptions,
     topics: Vec<Topic>,
     consumer: BaseConsumer<Context>,
     dead_letters: Option<DeadLetters>,
     delivered: Inbox<(usize, bool)>,
-    receiver: Receiver<S>,
     status: Arc<Status>,
     watch: Arc<dyn Watch>,
     positions: Positions,
@@ -95,12 +96,12 @@ impl<S: Sink> Source<S> {
         let (told, delivered) = channel();
         let dead_letters = DeadLetters::new(options, told)?;
         Ok(Self {
+            receiver,
             options: options.clone(),
             topics,
             consumer,
             dead_letters,
             delivered,
-            receiver,
             status,
             watch,
             positions: Positions::default(),
