@@ -46,13 +46,18 @@ impl Probe<'_> {
     }
 
     fn look(&self) {
-        match self.topics_are_there().and_then(|problem| Ok((problem, self.lags()?))) {
-            Ok((problem, lags)) => {
-                self.watch.lags(&lags);
-                problem.map_or_else(|| self.status.well(), |problem| self.status.problem(problem));
-            }
+        match self.topics_are_there() {
+            Ok(None) => self.status.well(),
+            Ok(Some(problem)) => self.status.problem(problem),
             Err(error) => self.status.unanswered(error.to_string()),
         }
+        // A lag that is not known is not shown. That alone is no reason not to be ready: the group's coordinator does
+        // not answer while the group is changing.
+        let lags = self.lags().unwrap_or_else(|error| {
+            tracing::debug!(%error, "the lag is not known");
+            BTreeMap::new()
+        });
+        self.watch.lags(&lags);
     }
 
     /// The first topic that cannot be read.
@@ -85,7 +90,9 @@ impl Probe<'_> {
         }
         let ends = self.offsets(&assigned, Offset::End)?;
         let begins = self.offsets(&assigned, Offset::Beginning)?;
-        let committed = offsets(&self.consumer.committed_offsets(assigned, PATIENCE)?);
+        let committed = self.consumer.committed_offsets(assigned, PATIENCE);
+        let known = committed.is_ok();
+        let committed = committed.map(|committed| offsets(&committed)).unwrap_or_default();
         let mut lags = BTreeMap::new();
         for (key, end) in ends {
             let applied = self.position(&key).or_else(|| committed.get(&key).copied());
@@ -93,8 +100,8 @@ impl Probe<'_> {
             let position = match (applied, self.start) {
                 // What the broker no longer has is not waited for.
                 (Some(applied), _) => Some(begin.map_or(applied, |begin| begin.max(applied))),
-                (None, Start::Earliest) => begin,
-                (None, Start::Latest) => None,
+                (None, Start::Earliest) if known => begin,
+                (None, Start::Earliest | Start::Latest) => None,
             };
             if let Some(position) = position {
                 lags.insert(key, end.saturating_sub(position).max(0));
