@@ -49,7 +49,7 @@ impl Probe<'_> {
         match self.topics_are_there() {
             Ok(None) => self.status.well(),
             Ok(Some(problem)) => self.status.problem(problem),
-            Err(error) => self.status.unanswered(error.to_string()),
+            Err(error) => self.status.problem(Problem::Unreachable { why: error.to_string() }),
         }
         // A lag that is not known is not shown. That alone is no reason not to be ready: the group's coordinator does
         // not answer while the group is changing.

@@ -43,7 +43,7 @@ struct Standing {
 /// What keeps the source from reading. It goes on trying: each of these can be mended from outside.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Problem {
-    /// No broker answers.
+    /// No broker answers, and none said why.
     Unreachable { why: String },
     /// The brokers do not accept who we say we are.
     Credentials { why: String },
@@ -84,26 +84,21 @@ impl Status {
 
     /// Something stands in the way.
     pub(super) fn problem(&self, problem: Problem) {
-        // Told once, until it is over or another one: librdkafka repeats itself.
         let text = problem.describe(&self.brokers);
-        let known = self.change(|now| {
-            let same = |known: &Problem| known.kind() == problem.kind();
-            let known = now.problem.as_ref().is_some_and(same);
+        let told = self.change(|now| {
+            let known = now.problem.as_ref();
+            if known.is_some_and(|known| known.explains(&problem)) {
+                return true;
+            }
+            let told = known.is_some_and(|known| known.kind() == problem.kind());
             now.problem = Some(problem);
-            known
+            told
         });
-        if known {
+        // Told once, until it is over or another one: librdkafka repeats itself.
+        if told {
             tracing::debug!("{text}");
         } else {
             tracing::error!("{text}");
-        }
-    }
-
-    /// No broker answered, and nobody said why.
-    pub(super) fn unanswered(&self, why: String) {
-        let told = |now: &mut Standing| now.problem.is_some();
-        if !self.change(told) {
-            self.problem(Problem::Unreachable { why });
         }
     }
 
@@ -146,6 +141,14 @@ impl Problem {
         } else {
             None
         }
+    }
+
+    /// Whether this is why no broker can be reached, or says so already.
+    fn explains(&self, other: &Self) -> bool {
+        let silent = matches!(other, Self::Unreachable { .. });
+        let why =
+            matches!(self, Self::Unreachable { .. } | Self::Credentials { .. } | Self::Tls { .. });
+        silent && why
     }
 
     fn kind(&self) -> u8 {
@@ -221,7 +224,7 @@ mod tests {
         let status = status();
         let refused = Problem::of(Code::Authentication, "wrong password").unwrap();
         status.problem(refused);
-        status.unanswered("timed out".to_owned());
+        status.problem(Problem::of(Code::AllBrokersDown, "1/1 brokers are down").unwrap());
         let why = status.ready().unwrap_err();
         assert!(why.contains("wrong password") && why.contains("`kafka.sasl_password`"), "{why}");
     }

@@ -348,6 +348,9 @@ def main():
     try:
         for part in [from_sdk_to_score, members_share, credentials, outage]:
             passed += part(binary, work, broker)
+    except BaseException:
+        print((work / "broker" / "log").read_text()[-4000:])
+        raise
     finally:
         broker.stop(signal.SIGKILL)
     print(f"{passed} passed, 0 failed")
