@@ -140,15 +140,12 @@ impl Daemon {
             Arc::new(move || clock.now()),
             config.server.read_timeout,
         );
-        let mut checks: Vec<Check> = Vec::new();
-        let mut sources = Vec::new();
         #[cfg(feature = "kafka")]
-        if let Some((thread, check)) =
-            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?
-        {
-            sources.push(thread);
-            checks.push(check);
-        }
+        let kafka =
+            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?;
+        #[cfg(not(feature = "kafka"))]
+        let kafka: Option<(JoinHandle<()>, Check)> = None;
+        let (mut sources, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
         let gathered = health.clone();
         let gather = move || gathered.registry().gather();

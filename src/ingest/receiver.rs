@@ -153,6 +153,7 @@ impl<S: Sink> Receiver<S> {
 
     /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are
     /// held against `sent`, when its broker had it.
+    #[cfg(feature = "kafka")]
     pub(super) fn take(
         &self,
         (signal, encoding): (Signal, Encoding),

@@ -20,6 +20,8 @@ mod probe;
 mod source;
 #[cfg(feature = "kafka")]
 mod status;
+#[cfg(feature = "kafka")]
+mod topic;
 
 pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::super::{Encoding, Signal};
+use super::super::Encoding;
 use crate::engine::options::human;
 
 /// Where records come from and how they are read; without brokers there is no Kafka source.
@@ -128,37 +128,6 @@ impl KafkaOptions {
     pub fn enabled(&self) -> bool {
         !self.brokers.is_empty()
     }
-
-    /// Every topic with what its records hold.
-    pub(super) fn topics(&self) -> Vec<Topic> {
-        let of = |names: &[String], signal, encoding, keys| -> Vec<Topic> {
-            names.iter().map(|name| Topic { name: name.clone(), signal, encoding, keys }).collect()
-        };
-        let mut topics = of(
-            &self.traces_topics,
-            Signal::Traces,
-            self.traces_encoding,
-            ("kafka.traces_topics", "kafka.traces_encoding"),
-        );
-        topics.extend(of(
-            &self.logs_topics,
-            Signal::Logs,
-            self.logs_encoding,
-            ("kafka.logs_topics", "kafka.logs_encoding"),
-        ));
-        topics
-    }
-}
-
-/// A topic and what its records hold.
-#[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "read by the source alone"))]
-pub(super) struct Topic {
-    pub(super) name: String,
-    pub(super) signal: Signal,
-    pub(super) encoding: KafkaEncoding,
-    /// The options that set its name and its encoding.
-    pub(super) keys: (&'static str, &'static str),
 }
 
 impl KafkaEncoding {
@@ -237,20 +206,5 @@ mod tests {
         assert!(!format!("{options:?}").contains("hunter2"));
         assert!(!serde_json::to_string(&options).unwrap().contains("hunter2"));
         assert_eq!(options.sasl_password.reveal(), "hunter2");
-    }
-
-    #[test]
-    fn every_topic_knows_its_signal_and_encoding() {
-        let options =
-            KafkaOptions { logs_encoding: KafkaEncoding::OtlpJson, ..KafkaOptions::default() };
-        let topics: Vec<_> =
-            options.topics().into_iter().map(|t| (t.name, t.signal, t.encoding.name())).collect();
-        assert_eq!(
-            topics,
-            [
-                ("otlp_spans".to_owned(), Signal::Traces, "otlp_proto"),
-                ("otlp_logs".to_owned(), Signal::Logs, "otlp_json"),
-            ]
-        );
     }
 }

@@ -14,8 +14,9 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::context::Context;
-use super::options::{Start, Topic};
+use super::options::Start;
 use super::status::{Problem, Status, Watch};
+use super::topic::Topic;
 
 /// How long an answer is waited for; also how long it can hold up a shutdown.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -22,9 +22,10 @@ use super::client::{self, SourceError};
 use super::context::{Change, Closing, Context};
 use super::dead_letter::DeadLetters;
 use super::flight::{Flight, Outcome};
-use super::options::{KafkaOptions, Topic};
+use super::options::KafkaOptions;
 use super::probe::{Positions, Probe};
 use super::status::{Problem, Status, Watch};
+use super::topic::Topic;
 use crate::engine::span::Timestamp;
 use crate::ingest::receiver::{Receiver, Taken};
 use crate::ingest::status::Failure;
@@ -88,7 +89,7 @@ impl<S: Sink> Source<S> {
         stages: Handle,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, SourceError> {
-        let topics = options.topics();
+        let topics = Topic::all(options);
         let status = Arc::new(Status::new(watch.clone(), &options.brokers));
         let context = Context::new(status.clone());
         let consumer: BaseConsumer<Context> =
