@@ -15,6 +15,7 @@ use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::BorrowedMessage;
+use rdkafka::types::RDKafkaErrorCode;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -200,9 +201,9 @@ impl<'c, S: Sink> Reading<'c, S> {
                     self.flight.push(message, topic);
                 }
             }
-            // Such as a second member with the same `kafka.group_instance_id`.
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
-                self.fatal = Some(error.to_string());
+                let cause = self.source.consumer.client().fatal_error();
+                self.fatal = Some(cause.map_or_else(|| error.to_string(), fatal));
             }
             // What stands in the way is told by the context and the probe.
             Some(Err(error)) => tracing::debug!(%error, "no Kafka record"),
@@ -394,6 +395,16 @@ impl<'c, S: Sink> Reading<'c, S> {
             self.settle(WAIT);
         }
         tracing::warn!("records are still in flight; they will be read again");
+    }
+}
+
+/// Why a client cannot go on.
+fn fatal((code, reason): (RDKafkaErrorCode, String)) -> String {
+    if code == RDKafkaErrorCode::FencedInstanceId {
+        "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"
+            .to_owned()
+    } else {
+        format!("{reason} ({code}); restart")
     }
 }
 

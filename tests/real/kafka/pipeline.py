@@ -294,6 +294,20 @@ def read_by(daemon):
     return daemon.metric("kafka_records_total") or 0
 
 
+def same_place(binary, _, broker):
+    broker.create("placed")
+    start = lambda: Daemon(binary, broker.address(), traces_topics='["placed"]', group_instance_id="the-same")
+    first = start()
+    first.becomes_ready()
+    second = start()
+    first.names("another instance", "kafka.group_instance_id")
+    second.becomes_ready()
+    first.stop()
+    second.stop()
+    print("an instance whose place is taken says so")
+    return 1
+
+
 def outage(binary, _, broker):
     broker.create("outage")
     daemon = Daemon(binary, broker.address(), group="outage", traces_topics='["outage"]', traces_encoding="otlp_json")
@@ -346,7 +360,7 @@ def main():
     broker = Broker(work)
     passed = 0
     try:
-        for part in [from_sdk_to_score, members_share, credentials, outage]:
+        for part in [from_sdk_to_score, members_share, same_place, credentials, outage]:
             passed += part(binary, work, broker)
     except BaseException:
         print((work / "broker" / "log").read_text()[-4000:])
