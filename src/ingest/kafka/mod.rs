@@ -17,6 +17,8 @@ mod options;
 #[cfg(feature = "kafka")]
 mod probe;
 #[cfg(feature = "kafka")]
+mod reading;
+#[cfg(feature = "kafka")]
 mod source;
 #[cfg(feature = "kafka")]
 mod status;
