@@ -113,14 +113,11 @@ impl Daemon {
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
-        let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
-        let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
-        let export_listener = bind(&config.listen.http, "listen.http").await?;
-        let bound = Bound {
-            otlp_grpc: address(&grpc_listener, &config.listen.otlp_grpc, "listen.otlp_grpc")?,
-            otlp_http: address(&http_listener, &config.listen.otlp_http, "listen.otlp_http")?,
-            http: address(&export_listener, &config.listen.http, "listen.http")?,
-        };
+        let listen = &config.listen;
+        let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
+        let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
+        let (export_listener, http) = bind(&listen.http, "listen.http").await?;
+        let bound = Bound { otlp_grpc, otlp_http, http };
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
@@ -318,24 +315,12 @@ fn stages(
     (router, tasks, flushed)
 }
 
-async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|source| StartError::Bind {
-        address: address.to_owned(),
-        key,
-        source,
-    })
-}
-
-fn address(
-    listener: &TcpListener,
-    address: &str,
-    key: &'static str,
-) -> Result<SocketAddr, StartError> {
-    listener.local_addr().map_err(|source| StartError::Bind {
-        address: address.to_owned(),
-        key,
-        source,
-    })
+/// Listens at the address that this option sets; the port may be a free one.
+async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Bind { address: address.to_owned(), key, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 impl Observe for Health {
