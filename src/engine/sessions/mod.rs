@@ -287,10 +287,32 @@ impl Sessions {
         if !self.sessions.contains_key(id) && self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
-        let new = || Session::new(Arc::clone(id));
-        let mut session = self.sessions.remove(id).map_or_else(new, |found| self.unfile(found));
-        change(&mut session, &mut self.shared);
-        self.file(session);
+        let Some(session) = self.sessions.get_mut(id) else {
+            let mut session = Session::new(Arc::clone(id));
+            change(&mut session, &mut self.shared);
+            self.file(session);
+            return;
+        };
+        let (before, deadline) = (place(session), session.loop_deadline);
+        change(session, &mut self.shared);
+        let after = place(session);
+        if before != after {
+            self.open -= usize::from(before.0 == Standing::Open);
+            self.open += usize::from(after.0 == Standing::Open);
+            self.quiet.remove(&before);
+            self.quiet.insert(after);
+        }
+        if deadline != session.loop_deadline {
+            if let Some(at) = deadline {
+                self.loops.remove(&(at, Arc::clone(&session.id)));
+            }
+            if let Some(at) = session.loop_deadline {
+                self.loops.insert((at, Arc::clone(&session.id)));
+            }
+        }
+        if session.is_unsettled() {
+            self.unsettled.insert(Arc::clone(&session.id));
+        }
     }
 
     /// Takes a session out of the indexes.
