@@ -1,9 +1,9 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+mod query;
 mod router;
 mod tasks;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+pub use query::SessionQuery;
 pub use router::Router;
 
-use self::tasks::{Common, ToAssemble, ToSessions};
+use self::tasks::{Common, ToAssemble};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
@@ -28,9 +29,8 @@ use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
 use crate::engine::update::Barrier;
-use crate::engine::view::SessionView;
 use crate::export::board::Board;
-use crate::export::http::{Exporter, Query};
+use crate::export::http::Exporter;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
@@ -82,13 +82,6 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Answers questions about sessions by asking the shards.
-#[derive(Clone)]
-pub struct SessionQuery {
-    route: Route,
-    sessions: Vec<mpsc::Sender<ToSessions>>,
-}
-
 impl Daemon {
     /// Binds all addresses, then starts all tasks.
     ///
@@ -109,13 +102,18 @@ impl Daemon {
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(config.api));
         let (router, tasks, flushed) = stages(
             config,
             &expected.suites.into(),
             &board,
             &Common { clock: clock.clone(), health: health.clone() },
         );
+
+        let sampler =
+            tasks::history(Arc::downgrade(&board), config.api.history_step, clock.clone());
+        // Not one of the tasks: it ends when the board has gone.
+        tokio::spawn(sampler);
 
         let (shutdown, stopping) = watch::channel(false);
         let receiver = Receiver::new(
@@ -127,7 +125,8 @@ impl Daemon {
         );
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
         let gather = move || health.registry().gather();
-        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
+        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail)
+            .stopping(stopping.clone());
         let stop = || stopped(stopping.clone());
         let servers = vec![
             tokio::spawn(serve(
@@ -199,41 +198,6 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
-    }
-}
-
-impl Query for SessionQuery {
-    async fn sessions(&self, limit: usize, offset: usize) -> Vec<SessionView> {
-        let mut replies = Vec::new();
-        for shard in &self.sessions {
-            let (reply, answer) = oneshot::channel();
-            let first = limit.saturating_add(offset);
-            if shard.send(ToSessions::Many { first, reply }).await.is_ok() {
-                replies.push(answer);
-            }
-        }
-        let mut sessions = BTreeMap::new();
-        for answer in replies {
-            for session in answer.await.unwrap_or_default() {
-                let start = session
-                    .traces
-                    .first()
-                    .and_then(|trace| trace.start_unix_nano.parse::<u64>().ok());
-                sessions.insert((start, session.session_id.clone()), session);
-            }
-        }
-        sessions.into_values().skip(offset).take(limit).collect()
-    }
-
-    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        let (reply, answer) = oneshot::channel();
-        let message = ToSessions::One { tenant: tenant.to_owned(), id: id.to_owned(), reply };
-        self.sessions[self.route.session(tenant, id)].send(message).await.ok()?;
-        answer.await.ok().flatten()
-    }
-
-    fn ready(&self) -> bool {
-        self.sessions.iter().all(|shard| !shard.is_closed())
     }
 }
 
