@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use agentgauge::export::grpc::v1;
 use serde_json::{Value, json};
 
 use self::daemon::Daemon;
@@ -186,6 +187,88 @@ fn streams_over_the_limit_are_told_to_come_back() {
     BufReader::new(&first).read_line(&mut line).unwrap();
     assert!(line.contains(" 200 "), "{line}");
     assert_eq!(ask(&daemon, "/api/v1/events")["error"]["code"], "too_many_streams");
+}
+
+/// Asks over gRPC and collects the first `most` answers.
+fn call<Q, A>(
+    daemon: &Daemon,
+    method: &str,
+    question: Q,
+    most: usize,
+) -> Result<Vec<A>, tonic::Status>
+where
+    Q: prost::Message + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+{
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", daemon.http));
+        let mut client = tonic::client::Grpc::new(endpoint.unwrap().connect().await.unwrap());
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<Q, A>::default();
+        let path = format!("/{method}").parse().unwrap();
+        let question = tonic::Request::new(futures_util::stream::iter([question]));
+        let mut answers = client.streaming(question, path, codec).await?.into_inner();
+        let mut all = Vec::new();
+        while all.len() < most
+            && let Some(answer) = answers.message().await?
+        {
+            all.push(answer);
+        }
+        Ok(all)
+    })
+}
+
+#[test]
+fn the_same_answers_come_over_grpc() {
+    let daemon = fed();
+    let question = v1::ExplainTraceRequest { trace_id: format!("{:032x}", 3), session_id: None };
+    let method = "agentgauge.v1.QueryService/ExplainTrace";
+    let found: Vec<v1::TraceExplanation> = call(&daemon, method, question, 1).unwrap();
+    let json = ask(&daemon, &format!("/api/v1/traces/{:032x}", 3));
+    assert_eq!(json["reason"], found[0].reason);
+    assert_eq!(json["now"]["session_reliability"], found[0].now.unwrap().session_reliability());
+    assert_eq!(found[0].loops[0].calls.len(), 4);
+    let start = found[0].trace.as_ref().unwrap().start_unix_nano.to_string();
+    assert_eq!(json["trace"]["start_unix_nano"], start);
+
+    let sort = v1::Sort::Reliability.into();
+    let question = v1::ListSessionsRequest { sort, limit: Some(1), ..Default::default() };
+    let method = "agentgauge.v1.QueryService/ListSessions";
+    let page: Vec<v1::SessionRowsPage> = call(&daemon, method, question, 1).unwrap();
+    assert_eq!((page[0].sessions[0].session_id.as_str(), page[0].total), ("failed", 3));
+
+    let method = "agentgauge.v1.QueryService/ListAgents";
+    let agents: Vec<v1::AgentsPage> =
+        call(&daemon, method, v1::ListAgentsRequest::default(), 1).unwrap();
+    assert_eq!(agents[0].agents[0].traces, 4);
+    assert!(agents[0].agents[0].windows.contains_key("last_50"));
+
+    let method = "agentgauge.v1.QueryService/WatchAgents";
+    let told: Vec<v1::Changes> =
+        call(&daemon, method, v1::WatchAgentsRequest::default(), 1).unwrap();
+    assert_eq!(told[0].agents[0].agent_name(), "helper");
+
+    let method = "agentgauge.v1.QueryService/GetSession";
+    let question = v1::GetSessionRequest { session_id: "nobody".to_owned() };
+    let refused = call::<_, v1::SessionView>(&daemon, method, question, 1).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::NotFound);
+}
+
+#[test]
+fn reflection_tells_the_service() {
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+    let daemon = Daemon::start();
+    let method = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let message_request = Some(MessageRequest::ListServices(String::new()));
+    let question = ServerReflectionRequest { host: String::new(), message_request };
+    let told: Vec<ServerReflectionResponse> = call(&daemon, method, question, 1).unwrap();
+    let Some(MessageResponse::ListServicesResponse(services)) = &told[0].message_response else {
+        return assert_eq!(format!("{told:?}"), "a list of services");
+    };
+    assert!(services.service.iter().any(|service| service.name == "agentgauge.v1.QueryService"));
 }
 
 fn document() -> Value {

@@ -14,12 +14,13 @@ use axum::routing::get;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::history::HistoryView;
 use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
 use super::query::{ListRequest, Query, Sort};
 use crate::engine::agents::AgentUpdate;
-use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow};
+use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
 use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
@@ -197,31 +198,21 @@ async fn agents<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     params: Asked<AgentParams>,
 ) -> Result<Json<AgentsPage>, Refused> {
-    let (updates, total) = paged(&exporter.board, params)?;
-    let agents = updates.iter().map(|update| update.view.clone()).collect();
-    Ok(Json(AgentsPage { agents, total }))
+    exporter.agents(read(params)?).map(Json)
 }
 
 async fn fleet<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     params: Asked<AgentParams>,
 ) -> Result<Json<FleetPage>, Refused> {
-    let (updates, total) = paged(&exporter.board, params)?;
-    let agents = updates.iter().map(|update| fleet_row(&exporter.board, update)).collect();
-    Ok(Json(FleetPage { agents, total }))
+    exporter.fleet(read(params)?).map(Json)
 }
 
 async fn history<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     params: Asked<OneAgent>,
-) -> Result<Response, Refused> {
-    let OneAgent { service_name, agent_name, agent_version, environment } = read(params)?;
-    let tenant = String::new();
-    let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
-    match exporter.board.history(&key, named(&key)) {
-        Some(history) => Ok(Json(history).into_response()),
-        None => Err(missing("agent_not_found", "no agent of exactly these names is held")),
-    }
+) -> Result<Json<HistoryView>, Refused> {
+    exporter.history(read(params)?).map(Json)
 }
 
 async fn sessions<Q: Query>(
@@ -229,67 +220,102 @@ async fn sessions<Q: Query>(
     params: Asked<SessionParams>,
 ) -> Result<Response, Refused> {
     let params = read(params)?;
-    let (limit, offset) = bounds(params.limit, params.offset)?;
-    let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
-    let agent = AgentFilter { service_name, agent_name, agent_version, environment };
-    let filter =
-        SessionFilter { tenant: String::new(), agent, open: params.open, loops: params.loops };
-    // The semaphore is never closed.
-    let _permit = exporter.lists.acquire().await.ok();
-    let request = ListRequest { filter, sort: params.sort, limit, offset };
-    let listing = exporter.query.list(request).await;
-    if params.detail == ListDetail::Row {
-        let page = SessionRowsPage { sessions: listing.rows, total: listing.total };
+    let detail = params.detail;
+    let page = exporter.session_rows(params).await?;
+    if detail == ListDetail::Row {
         return Ok(Json(page).into_response());
     }
-    let mut sessions = Vec::with_capacity(listing.rows.len());
-    for row in listing.rows {
+    let mut sessions = Vec::with_capacity(page.sessions.len());
+    for row in page.sessions {
         // One that went meanwhile is left out.
         sessions.extend(exporter.query.session("", &row.session_id).await);
     }
-    Ok(Json(SessionsPage { sessions, total: listing.total }).into_response())
+    Ok(Json(SessionsPage { sessions, total: page.total }).into_response())
 }
 
 async fn session<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Refused> {
+) -> Result<Json<SessionView>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    match exporter.query.session("", &id).await {
-        Some(session) => Ok(Json(session).into_response()),
-        None => Err(missing(
-            "session_not_found",
-            "no session of this id is held; it may have been evicted",
-        )),
-    }
+    exporter.session(&id).await.map(Json)
 }
 
 async fn trace<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     id: Result<Path<String>, PathRejection>,
     params: Asked<TraceParams>,
-) -> Result<Response, Refused> {
+) -> Result<Json<TraceExplanation>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
     let params = read(params)?;
-    let Some(trace) = trace_id(&id) else {
-        return Err(bad_request("a trace id is 32 hex digits, not all zero"));
-    };
-    let _permit = exporter.lists.acquire().await.ok();
-    match exporter.query.explain("", params.session.as_deref(), trace).await {
-        Some(explanation) => Ok(Json(explanation).into_response()),
-        None => Err(missing(
-            "trace_not_found",
-            "no trace of this id is held; its session may have been evicted",
-        )),
+    exporter.trace(&id, params.session.as_deref()).await.map(Json)
+}
+
+/// The answers, whichever way they are asked for.
+impl<Q: Query> Exporter<Q> {
+    pub(super) fn agents(&self, params: AgentParams) -> Result<AgentsPage, Refused> {
+        let (updates, total) = paged(&self.board, params)?;
+        let agents = updates.iter().map(|update| update.view.clone()).collect();
+        Ok(AgentsPage { agents, total })
+    }
+
+    pub(super) fn fleet(&self, params: AgentParams) -> Result<FleetPage, Refused> {
+        let (updates, total) = paged(&self.board, params)?;
+        let agents = updates.iter().map(|update| fleet_row(&self.board, update)).collect();
+        Ok(FleetPage { agents, total })
+    }
+
+    pub(super) fn history(&self, agent: OneAgent) -> Result<HistoryView, Refused> {
+        let OneAgent { service_name, agent_name, agent_version, environment } = agent;
+        let tenant = String::new();
+        let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
+        let history = self.board.history(&key, named(&key));
+        history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
+    }
+
+    pub(super) async fn session_rows(
+        &self,
+        params: SessionParams,
+    ) -> Result<SessionRowsPage, Refused> {
+        let (limit, offset) = bounds(params.limit, params.offset)?;
+        let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
+        let agent = AgentFilter { service_name, agent_name, agent_version, environment };
+        let filter =
+            SessionFilter { tenant: String::new(), agent, open: params.open, loops: params.loops };
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
+        let request = ListRequest { filter, sort: params.sort, limit, offset };
+        let listing = self.query.list(request).await;
+        Ok(SessionRowsPage { sessions: listing.rows, total: listing.total })
+    }
+
+    pub(super) async fn session(&self, id: &str) -> Result<SessionView, Refused> {
+        let session = self.query.session("", id).await;
+        session.ok_or_else(|| {
+            let message = "no session of this id is held; it may have been evicted";
+            missing("session_not_found", message)
+        })
+    }
+
+    pub(super) async fn trace(
+        &self,
+        id: &str,
+        session: Option<&str>,
+    ) -> Result<TraceExplanation, Refused> {
+        let Some(trace) = trace_id(id) else {
+            return Err(bad_request("a trace id is 32 hex digits, not all zero"));
+        };
+        let _permit = self.lists.acquire().await.ok();
+        let explanation = self.query.explain("", session, trace).await;
+        explanation.ok_or_else(|| {
+            let message = "no trace of this id is held; its session may have been evicted";
+            missing("trace_not_found", message)
+        })
     }
 }
 
 /// A page of the agents that fit, and how many do.
-fn paged(
-    board: &Board,
-    params: Asked<AgentParams>,
-) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
-    let params = read(params)?;
+fn paged(board: &Board, params: AgentParams) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
     let (limit, offset) = bounds(params.limit, params.offset)?;
     let AgentParams { service_name, agent_name, agent_version, environment, .. } = params;
     let filter = AgentFilter { service_name, agent_name, agent_version, environment };

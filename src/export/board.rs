@@ -79,6 +79,11 @@ impl Board {
         (agents, revision)
     }
 
+    /// The revision now.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
     /// Whether an agent is on the board.
     pub fn holds(&self, key: &AgentKey) -> bool {
         self.agents.contains_key(key)

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use super::board::Board;
 use super::prometheus::{Detail, Format, render};
 use super::query::Query;
-use super::{api, web};
+use super::{api, grpc, web};
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
@@ -67,6 +67,7 @@ impl<Q: Query> Exporter<Q> {
             .route("/readyz", get(ready::<Q>))
             .merge(api::router())
             .merge(web::router())
+            .merge(grpc::router(&self))
             .fallback(|| async {
                 error(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path")
             })
@@ -126,11 +127,11 @@ async fn ready<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
 /// An error as every endpoint tells it.
 #[derive(Debug)]
 pub(super) struct Refused {
-    status: StatusCode,
+    pub(super) status: StatusCode,
     /// For programs; does not change.
     code: &'static str,
     /// For people.
-    message: String,
+    pub(super) message: String,
 }
 
 impl Refused {

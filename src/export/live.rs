@@ -14,7 +14,7 @@ use axum::extract::{Query as Params, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -47,17 +47,17 @@ pub(super) struct Changes {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StreamParams {
     /// `service.name`; empty: where it was not sent.
-    service_name: Option<String>,
+    pub(super) service_name: Option<String>,
     /// The agent's name.
-    agent_name: Option<String>,
+    pub(super) agent_name: Option<String>,
     /// The agent's version.
-    agent_version: Option<String>,
+    pub(super) agent_version: Option<String>,
     /// The deployment environment.
-    environment: Option<String>,
+    pub(super) environment: Option<String>,
 }
 
 /// One reader.
-struct Stream {
+pub(super) struct Stream {
     board: Arc<Board>,
     filter: AgentFilter,
     since: u64,
@@ -74,25 +74,39 @@ pub(super) async fn events<Q: Query>(
     headers: HeaderMap,
     params: Result<Params<StreamParams>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let StreamParams { service_name, agent_name, agent_version, environment } = read(params)?;
-    let filter = AgentFilter { service_name, agent_name, agent_version, environment };
-    let Ok(permit) = Arc::clone(&exporter.streams).try_acquire_owned() else {
-        let message = "too many streams are open (`api.max_streams`); come back later";
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        return Err(Refused::new(status, "too_many_streams", message));
-    };
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    // A revision that is not reached yet is of an earlier process.
-    let since = last.filter(|last| *last <= exporter.board.changed(u64::MAX).1).unwrap_or(0);
-    let Exporter { board, stopping, .. } = exporter;
-    let told = BTreeSet::new();
-    let start = Stream { board, filter, since, told, stopping, looked: false, _permit: permit };
+    let start = Stream::new(&exporter, read(params)?, last)?;
     let events = stream::unfold(start, Stream::next);
+    let events = events.map(|(changes, id)| {
+        let event = Event::default().event("agents").id(id.to_string());
+        Ok::<_, Infallible>(event.json_data(changes).unwrap_or_default())
+    });
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
 impl Stream {
-    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+    /// A stream that has told everything up to a revision, if there is room for one.
+    pub(super) fn new<Q: Query>(
+        exporter: &Exporter<Q>,
+        params: StreamParams,
+        last: Option<u64>,
+    ) -> Result<Self, Refused> {
+        let StreamParams { service_name, agent_name, agent_version, environment } = params;
+        let filter = AgentFilter { service_name, agent_name, agent_version, environment };
+        let Ok(permit) = Arc::clone(&exporter.streams).try_acquire_owned() else {
+            let message = "too many streams are open (`api.max_streams`); come back later";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Err(Refused::new(status, "too_many_streams", message));
+        };
+        let Exporter { board, stopping, .. } = exporter.clone();
+        // A revision that is not reached yet is of an earlier process.
+        let since = last.filter(|last| *last <= board.revision()).unwrap_or(0);
+        let told = BTreeSet::new();
+        Ok(Self { board, filter, since, told, stopping, looked: false, _permit: permit })
+    }
+
+    /// Waits for changes; with the revision up to which they go. `None` when the daemon goes down.
+    pub(super) async fn next(mut self) -> Option<((Changes, u64), Self)> {
         loop {
             if self.looked {
                 tokio::select! {
@@ -100,18 +114,16 @@ impl Stream {
                     () = tokio::time::sleep(STEP) => {}
                 }
             }
+            let changes = self.changes();
             self.looked = true;
-            if let Some(changes) = self.changes() {
-                let event = Event::default().event("agents").id(self.since.to_string());
-                let event = event.json_data(changes).unwrap_or_default();
-                return Some((Ok(event), self));
+            if let Some(changes) = changes {
+                return Some(((changes, self.since), self));
             }
         }
     }
 
     /// What changed since the last look; `None` if nothing did.
     fn changes(&mut self) -> Option<Changes> {
-        let first = self.told.is_empty();
         let (updates, revision) = self.board.changed(self.since);
         let mut agents = Vec::new();
         for update in updates.iter().filter(|update| self.filter.admits(&update.view.agent)) {
@@ -125,8 +137,8 @@ impl Stream {
         }
         let nothing = agents.is_empty() && gone.is_empty();
         self.since = revision;
-        // A reader that has heard nothing yet is told that there is nothing.
-        (!nothing || (first && revision == 0 && !self.looked))
+        // The first look tells even that there is nothing, so that a reader knows that it is heard.
+        (!nothing || !self.looked)
             .then(|| Changes { agents, gone: gone.iter().map(named).collect() })
     }
 }

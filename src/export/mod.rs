@@ -3,6 +3,7 @@
 mod api;
 pub mod board;
 mod families;
+pub mod grpc;
 pub mod history;
 pub mod http;
 mod live;

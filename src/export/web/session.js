@@ -73,7 +73,7 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
     el("header", {}, el("h3", { id }, flagged && "⚑ ", `Trace ${at + 1}`, flagged && el("span", { class: "hidden" }, " flagged")), el("code", {}, trace.trace_id),
       el("span", {}, when(trace.start_unix_nano)), el("span", {}, lasted(trace.start_unix_nano, trace.end_unix_nano)),
       trace.error && el("span", { class: "mark bad" }, "✗ error"), !trace.complete && el("span", { class: "mark fair" }, "! partial"),
-      el("span", {}, `${number(trace.llm_calls)} model calls`), trace.cost_usd !== null && el("span", {}, dollars(trace.cost_usd))),
+      el("span", {}, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}`), trace.cost_usd !== null && el("span", {}, dollars(trace.cost_usd))),
     risks(trace), strip(trace), texts(trace),
     el("div", { class: "bar" }, button), why);
 }
@@ -94,15 +94,24 @@ function risks(trace) {
 function strip(trace) {
   if (trace.tools.length === 0) return null;
   const looped = new Set(trace.loops.flatMap((loop) => stretch(trace.tools, loop)));
-  const calls = trace.tools.slice(0, CALLS).map((tool, at) => {
-    const inside = looped.has(at);
-    return el("li", { class: [inside && "looped", tool.error && "failed"].filter(Boolean).join(" ") || null },
-      inside && "↻ ", tool.error && "✗ ", foreign(tool.name ?? "(unknown tool)", 60),
-      tool.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(tool.arguments), 60)),
-      el("span", { class: "hidden" }, inside && " in a loop", tool.error && " failed"));
+  const calls = folded(trace.tools, (at) => looped.has(at));
+  const rest = calls.length - CALLS;
+  return el("ol", { class: "strip", "aria-label": "Tool calls in order" }, calls.slice(0, CALLS), rest > 0 && el("li", {}, `and ${number(rest)} more`));
+}
+
+/** Calls in order; equal ones that follow each other are one item that says how many. */
+function folded(tools, isInside) {
+  const items = [];
+  tools.forEach((tool, at) => {
+    const item = { tool, inside: isInside(at), count: 1, key: JSON.stringify([tool.name, tool.arguments, tool.error, isInside(at)]) };
+    if (items.at(-1)?.key === item.key) items.at(-1).count += 1;
+    else items.push(item);
   });
-  const rest = trace.tools.length - calls.length;
-  return el("ol", { class: "strip", "aria-label": "Tool calls in order" }, calls, rest > 0 && el("li", {}, `and ${number(rest)} more`));
+  return items.map(({ tool, inside, count }) => el("li", { class: [inside && "looped", tool.error && "failed"].filter(Boolean).join(" ") || null },
+    inside && "↻ ", tool.error && "✗ ", foreign(tool.name ?? "(unknown tool)", 60),
+    tool.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(tool.arguments), 60)),
+    count > 1 && el("strong", {}, ` ×${number(count)}`),
+    el("span", { class: "hidden" }, inside && " in a loop", tool.error && " failed")));
 }
 
 /** Positions of the calls of a loop: the longest unbroken stretch of its tools; over several traces, all of them. */
@@ -135,7 +144,6 @@ function explained(found) {
     found.loops.map((loop) => [
       el("h4", {}, "↻ ", loop.kind, ", ", number(loop.count), " times ", severity(loop.severity)),
       el("p", { class: "note" }, `Without it: risk ${plain(loop.without.trace_risk)}, session reliability ${plain(loop.without.session_reliability)}, consistency ${plain(loop.without.session_consistency)}.`),
-      loop.calls.length > 0 && el("ol", { class: "strip", "aria-label": "Calls of the loop" }, loop.calls.slice(0, CALLS).map((call) => el("li", { class: call.error ? "failed" : null },
-        call.error && "✗ ", foreign(call.name ?? "(unknown tool)", 60), call.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(call.arguments), 80)))))]),
+      loop.calls.length > 0 && el("ol", { class: "strip", "aria-label": "Calls of the loop" }, folded(loop.calls, () => false))]),
   ].flat(Infinity).filter(Boolean);
 }

@@ -197,6 +197,8 @@ try {
     for (const scheme of ["light", "dark"]) await views(browser, base, trace, width, height, scheme, label);
   }
   check((await stop()) === 0, "the daemon did not end well");
+} catch (error) {
+  problems.push(`${error.stack}`);
 } finally {
   await browser.close();
 }
