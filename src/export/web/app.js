@@ -33,7 +33,9 @@ async function show({ arrived }) {
   const abort = new AbortController();
   const view = {
     abort, signal: abort.signal, at: Date.now(), concerns: () => true,
-    again: () => show({ arrived: false }),
+    // Whoever still waits in a view that was left must not bring it back.
+    place: location.hash,
+    again: () => { if (view.place === location.hash) show({ arrived: false }); },
     title: (text) => { document.title = `${text} · agentgauge`; crumbs.replaceChildren(el("a", { href: "#/" }, "Fleet"), text === "Fleet" ? "" : ` / ${text}`); },
   };
   current = view;

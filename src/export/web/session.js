@@ -38,6 +38,7 @@ export async function session(view, id) {
 export async function trace(view, id) {
   const found = await ask(`/api/v1/traces/${encodeURIComponent(id)}`, {}, view.signal);
   view.title(`Trace ${id.slice(0, 40)}`);
+  if (state.id !== found.session_id) Object.assign(state, { id: found.session_id, shown: STEP, explained: new Map() });
   return [el("h1", {}, "Trace ", foreign(found.trace.trace_id)),
     el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found.session_id), "data-row": true }, foreign(found.session_id, 120))),
     turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id }, found.trace, 0, found)];
@@ -60,12 +61,15 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
   button.addEventListener("click", async () => {
     if (why.firstChild) { why.replaceChildren(); state.explained.delete(trace.trace_id); button.setAttribute("aria-expanded", "false"); return; }
     try {
-      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id }, view.signal);
+      // Not the view's signal: a change that comes meanwhile must not lose the answer.
+      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id });
+      if (state.id !== one.session_id) return;
       state.explained.set(trace.trace_id, found);
+      if (!why.isConnected) { view.again(); return; }
       why.replaceChildren(...explained(found));
       button.setAttribute("aria-expanded", "true");
     } catch (error) {
-      if (error.name !== "AbortError") why.replaceChildren(el("p", { class: "empty", role: "alert" }, error.message));
+      why.replaceChildren(el("p", { class: "empty", role: "alert" }, error.message));
     }
   });
   if (explanation) why.append(...explained(explanation));

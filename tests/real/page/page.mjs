@@ -18,6 +18,7 @@ const HOSTILE = {
   link: "javascript:window.pwned=1",
 };
 
+const running = new Set();
 const problems = [];
 let checks = 0;
 function check(holds, what) {
@@ -33,6 +34,8 @@ async function daemon() {
       AGENTGAUGE__API__HISTORY_STEP: "200ms", AGENTGAUGE__LOG__LEVEL: "warn",
     },
   });
+  running.add(child);
+  child.once("exit", () => running.delete(child));
   const lines = createInterface({ input: child.stdout });
   const { value } = await lines[Symbol.asyncIterator]().next();
   return { ...JSON.parse(value), stop: () => new Promise((done) => { child.once("exit", done); child.kill("SIGTERM"); }) };
@@ -200,6 +203,7 @@ try {
 } catch (error) {
   problems.push(`${error.stack}`);
 } finally {
+  running.forEach((child) => child.kill());
   await browser.close();
 }
 problems.forEach((problem) => console.error(problem));
