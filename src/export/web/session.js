@@ -137,7 +137,7 @@ function texts(trace) {
 
 function explained(found) {
   const outlook = (without) => [el("td", { class: "number" }, plain(without.trace_risk)), el("td", { class: "number" }, plain(without.session_reliability)), el("td", { class: "number wide" }, plain(without.session_consistency))];
-  const columns = [["Without it: risk", "number"], ["reliability", "number"], ["consistency", "number wide"]];
+  const columns = [["Without it: risk", "number"], ["session reliability", "number"], ["session consistency", "number wide"]];
   return [
     el("p", { class: "reason" }, found.reason, "."),
     el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
