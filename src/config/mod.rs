@@ -19,6 +19,7 @@ use crate::engine::options::{
 };
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
+use crate::export::history::ApiOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
@@ -62,6 +63,8 @@ pub struct Config {
     pub expect: ExpectOptions,
     /// What is exported.
     pub metrics: Metrics,
+    /// The query API.
+    pub api: ApiOptions,
 }
 
 /// What is exported.

@@ -40,6 +40,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     sessions(config, &mut check);
     windows(config, &mut check);
     runs(config, &mut check);
+    api(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
 
@@ -257,6 +258,14 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     check.within("drift.delta", drift.delta, 0.0, drift.max_step);
     check.within("drift.lambda", drift.lambda, 0.1, 1e6);
     check.within("drift.alpha", drift.alpha, 1e-9, 0.5);
+}
+
+fn api(config: &Config, check: &mut Check<'_>) {
+    let api = &config.api;
+    let (short, long) = (Duration::from_millis(100), Duration::from_secs(86_400));
+    check.lasting("api.history_step", api.history_step, short, long);
+    check.within("api.history_points", api.history_points, 1, 10_000);
+    check.within("api.max_streams", api.max_streams, 1, 10_000);
 }
 
 fn windows(config: &Config, check: &mut Check<'_>) {

@@ -2,10 +2,10 @@
 
 #[cfg(feature = "kafka")]
 mod kafka;
+mod query;
 mod router;
 mod tasks;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+pub use query::SessionQuery;
 pub use router::Router;
 
-use self::tasks::{Common, ToAssemble, ToSessions};
+use self::tasks::{Common, ToAssemble};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
@@ -30,9 +31,8 @@ use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
 use crate::engine::update::Barrier;
-use crate::engine::view::SessionView;
 use crate::export::board::Board;
-use crate::export::http::{Exporter, Query};
+use crate::export::http::Exporter;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
@@ -93,14 +93,6 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Answers questions about sessions by asking the shards.
-#[derive(Clone)]
-pub struct SessionQuery {
-    route: Route,
-    sessions: Vec<mpsc::Sender<ToSessions>>,
-    checks: Vec<Check>,
-}
-
 /// Fails, and says why, while a part is not ready.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
@@ -121,13 +113,18 @@ impl Daemon {
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(config.api));
         let (router, tasks, flushed) = stages(
             config,
             &expected.suites.into(),
             &board,
             &Common { clock: clock.clone(), health: health.clone() },
         );
+
+        let sampler =
+            tasks::history(Arc::downgrade(&board), config.api.history_step, clock.clone());
+        // Not one of the tasks: it ends when the board has gone.
+        tokio::spawn(sampler);
 
         let (shutdown, stopping) = watch::channel(false);
         let receiver = Receiver::new(
@@ -146,7 +143,8 @@ impl Daemon {
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
         let gathered = health.clone();
         let gather = move || gathered.registry().gather();
-        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
+        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail)
+            .stopping(stopping.clone());
         let stop = || stopped(stopping.clone());
         sources.extend([
             tokio::spawn(serve(
@@ -221,44 +219,6 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
-    }
-}
-
-impl Query for SessionQuery {
-    async fn sessions(&self, limit: usize, offset: usize) -> Vec<SessionView> {
-        let mut replies = Vec::new();
-        for shard in &self.sessions {
-            let (reply, answer) = oneshot::channel();
-            let first = limit.saturating_add(offset);
-            if shard.send(ToSessions::Many { first, reply }).await.is_ok() {
-                replies.push(answer);
-            }
-        }
-        let mut sessions = BTreeMap::new();
-        for answer in replies {
-            for session in answer.await.unwrap_or_default() {
-                let start = session
-                    .traces
-                    .first()
-                    .and_then(|trace| trace.start_unix_nano.parse::<u64>().ok());
-                sessions.insert((start, session.session_id.clone()), session);
-            }
-        }
-        sessions.into_values().skip(offset).take(limit).collect()
-    }
-
-    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        let (reply, answer) = oneshot::channel();
-        let message = ToSessions::One { tenant: tenant.to_owned(), id: id.to_owned(), reply };
-        self.sessions[self.route.session(tenant, id)].send(message).await.ok()?;
-        answer.await.ok().flatten()
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        if self.sessions.iter().any(mpsc::Sender::is_closed) {
-            return Err("a stage is not running".to_owned());
-        }
-        self.checks.iter().try_for_each(|check| check())
     }
 }
 

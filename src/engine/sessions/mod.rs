@@ -35,10 +35,12 @@
 
 mod chain;
 mod departed;
+mod explain;
 mod fleet;
 mod held;
 mod histogram;
 mod key;
+mod list;
 mod names;
 mod pane;
 mod rules;
@@ -57,6 +59,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use histogram::SCORE_BOUNDS;
+pub use list::{Part, Sought};
 
 use departed::{Departed, Fate};
 use fleet::Fleet;
@@ -68,6 +71,7 @@ use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
+use super::explained::{SessionFilter, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{SessionUpdate, TraceState, TraceUpdate};
@@ -232,6 +236,22 @@ impl Sessions {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
         let session = self.sessions.get(&id).filter(|session| !session.traces.is_empty())?;
         Some(view::session(session, &self.shared.rules))
+    }
+
+    /// Rows of the sessions after an id that fit, in the order of their ids, until `budget` traces were looked at.
+    pub fn rows(&self, after: Option<&str>, filter: &SessionFilter, budget: usize) -> Part {
+        list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
+    }
+
+    /// Looks for the session that holds a trace, in `budget` sessions after an id.
+    pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
+        list::find(&self.sessions, tenant, after, (trace, budget))
+    }
+
+    /// Why a trace has the score that it has; `None` if this session does not hold it.
+    pub fn explain(&self, tenant: &str, id: &str, trace: TraceId) -> Option<TraceExplanation> {
+        let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
+        explain::explain(self.sessions.get(&id)?, trace, &self.shared.rules)
     }
 
     /// All sessions held, by the start of their first trace, then id.
