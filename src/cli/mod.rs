@@ -8,6 +8,7 @@ mod expect;
 mod logging;
 mod metrics;
 mod replay;
+mod rules;
 mod serve;
 mod settings;
 mod verify;
@@ -54,6 +55,8 @@ enum Command {
     Conventions(conventions::Conventions),
     /// Prints what is measured and exported, as Markdown
     Metrics(metrics::Metrics),
+    /// Prints recording and alert rules for Prometheus
+    Rules(rules::Rules),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
 }
@@ -90,6 +93,7 @@ pub fn run(
         Command::Verify(verify) => verify.run(&mut process),
         Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Metrics(metrics) => metrics.run(&mut process),
+        Command::Rules(rules) => rules.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
     };
     // Nobody is left to tell if standard error is gone; the exit code still says it.

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::board::Board;
 use super::prometheus::{Detail, Format, render};
+use super::runbook;
 use crate::engine::view::{AgentView, SessionView};
 
 /// Scrapes at a time; more wait.
@@ -71,6 +72,7 @@ impl<Q: Query> Exporter<Q> {
     pub fn router(self) -> Router {
         Router::new()
             .route("/metrics", get(metrics::<Q>))
+            .route("/runbook/{alert}", get(runbook))
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready::<Q>))
             .route("/api/v1/agents", get(agents::<Q>))
@@ -165,6 +167,14 @@ async fn session<Q: Query>(
             "session_not_found",
             "no session of this id is held; it may have been evicted",
         ),
+    }
+}
+
+/// What to do about an alert.
+async fn runbook(Path(alert): Path<String>) -> Response {
+    match runbook::section(&alert) {
+        Some(section) => format!("{alert}\n\n{section}\n").into_response(),
+        None => error(StatusCode::NOT_FOUND, "not_found", "the runbook has no such alert"),
     }
 }
 
@@ -266,7 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_there_says_so_in_json() {
-        for path in ["/nothing", "/api/v1/sessions/nobody"] {
+        for path in ["/nothing", "/api/v1/sessions/nobody", "/runbook/Nothing"] {
             let (status, _, body) = ask(path, "*/*").await;
             assert_eq!(status, StatusCode::NOT_FOUND);
             assert!(body.starts_with(r#"{"error":{"code":"#), "{body}");

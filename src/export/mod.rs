@@ -5,5 +5,6 @@ mod families;
 pub mod http;
 mod page;
 pub mod prometheus;
+mod runbook;
 
 pub use page::page;

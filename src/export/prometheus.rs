@@ -2,6 +2,7 @@
 //!
 //! The agent's labels are rendered once per agent. A score over nothing has no series.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -274,11 +275,16 @@ impl Page {
         for counter in COUNTERS {
             self.family(&counter.family);
             for agent in agents {
-                for (labels, value) in
-                    agent.update.counters.get(counter.engine).into_iter().flatten()
-                {
-                    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-                    let value = ratio(i128::from(*value), i128::from(counter.per_unit));
+                let zeros = counter.zeros.iter().map(|labels| (labels.to_vec(), 0));
+                let mut values: BTreeMap<Vec<&str>, u64> = zeros.collect();
+                let counted = agent.update.counters.get(counter.engine).into_iter().flatten();
+                values.extend(
+                    counted.map(|(labels, value)| {
+                        (labels.iter().map(String::as_str).collect(), *value)
+                    }),
+                );
+                for (labels, value) in values {
+                    let value = ratio(i128::from(value), i128::from(counter.per_unit));
                     self.sample(&counter.family, "_total", agent.labels, &labels, value);
                 }
             }
@@ -387,7 +393,7 @@ fn number(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
