@@ -16,6 +16,8 @@ use agentgauge::engine::span::Timestamp;
 use agentgauge::health::Health;
 use agentgauge::ingest::Tally;
 
+use serde_json::Value;
+
 use daemon::Daemon;
 use promql::{Asked, Series, asked, is_selected, series};
 
@@ -139,6 +141,16 @@ impl Known {
         problems
     }
 
+    /// Labels that a legend shows and the result of the expression does not have.
+    fn unknown(&self, expr: &str, shown: &str) -> Vec<String> {
+        let Asked { selectors, grouping } = asked(expr);
+        let own = selectors.iter().flat_map(|selector| self.labels(&selector.name));
+        let labels = if expr.contains(" by (") { grouping } else { own.collect() };
+        let shown = shown.split("{{").skip(1).filter_map(|part| part.split_once("}}"));
+        let shown = shown.map(|(label, _)| label).filter(|label| !labels.contains(*label));
+        shown.map(|label| format!("{expr} has no label {label} to show")).collect()
+    }
+
     /// The labels of a series; of each, those of its scrape target, too.
     fn labels(&self, name: &str) -> BTreeSet<String> {
         let scraped = self.scraped.iter().filter(|series| series.0 == name);
@@ -155,6 +167,38 @@ impl Known {
         }
         labels
     }
+}
+
+/// What dashboards ask for: where, the expression, and what the legend shows.
+fn panels() -> Vec<(String, String, String)> {
+    let mut panels = Vec::new();
+    let files = std::fs::read_dir(folder("deploy/grafana")).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    for path in files.filter(|path| path.extension().is_some_and(|kind| kind == "json")) {
+        let board: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let place = |what: &Value| format!("{} / {}", text(&board["title"]), text(what));
+        for panel in board["panels"].as_array().unwrap() {
+            let targets = panel["targets"].as_array().into_iter().flatten();
+            panels.extend(targets.map(|target| {
+                (place(&panel["title"]), text(&target["expr"]), text(&target["legendFormat"]))
+            }));
+        }
+        for annotation in board["annotations"]["list"].as_array().unwrap() {
+            let shown = text(&annotation["titleFormat"]) + &text(&annotation["textFormat"]);
+            panels.push((place(&annotation["name"]), text(&annotation["expr"]), shown));
+        }
+        for variable in board["templating"]["list"].as_array().unwrap() {
+            let query = text(&variable["definition"]);
+            if let Some(query) = query.strip_prefix("label_values(") {
+                let (expr, label) = query.trim_end_matches(')').rsplit_once(", ").unwrap();
+                let shown = format!("{{{{{label}}}}}");
+                panels.push((place(&variable["name"]), expr.to_owned(), shown));
+            }
+        }
+    }
+    assert!(panels.len() > 50);
+    panels
 }
 
 /// A page of a daemon that was sent a looping session, with costs.
@@ -259,8 +303,14 @@ fn rules_and_panels_ask_only_for_what_there_is() {
     for expr in values(&rules(), "expr:") {
         problems.extend(known.problems(&expr));
     }
+    for (place, expr, shown) in panels() {
+        let found = known.problems(&expr).into_iter().chain(known.unknown(&expr, &shown));
+        problems.extend(found.map(|problem| format!("{place}: {problem}")));
+    }
     assert!(problems.is_empty(), "{problems:#?}");
     // The check can fail.
+    let looping = "sum by (kind) (agentgauge_sessions_looping)";
+    assert_eq!(known.unknown(looping, "{{kind}} {{severity}}").len(), 1);
     for (expr, words) in [
         ("rate(agentgauge_nothing_total[5m])", "no series agentgauge_nothing_total"),
         ("agentgauge_sessions_looping{window=\"1h\"}", "no label window"),
