@@ -142,6 +142,20 @@ def check_gauges(ask, http):
     print(f"{count} gauges are equal to the API's")
 
 
+def check_exemplars(prometheus, http):
+    """A bucket of low scores leads to a trace of the looping agent."""
+    query = 'agentgauge_trace_signal_score_bucket{service_name="looping",signal="tool_loop"}'
+    asked = urllib.parse.urlencode({"query": query, "start": time.time() - 600, "end": time.time() + 600})
+    url = f"http://{prometheus}/api/v1/query_exemplars?{asked}"
+    series = until("exemplars", lambda: json.loads(get(url)[0])["data"])
+    ids = {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
+    sessions = json.loads(get(f"{http}/api/v1/sessions?limit=1000")[0])["sessions"]
+    held = {trace["trace_id"]: trace for session in sessions for trace in session["traces"]}
+    for trace_id in ids:
+        assert held[trace_id]["loops"], f"{trace_id} has no loop"
+    print(f"{len(ids)} exemplars lead to traces with loops")
+
+
 def check_panels(prometheus):
     """Prometheus takes every query of the dashboards."""
     variables = {"$window": "1h", "$__rate_interval": "1m", "$datasource": ""}
@@ -191,9 +205,10 @@ def main():
                 get(f"http://{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": query}))[0]
             )["data"]["result"]
             check_gauges(ask, f"http://{bound['http']}")
+            check_exemplars(prometheus, f"http://{bound['http']}")
             check_panels(prometheus)
     assert daemon.returncode == 0, f"the daemon ended with {daemon.returncode}"
-    print("4 passed, 0 failed")
+    print("5 passed, 0 failed")
 
 
 if __name__ == "__main__":

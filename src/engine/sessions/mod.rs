@@ -35,6 +35,7 @@
 
 mod chain;
 mod departed;
+mod exemplar;
 mod fleet;
 mod held;
 mod histogram;

@@ -216,11 +216,11 @@ impl Session {
             && !self.close_counted
         {
             self.close_counted = true;
-            let scores = self.scores(&shared.rules);
+            let (scores, worst) = (self.scores(&shared.rules), self.worst());
             let verdict = verdict(scores.reliability, PASS);
             let summary = shared.fleet.summary(&agent);
             summary.count("sessions_closed", &[reason, verdict], 1);
-            summary.close(scores);
+            summary.close(scores, worst);
         }
         self.refresh(shared);
     }
@@ -272,6 +272,13 @@ impl Session {
             reliability: quanta(self.reliability.result().map(|result| result.score)),
             consistency: quanta(self.consistency.result().map(|result| result.score)),
         }
+    }
+
+    /// The done trace of the greatest risk, the later one of equals, and when it ended.
+    fn worst(&self) -> Option<(Timestamp, TraceId)> {
+        let given = self.traces.values().filter_map(|held| Some((held, held.given.as_ref()?)));
+        let worst = given.map(|(held, given)| (given.contribution.risk, given.end, held.id)).max();
+        worst.map(|(_, end, id)| (end, id))
     }
 
     /// The trace that started first.
