@@ -7,8 +7,6 @@ mod daemon;
 mod promql;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -207,24 +205,7 @@ fn scrape() -> String {
     // The spans are old; let them count as new.
     let age = ("AGENTGAUGE__INGEST__MAX_SPAN_AGE", "1s");
     let daemon = Daemon::start_with(&[("AGENTGAUGE__COST__PRICES", prices), age]);
-    let capture = folder("tests/data/captures/oi-openai");
-    let mut bodies: Vec<PathBuf> =
-        std::fs::read_dir(capture).unwrap().map(|e| e.unwrap().path()).collect();
-    bodies.retain(|path| path.extension().is_some_and(|extension| extension == "pb"));
-    bodies.sort();
-    for path in bodies {
-        let body = std::fs::read(path).unwrap();
-        let mut stream = TcpStream::connect(&daemon.otlp_http).unwrap();
-        let head = format!(
-            "POST /v1/traces HTTP/1.0\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(&body).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        assert!(answer.starts_with(b"HTTP/1.0 200"), "{}", String::from_utf8_lossy(&answer));
-    }
+    daemon.send_capture("oi-openai");
     daemon.metric("agentgauge_agent_reliability_score{");
     daemon.get("/metrics")
 }

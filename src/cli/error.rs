@@ -90,7 +90,9 @@ impl CliError {
             Self::Config(_)
             | Self::Expect(_)
             | Self::Rules(_)
-            | Self::Start(StartError::Expect(_)) => EXIT_USAGE,
+            | Self::Start(StartError::Expect(_) | StartError::Key(_) | StartError::Webhook(_)) => {
+                EXIT_USAGE
+            }
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }

@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+pub mod key;
 mod layer;
 mod range;
 
@@ -21,6 +22,7 @@ use crate::engine::score::princeton::TaskOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::server::ServerOptions;
+use crate::webhook::WebhookOptions;
 
 /// The whole configuration; immutable after the start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -58,6 +60,8 @@ pub struct Config {
     pub expect: ExpectOptions,
     /// What is exported.
     pub metrics: Metrics,
+    /// Whom to tell of sessions that run away.
+    pub webhook: WebhookOptions,
 }
 
 /// What is exported.

@@ -21,6 +21,7 @@ use self::tasks::{Common, ToAssemble, ToSessions};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
+use crate::config::key::{self, KeyError};
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
@@ -35,6 +36,7 @@ use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::webhook::{self, Webhook, WebhookError};
 
 /// A running daemon.
 pub struct Daemon {
@@ -77,6 +79,12 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// A key cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The webhook cannot be used.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -110,14 +118,16 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::default());
-        let (router, tasks, flushed) = stages(
+        let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
+        let (router, mut tasks, flushed) = stages(
             config,
             &expected.suites.into(),
             &board,
-            &Common { clock: clock.clone(), health: health.clone() },
+            &Common { clock: clock.clone(), health: health.clone(), webhook: telling },
         );
 
         let (shutdown, stopping) = watch::channel(false);
+        tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
         let receiver = Receiver::new(
             Decoder::new(config.ingest.clone(), config.convention.clone()),
             router.clone(),
@@ -288,6 +298,20 @@ fn stages(
         resolve: Arc::new(Mutex::new(resolve)),
     };
     (router, tasks, flushed)
+}
+
+/// The webhook and the engine's end of it, if one is configured.
+fn webhook(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+) -> Result<Option<(Webhook, webhook::Handle)>, StartError> {
+    let options = config.webhook.clone();
+    if options.url.is_empty() {
+        return Ok(None);
+    }
+    let secret = key::read("webhook.secret_file", &options.secret_file, &options.secret_env)?;
+    Ok(Some(Webhook::new(options, secret, clock.clone(), health.registry())?))
 }
 
 async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {

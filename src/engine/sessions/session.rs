@@ -34,6 +34,8 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// The time, which does not go back.
     pub(super) now: Timestamp,
+    /// Sessions that began to loop since they were last asked for, with kind and severity. Invariant: all are held.
+    pub(super) runaways: BTreeSet<(Arc<SessionId>, &'static str, &'static str)>,
 }
 
 /// One session. Everything derived is a function of the traces held, not of their arrival.
@@ -258,6 +260,7 @@ impl Session {
         }
         for (agent, kind, severity) in looping.difference(&self.looping) {
             shared.fleet.summary(agent).start_looping(kind, severity);
+            shared.runaways.insert((Arc::clone(&self.id), kind, severity));
         }
         self.looping = looping;
     }
