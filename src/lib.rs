@@ -17,4 +17,7 @@ pub mod engine;
 pub mod export;
 pub mod health;
 pub mod ingest;
+pub mod outbound;
 pub mod reference;
+pub mod rules;
+pub mod webhook;

@@ -9,7 +9,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("reference", &["engine", "reference"]),
     ("ingest", &["engine", "ingest"]),
     ("export", &["engine", "export"]),
-    ("config", &["config", "engine", "export", "ingest"]),
+    ("outbound", &["outbound"]),
+    ("webhook", &["clock", "engine", "outbound", "webhook"]),
+    ("config", &["config", "engine", "export", "ingest", "outbound", "webhook"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

@@ -10,6 +10,7 @@ use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
 use crate::ingest::file::FileError;
+use crate::rules::RulesError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum CliError {
     /// Expectations cannot be used.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Rules for Prometheus that could never fire.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// A recording cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -87,7 +91,12 @@ impl CliError {
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Expect(_) | Self::Start(StartError::Expect(_)) => EXIT_USAGE,
+            Self::Config(_)
+            | Self::Expect(_)
+            | Self::Rules(_)
+            | Self::Start(StartError::Expect(_) | StartError::Key(_) | StartError::Webhook(_)) => {
+                EXIT_USAGE
+            }
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }

@@ -3,6 +3,7 @@
 
 pub mod expect;
 mod kafka;
+pub mod key;
 mod layer;
 mod range;
 
@@ -24,6 +25,7 @@ use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
+use crate::webhook::WebhookOptions;
 
 /// The whole configuration; immutable after the start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -65,6 +67,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// The query API.
     pub api: ApiOptions,
+    /// Whom to tell of sessions that run away.
+    pub webhook: WebhookOptions,
 }
 
 /// What is exported.

@@ -41,6 +41,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     windows(config, &mut check);
     runs(config, &mut check);
     api(config, &mut check);
+    webhook(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
 
@@ -216,6 +217,15 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
             check.fail("session.signal_weights", format!("from 0 to {MAX_WEIGHT}"), was);
         }
     }
+}
+
+fn webhook(config: &Config, check: &mut Check<'_>) {
+    let webhook = &config.webhook;
+    let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    check.lasting("webhook.cooldown", webhook.cooldown, second, day);
+    check.within("webhook.max_per_minute", webhook.max_per_minute, 1, 1_000);
+    check.lasting("webhook.timeout", webhook.timeout, Duration::from_millis(1), 60 * second);
+    check.within("webhook.max_attempts", webhook.max_attempts, 1, 10);
 }
 
 fn runs(config: &Config, check: &mut Check<'_>) {

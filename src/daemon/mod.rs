@@ -24,6 +24,7 @@ use self::tasks::{Common, ToAssemble};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
+use crate::config::key::{self, KeyError};
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
@@ -37,6 +38,7 @@ use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::webhook::{self, Webhook, WebhookError};
 
 /// A running daemon.
 pub struct Daemon {
@@ -88,6 +90,12 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// A key cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The webhook cannot be used.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -114,11 +122,12 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::new(config.api));
-        let (router, tasks, flushed) = stages(
+        let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
+        let (router, mut tasks, flushed) = stages(
             config,
             &expected.suites.into(),
             &board,
-            &Common { clock: clock.clone(), health: health.clone() },
+            &Common { clock: clock.clone(), health: health.clone(), webhook: telling },
         );
 
         let sampler =
@@ -127,6 +136,7 @@ impl Daemon {
         tokio::spawn(sampler);
 
         let (shutdown, stopping) = watch::channel(false);
+        tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
         let receiver = Receiver::new(
             Decoder::new(config.ingest.clone(), config.convention.clone()),
             router.clone(),
@@ -134,11 +144,7 @@ impl Daemon {
             Arc::new(move || clock.now()),
             config.server.read_timeout,
         );
-        #[cfg(feature = "kafka")]
-        let kafka =
-            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?;
-        #[cfg(not(feature = "kafka"))]
-        let kafka: Option<(JoinHandle<()>, Check)> = None;
+        let kafka = source(config, &receiver, &health, &stopping)?;
         let (mut sources, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
         let gathered = health.clone();
@@ -146,28 +152,15 @@ impl Daemon {
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail)
             .stopping(stopping.clone());
         let stop = || stopped(stopping.clone());
+        let open = |listener, router| {
+            let full = full(&health);
+            tokio::spawn(serve(listener, router, config.server.clone(), full, stop()))
+        };
+        let reports = http::reports(receiver.clone());
         sources.extend([
-            tokio::spawn(serve(
-                grpc_listener,
-                grpc::router(receiver.clone()),
-                config.server.clone(),
-                full(&health),
-                stop(),
-            )),
-            tokio::spawn(serve(
-                http_listener,
-                http::router(receiver.clone()),
-                config.server.clone(),
-                full(&health),
-                stop(),
-            )),
-            tokio::spawn(serve(
-                export_listener,
-                http::reports(receiver).merge(exporter.router()),
-                config.server.clone(),
-                full(&health),
-                stop(),
-            )),
+            open(grpc_listener, grpc::router(receiver.clone())),
+            open(http_listener, http::router(receiver)),
+            open(export_listener, reports.merge(exporter.router())),
         ]);
         Ok(Self {
             bound,
@@ -281,6 +274,43 @@ async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAd
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+/// The task of the Kafka source and whether it reads, if one is configured.
+#[cfg(feature = "kafka")]
+fn source(
+    config: &Config,
+    receiver: &Receiver<Router>,
+    health: &Health,
+    stopping: &watch::Receiver<bool>,
+) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
+    kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())
+}
+
+/// This build has no source.
+#[cfg(not(feature = "kafka"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same signature as where there is one")]
+fn source(
+    _: &Config,
+    _: &Receiver<Router>,
+    _: &Health,
+    _: &watch::Receiver<bool>,
+) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
+    Ok(None)
+}
+
+/// The webhook and the engine's end of it, if one is configured.
+fn webhook(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+) -> Result<Option<(Webhook, webhook::Handle)>, StartError> {
+    let options = config.webhook.clone();
+    if options.url.is_empty() {
+        return Ok(None);
+    }
+    let secret = key::read("webhook.secret_file", &options.secret_file, &options.secret_env)?;
+    Ok(Some(Webhook::new(options, secret, clock.clone(), health.registry())?))
 }
 
 impl Observe for Health {

@@ -20,6 +20,7 @@ use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::health::Health;
+use crate::webhook::{self, Runaway};
 
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
@@ -81,6 +82,7 @@ pub(super) enum ToAgents {
 pub(super) struct Common {
     pub(super) clock: Clock,
     pub(super) health: Arc<Health>,
+    pub(super) webhook: Option<webhook::Handle>,
 }
 
 /// Counts barriers until one has come in on every input.
@@ -197,6 +199,7 @@ pub(super) async fn sessions(
             }
         }
         stage.handle_timeout(now);
+        tell(&mut stage, now, common.webhook.as_ref());
         let updates = stage.drain();
         if !updates.is_empty() && agents.send(ToAgents::Updates(updates, now)).await.is_err() {
             return;
@@ -209,6 +212,17 @@ pub(super) async fn sessions(
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source, stage.open_sessions());
+    }
+}
+
+/// Tells the webhook, if there is one, of sessions that run away.
+fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
+    for (tenant, id, kind, severity) in stage.runaways() {
+        let wanted = webhook.filter(|webhook| webhook.wants(severity));
+        let held = wanted.and_then(|webhook| Some((webhook, stage.session(&tenant, &id)?)));
+        if let Some((webhook, session)) = held {
+            webhook.tell(Runaway { tenant, kind, severity, at, session: Box::new(session) });
+        }
     }
 }
 

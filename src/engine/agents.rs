@@ -17,7 +17,7 @@ use super::run_scores::{self, AgentRuns, RunScores};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::span::{Report, RunTarget, Target, Timestamp};
-use super::update::{AgentKey, PaneSum, ScoreHistogram, SessionUpdate};
+use super::update::{AgentKey, Exemplar, PaneSum, ScoreHistogram, SessionUpdate};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, VersionView, WindowView};
 use super::window::{Window, last_traces};
 
@@ -67,6 +67,8 @@ pub struct Buckets {
     pub count: u64,
     /// Sum of the scores, in quanta.
     pub sum: i128,
+    /// By bucket, the trace in it that ended last.
+    pub exemplars: BTreeMap<u32, Exemplar>,
 }
 
 /// How agents are summed up, all of it.
@@ -484,7 +486,18 @@ impl Buckets {
         }
         self.count += scores.count;
         self.sum += scores.sum_quanta.map_or(0, i128::from);
+        for exemplar in &scores.exemplars {
+            let newest = self.exemplars.entry(exemplar.bucket).or_insert_with(|| exemplar.clone());
+            if place(exemplar) > place(newest) {
+                newest.clone_from(exemplar);
+            }
+        }
     }
+}
+
+/// What decides which of two examples is shown.
+fn place(exemplar: &Exemplar) -> (u64, &[u8]) {
+    (exemplar.end_unix_nano, &exemplar.trace_id)
 }
 
 /// An agent's names as results have them: empty is absent.

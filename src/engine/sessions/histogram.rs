@@ -35,11 +35,13 @@ impl Histogram {
             buckets: self.buckets.to_vec(),
             count: self.count,
             sum_quanta: Some(self.sum.into()),
+            exemplars: Vec::new(),
         })
     }
 }
 
-fn bucket(score: Quanta) -> usize {
+/// The bucket that a score is in.
+pub(super) fn bucket(score: Quanta) -> usize {
     let score = score.to_f64();
     SCORE_BOUNDS.partition_point(|bound| *bound < score)
 }

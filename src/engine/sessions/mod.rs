@@ -35,6 +35,7 @@
 
 mod chain;
 mod departed;
+mod exemplar;
 mod explain;
 mod fleet;
 mod held;
@@ -128,7 +129,13 @@ impl Sessions {
             open: 0,
             max_sessions,
             names,
-            shared: Shared { rules: Rules::new(options, loops), fleet, counts, now },
+            shared: Shared {
+                rules: Rules::new(options, loops),
+                fleet,
+                counts,
+                now,
+                runaways: BTreeSet::new(),
+            },
         }
     }
 
@@ -265,6 +272,16 @@ impl Sessions {
         ordered.into_iter().map(|(_, _, session)| view::session(session, &self.shared.rules))
     }
 
+    /// Sessions in which a loop began or became critical since this was last asked: tenant, id, kind, severity.
+    pub fn runaways(&mut self) -> Vec<(String, String, &'static str, &'static str)> {
+        let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
+        let named = |id: Arc<SessionId>| (id.tenant.clone(), id.id.clone());
+        runaways
+            .map(|(id, kind, severity)| (named(id), kind, severity))
+            .map(|((tenant, id), kind, severity)| (tenant, id, kind, severity))
+            .collect()
+    }
+
     /// What was left out so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
@@ -375,6 +392,7 @@ impl Sessions {
         let Some(session) = self.sessions.remove(id) else { return };
         let session = self.unfile(session);
         self.unsettled.remove(id);
+        self.shared.runaways.retain(|(runaway, ..)| runaway != id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(trace, Fate::Evicted);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));

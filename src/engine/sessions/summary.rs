@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::exemplar::Exemplified;
 use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
 use crate::engine::math::Quanta;
@@ -44,8 +45,8 @@ pub(super) struct Summary {
     sessions_active: u64,
     looping: BTreeMap<(&'static str, &'static str), u64>,
     open: Scores,
-    closed: Scores,
-    trace_signals: BTreeMap<String, Histogram>,
+    closed: Closed,
+    trace_signals: BTreeMap<String, Exemplified>,
     other_signals: BTreeSet<String>,
     max_signals: usize,
     // What changed since the last message.
@@ -65,6 +66,13 @@ struct Worth {
 struct Scores {
     reliability: Histogram,
     consistency: Histogram,
+}
+
+/// Likewise, of sessions that closed: with an example in each bucket.
+#[derive(Clone, Debug, Default)]
+struct Closed {
+    reliability: Exemplified,
+    consistency: Exemplified,
 }
 
 /// The two scores of one session; `None` over nothing.
@@ -90,7 +98,7 @@ impl Summary {
             sessions_active: 0,
             looping: BTreeMap::new(),
             open: Scores::default(),
-            closed: Scores::default(),
+            closed: Closed::default(),
             trace_signals: BTreeMap::new(),
             other_signals: BTreeSet::new(),
             max_signals,
@@ -187,9 +195,11 @@ impl Summary {
         self.open.forget(scores);
     }
 
-    /// Adds a session that closed.
-    pub(super) fn close(&mut self, scores: SessionScores) {
-        self.closed.observe(scores);
+    /// Adds a session that closed; `worst` is its trace of the greatest risk, and when that ended.
+    pub(super) fn close(&mut self, scores: SessionScores, worst: Option<(Timestamp, TraceId)>) {
+        let Closed { reliability, consistency } = &mut self.closed;
+        scores.reliability.into_iter().for_each(|score| reliability.observe(score, worst));
+        scores.consistency.into_iter().for_each(|score| consistency.observe(score, worst));
     }
 
     /// Adds a session in which a loop goes on.
@@ -205,9 +215,14 @@ impl Summary {
         self.looping.retain(|_, sessions| *sessions > 0);
     }
 
-    /// Adds a signal of a trace that is done for the first time.
-    pub(super) fn observe_signal(&mut self, name: &str, score: Quanta) {
-        self.trace_signals.entry(name.to_owned()).or_default().observe(score);
+    /// Adds a signal of a trace that is done for the first time, and when that ended.
+    pub(super) fn observe_signal(
+        &mut self,
+        name: &str,
+        score: Quanta,
+        trace: (Timestamp, TraceId),
+    ) {
+        self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
     }
 
     /// Notes a trace that is done for the first time.
@@ -277,6 +292,6 @@ fn gauge(((kind, severity), value): (&(&'static str, &'static str), &u64)) -> Ga
     Gauge { labels: vec![(*kind).to_owned(), (*severity).to_owned()], value: *value }
 }
 
-fn signal((name, scores): (&String, &Histogram)) -> Option<(String, ScoreHistogram)> {
+fn signal((name, scores): (&String, &Exemplified)) -> Option<(String, ScoreHistogram)> {
     Some((name.clone(), scores.message()?))
 }
