@@ -18,3 +18,4 @@ pub mod export;
 pub mod health;
 pub mod ingest;
 pub mod reference;
+pub mod store;
