@@ -321,6 +321,11 @@ impl Agents {
         &self.counts
     }
 
+    /// Counts from zero again.
+    pub fn restart_counts(&mut self) {
+        self.counts = Counts::default();
+    }
+
     /// The numbers of one agent, or of several that share their series.
     fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
         let mut windows: BTreeMap<u64, Window> = BTreeMap::new();

@@ -43,6 +43,22 @@ pub struct EngineOptions {
     pub expected: Arc<[Suite]>,
 }
 
+/// The stages by themselves, to be run as tasks.
+pub struct Stages {
+    /// What goes to which of them.
+    pub route: Route,
+    /// Reports that wait for their response.
+    pub resolve: Resolve,
+    /// Stage 1, by shard.
+    pub assemble: Vec<Assemble>,
+    /// Stage 2, by shard.
+    pub sessions: Vec<Sessions>,
+    /// Stage 3.
+    pub agents: Agents,
+    /// The agents as they stand.
+    pub board: BTreeMap<AgentKey, AgentUpdate>,
+}
+
 /// The stages, one after the other.
 pub struct Pipeline {
     route: Route,
@@ -51,12 +67,18 @@ pub struct Pipeline {
     sessions: Vec<Sessions>,
     agents: Agents,
     board: BTreeMap<AgentKey, AgentUpdate>,
+    // The board is of no interest yet.
+    unseen: bool,
 }
 
 impl Pipeline {
     /// Stages with as many shards, at least one.
     pub fn new(options: &EngineOptions, shards: u32) -> Self {
-        let route = Route::new(shards, 0);
+        Self::routed(options, Route::new(shards, 0))
+    }
+
+    /// Stages of this route.
+    pub fn routed(options: &EngineOptions, route: Route) -> Self {
         let shards = 0..route.shards();
         Self {
             route,
@@ -84,6 +106,7 @@ impl Pipeline {
                 drift: options.drift,
             }),
             board: BTreeMap::new(),
+            unseen: false,
         }
     }
 
@@ -161,6 +184,29 @@ impl Pipeline {
         Document { sessions, agents }
     }
 
+    /// Leaves the board as it is until [`Pipeline::into_stages`]: nobody looks at it while a log is replayed, and to keep
+    /// it up to date is a large part of the work.
+    pub fn leave_board(&mut self) {
+        self.unseen = true;
+    }
+
+    /// The stages with all that they hold. Counters belong to a process: they begin at zero here.
+    pub fn into_stages(mut self, now: Timestamp) -> Stages {
+        self.resolve.restart_counts();
+        self.assemble.iter_mut().for_each(Assemble::restart_counts);
+        self.sessions.iter_mut().for_each(Sessions::restart_counts);
+        self.unseen = false;
+        self.flow(now);
+        self.agents.restart_counts();
+        let Self { route, resolve, assemble, sessions, agents, board, .. } = self;
+        Stages { route, resolve, assemble, sessions, agents, board }
+    }
+
+    /// The stages whose state outlives a process; stage 3 follows from what stage 2 says.
+    pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions]) {
+        (&mut self.resolve, &mut self.assemble, &mut self.sessions)
+    }
+
     /// The agents as they stand.
     pub fn board(&self) -> &BTreeMap<AgentKey, AgentUpdate> {
         &self.board
@@ -213,6 +259,9 @@ impl Pipeline {
             for update in stage.drain() {
                 self.agents.handle(update, now);
             }
+        }
+        if self.unseen {
+            return;
         }
         for update in self.agents.drain() {
             if update.gone {
