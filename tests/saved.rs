@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::agents::AgentUpdate;
@@ -14,7 +15,8 @@ use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{Log, Report, Span, Timestamp};
 use agentgauge::engine::update::AgentKey;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::{Encoding, Signal};
+use agentgauge::ingest::{Encoding, Request, Signal};
+use agentgauge::store::{Folder, Opened, StoreOptions};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -141,6 +143,50 @@ proptest! {
         prop_assert_eq!(actual, expected, "{}", capture.display());
         prop_assert_eq!(actual_board, expected_board, "{}", capture.display());
     }
+}
+
+/// What release 0.1 left behind: a snapshot after 40 requests and ten more in the log, two requests a trace.
+#[test]
+fn the_state_that_an_earlier_release_wrote_is_read_whole() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/store/0.1");
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let disk = Arc::new(Folder::new(copy.path()).unwrap());
+    let mut opened = Opened::open(disk.clone(), &StoreOptions::default()).unwrap();
+    let snapshot = opened.recovery.take_snapshot().unwrap();
+    let section = |name: &str| zstd::decode_all(snapshot.sections[name].as_slice()).unwrap();
+    let route: Route = rmp_serde::from_slice(&section("route")).unwrap();
+    let mut pipeline = Pipeline::routed(&options(), route);
+    let (resolve, assemble, sessions) = pipeline.lasting();
+    resolve.restore(rmp_serde::from_slice(&section("resolve")).unwrap());
+    for (shard, stage) in assemble.iter_mut().enumerate() {
+        stage.restore(rmp_serde::from_slice(&section(&format!("assemble/{shard}"))).unwrap());
+    }
+    for (shard, stage) in sessions.iter_mut().enumerate() {
+        stage.restore(rmp_serde::from_slice(&section(&format!("sessions/{shard}"))).unwrap());
+    }
+    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    let mut last = Timestamp::default();
+    for found in opened.recovery.replay(disk.as_ref()) {
+        let (_, record) = found.unwrap();
+        let request = Request::from_bytes(record.payload).unwrap();
+        last = record.arrival;
+        let prepared = decoder
+            .prepare(request.signal, request.encoding, request.compression, request.body)
+            .unwrap();
+        let batch = decoder.decode(prepared, Some(last), None).unwrap();
+        pipeline.apply(batch.spans, batch.logs, batch.reports, last);
+    }
+    pipeline.finish(last);
+    let document = pipeline.document();
+    let traces = document.sessions.iter().map(|session| session.traces.len()).sum::<usize>();
+    assert_eq!((document.sessions.len(), traces), (9, 25));
+    assert!(document.sessions.iter().all(|session| session.reliability.is_some()));
+    let loops = document.sessions.iter().flat_map(|session| &session.traces);
+    assert!(loops.flat_map(|trace| &trace.loops).any(|entry| entry.kind == "exact_repeat"));
 }
 
 #[test]

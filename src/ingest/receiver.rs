@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::admission::{Admission, Permit};
 use super::decode::Decoder;
 use super::status::Failure;
-use super::{Batch, Compression, Encoding, Overloaded, Refusal, Signal, Sink, Tally};
+use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
 use crate::engine::span::Timestamp;
 
 /// Who is told what came in, and counts it.
@@ -237,9 +237,11 @@ impl<S: Sink> Receiver<S> {
         let Received { body, mut permit } = received;
         let Shared { decoder, now, .. } = &*self.shared;
         let Envelope { signal, encoding, compression, .. } = envelope;
+        let request = Request { signal, encoding, compression, body: body.clone() };
         let prepared = decoder.prepare(signal, encoding, compression, body)?;
         permit.grow(prepared.estimated_bytes())?;
-        let batch = decoder.decode(prepared, Some(now()), None)?;
+        let mut batch = decoder.decode(prepared, Some(now()), None)?;
+        batch.request = Some(request);
         Ok((batch, permit))
     }
 }

@@ -8,12 +8,18 @@ pub struct Budget {
     max: u64,
     log: AtomicU64,
     snapshots: AtomicU64,
+    written: AtomicU64,
 }
 
 impl Budget {
     /// A budget of `max` bytes.
     pub fn new(max: u64) -> Self {
-        Self { max, log: AtomicU64::new(0), snapshots: AtomicU64::new(0) }
+        Self {
+            max,
+            log: AtomicU64::new(0),
+            snapshots: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        }
     }
 
     /// Bytes of the log.
@@ -26,6 +32,16 @@ impl Budget {
         self.snapshots.load(Ordering::Relaxed)
     }
 
+    /// Bytes of log that were replayed or written since the start.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether more than half of it is taken.
+    pub fn is_tight(&self) -> bool {
+        !self.has_room(self.max / 2)
+    }
+
     /// Returns whether `more` bytes of log are within it.
     pub fn has_room(&self, more: u64) -> bool {
         self.log().saturating_add(self.snapshots()).saturating_add(more) <= self.max
@@ -34,6 +50,11 @@ impl Budget {
     /// The log has this many bytes now.
     pub(super) fn set_log(&self, bytes: u64) {
         self.log.store(bytes, Ordering::Relaxed);
+    }
+
+    /// So many bytes were written.
+    pub(super) fn add_written(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The snapshots have this many bytes now.

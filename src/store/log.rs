@@ -109,6 +109,7 @@ impl Log {
             self.sync()?;
         }
         self.acknowledged = self.next - 1;
+        self.budget.add_written(bytes);
         self.measure();
         Ok(first)
     }

@@ -60,6 +60,7 @@ impl Opened {
         let budget = Arc::new(Budget::new(options.max_bytes));
         let log = Log::open(Arc::clone(&disk), options, &recovery, Arc::clone(&budget))?;
         budget.set_snapshots(snapshot::bytes(disk.as_ref())?);
+        budget.add_written(budget.log());
         Ok(Self { recovery, log, budget, disk })
     }
 

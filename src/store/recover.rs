@@ -27,6 +27,7 @@ pub struct Recovery {
     /// What there was to mend.
     pub found: Found,
     segments: Vec<Segment>,
+    base: u64,
     next: u64,
 }
 
@@ -105,13 +106,24 @@ impl Recovery {
             let name = empty.name();
             disk.remove(&name).map_err(StoreError::write(disk.path(&name)))?;
         }
-        Ok(Self { snapshot, found, segments, next })
+        Ok(Self { snapshot, found, segments, base, next })
     }
 
     /// The records to replay.
     pub fn replay<'a>(&'a self, disk: &'a dyn Disk) -> Replay<'a> {
-        let after = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.seq);
-        Replay { disk, segments: self.segments.iter(), after, at: None }
+        let first = self.segments.partition_point(|segment| segment.first <= self.base + 1);
+        let segments = self.segments[first.saturating_sub(1)..].iter();
+        Replay { disk, segments, after: self.base, at: None }
+    }
+
+    /// Takes the snapshot, which need not be held while the log is replayed.
+    pub fn take_snapshot(&mut self) -> Option<Snapshot> {
+        self.snapshot.take()
+    }
+
+    /// The record after which the replay begins.
+    pub fn base(&self) -> u64 {
+        self.base
     }
 
     /// The number of the next record.

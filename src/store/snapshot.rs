@@ -42,6 +42,7 @@ pub struct SnapshotWriter {
     file: Box<dyn DiskFile>,
     seq: u64,
     frames: u64,
+    finished: bool,
 }
 
 impl SnapshotWriter {
@@ -53,7 +54,7 @@ impl SnapshotWriter {
     pub fn begin(disk: Arc<dyn Disk>, budget: Arc<Budget>, seq: u64) -> io::Result<Self> {
         let mut file = disk.create(&part_name(seq))?;
         file.write_all(&head(SNAPSHOT_MAGIC, seq))?;
-        Ok(Self { disk, budget, file, seq, frames: 0 })
+        Ok(Self { disk, budget, file, seq, frames: 0, finished: false })
     }
 
     /// Adds a section.
@@ -86,6 +87,7 @@ impl SnapshotWriter {
         self.frame(Kind::End, Bytes::new())?;
         self.file.sync()?;
         self.disk.rename(&part_name(self.seq), &name(self.seq))?;
+        self.finished = true;
         self.disk.sync_names()?;
         // It is safe: now older ones can go.
         let mut seqs: Vec<u64> =
@@ -108,6 +110,15 @@ impl SnapshotWriter {
         let record = Record { arrival: Timestamp::default(), kind, payload };
         record.encode(0, (self.frames, 0), &mut bytes);
         self.file.write_all(&bytes)
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Room for others; should it stay, the next start removes it.
+            let _ = self.disk.remove(&part_name(self.seq));
+        }
     }
 }
 
