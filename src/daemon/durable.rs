@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long a stage may take until the barrier has passed it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Timers of a replay that are due within this time run together.
+const STEP: Duration = Duration::from_millis(100);
+
 /// Snapshots that are kept: the second is there for when the first cannot be read.
 const SNAPSHOTS: usize = 2;
 
@@ -304,7 +307,7 @@ fn replay(
             let prepared = decoder.prepare(signal, encoding, compression, body).ok()?;
             decoder.decode(prepared, Some(arrival), None).ok()
         });
-        pipeline.advance(arrival);
+        pipeline.advance_in_steps(arrival, STEP);
         match batch {
             Some(batch) => pipeline.apply(batch.spans, batch.logs, batch.reports, arrival),
             None => refused += 1,

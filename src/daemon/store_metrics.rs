@@ -99,6 +99,7 @@ impl StoreMetrics {
         ] {
             self.recovered.with_label_values(&[what]).set(signed(count));
         }
+        self.unapplied.set(signed(records));
         self.recovery.set(took.as_secs_f64());
     }
 

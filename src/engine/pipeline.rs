@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::agents::{AgentUpdate, Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
@@ -133,7 +134,14 @@ impl Pipeline {
 
     /// Runs the timers up to `now`, each at its own time.
     pub fn advance(&mut self, now: Timestamp) {
+        self.advance_in_steps(now, Duration::ZERO);
+    }
+
+    /// Runs the timers up to `now`; those that are due within `step` of each other run together, as they do in a daemon
+    /// that is busy.
+    pub fn advance_in_steps(&mut self, now: Timestamp, step: Duration) {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
+            let due = due.after(step).min(now);
             self.resolve.handle_timeout(due);
             self.assemble.iter_mut().for_each(|stage| stage.handle_timeout(due));
             self.flow(due);

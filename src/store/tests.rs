@@ -366,16 +366,34 @@ fn bytes_of_a_frame_in_a_request_are_not_taken_for_one() {
 /// Where the head of the second frame is in the test above: behind the file's head and a frame of three bytes.
 const FRAME_OF_SECOND: usize = 20 + 44 + 3 + 10;
 
+struct Quiet;
+
+impl Watch for Quiet {
+    fn nanos(&self) -> u64 {
+        0
+    }
+    fn committed(&self, _: u64, _: u64, _: u64) {}
+    fn refused(&self, _: u64, _: Refused) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_sync_fails_everybody_is_refused_and_the_owner_is_told() {
+    let disk = Simulated::default();
+    let opened = Opened::open(Arc::new(disk.clone()), &options()).unwrap();
+    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet));
+    committer.append(record(b"one")).await.unwrap().applied();
+    disk.fail_syncs();
+    for _ in 0..3 {
+        assert_eq!(committer.append(record(b"two")).await.unwrap_err(), Refused::Stopped);
+    }
+    committer.stopped().await;
+    assert_eq!(committer.ledger().applied(), 1);
+    disk.power_loss(&mut Dice::new(1));
+    assert_eq!(open(&disk, &options()).unwrap().1[0], b"one");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_waiters_share_a_sync_and_tickets_say_what_is_applied() {
-    struct Quiet;
-    impl Watch for Quiet {
-        fn nanos(&self) -> u64 {
-            0
-        }
-        fn committed(&self, _: u64, _: u64, _: u64) {}
-        fn refused(&self, _: u64, _: Refused) {}
-    }
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(Folder::new(folder.path()).unwrap());
     let opened = Opened::open(Arc::clone(&disk), &options()).unwrap();
