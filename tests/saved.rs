@@ -65,8 +65,8 @@ fn again<T: DeserializeOwned>(state: &impl Serialize) -> T {
 /// The pipeline of the next process.
 fn restarted(mut before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
     let mut after = Pipeline::routed(&options(), again(&route));
-    let (resolve, assemble, sessions) = before.lasting();
-    let (new_resolve, new_assemble, new_sessions) = after.lasting();
+    let (resolve, assemble, sessions, agents) = before.lasting();
+    let (new_resolve, new_assemble, new_sessions, new_agents) = after.lasting();
     new_resolve.restore(again(resolve));
     for (old, new) in assemble.iter().zip(new_assemble) {
         new.restore(again(&old.save()));
@@ -74,7 +74,8 @@ fn restarted(mut before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
     for (old, new) in sessions.iter().zip(new_sessions) {
         new.restore(again(&old.save()));
     }
-    // What stage 3 holds follows from what stage 2 says.
+    new_agents.restore(again(&agents.save()));
+    // The rest of what stage 3 holds follows from what stage 2 says.
     after.apply(Vec::new(), Vec::new(), Vec::new(), now);
     after
 }
@@ -160,7 +161,7 @@ fn the_state_that_an_earlier_release_wrote_is_read_whole() {
     let section = |name: &str| zstd::decode_all(snapshot.sections[name].as_slice()).unwrap();
     let route: Route = rmp_serde::from_slice(&section("route")).unwrap();
     let mut pipeline = Pipeline::routed(&options(), route);
-    let (resolve, assemble, sessions) = pipeline.lasting();
+    let (resolve, assemble, sessions, _) = pipeline.lasting();
     resolve.restore(rmp_serde::from_slice(&section("resolve")).unwrap());
     for (shard, stage) in assemble.iter_mut().enumerate() {
         stage.restore(rmp_serde::from_slice(&section(&format!("assemble/{shard}"))).unwrap());

@@ -159,7 +159,7 @@ impl Snapshots {
         let (sections, inbox) = mpsc::channel(1);
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
         let Stream { router, saved, .. } = stream;
-        let mut missing = router.assemble.len() + router.sessions.len();
+        let mut missing = router.assemble.len() + router.sessions.len() + 1;
         let all = missing + 2;
         let writer = spawn_blocking(move || write(disk, budget, (seq, keep), (all, inbox)));
         for section in [section("route".to_owned(), &router.route), router.saved_resolve()] {
@@ -233,13 +233,17 @@ fn restore(
         tracing::warn!(kept, asked, "`engine.shards` stays what the store was written with");
     }
     let mut pipeline = Pipeline::routed(options, route);
-    let (resolve, assemble, sessions) = pipeline.lasting();
+    let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
     for (shard, stage) in assemble.iter_mut().enumerate() {
         stage.restore(read(snapshot, &format!("assemble/{shard}"))?);
     }
     for (shard, stage) in sessions.iter_mut().enumerate() {
         stage.restore(read(snapshot, &format!("sessions/{shard}"))?);
+    }
+    // The first snapshots had nothing of it.
+    if snapshot.sections.contains_key("agents") {
+        agents.restore(read(snapshot, "agents")?);
     }
     Ok(pipeline)
 }

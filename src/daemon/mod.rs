@@ -151,7 +151,7 @@ impl Daemon {
 
         let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
-        let (saving, saved) = mpsc::channel(4 * stages.assemble.len());
+        let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let common = Common { clock: clock.clone(), health: health.clone(), saving };
         let (router, tasks, flushed) =

@@ -72,11 +72,11 @@ pub(super) enum ToSessions {
 /// To the agents task.
 pub(super) enum ToAgents {
     /// What a session task has to say.
-    Updates(Vec<SessionUpdate>, Timestamp),
+    Updates(usize, Vec<SessionUpdate>, Timestamp),
     /// Something about a run.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the session tasks.
-    Barrier(Barrier),
+    Barrier(usize, Barrier),
 }
 
 /// What all tasks share.
@@ -113,24 +113,47 @@ impl Alignment {
 
 /// Inputs that are past a barrier of a snapshot which others have not reached: what they send waits, so that a stage that
 /// has seen the barrier on all inputs holds exactly what came before it. There is one snapshot at a time.
-#[derive(Default)]
-struct Waiting {
+struct Waiting<M> {
     past: BTreeSet<usize>,
-    messages: VecDeque<ToSessions>,
+    messages: VecDeque<M>,
 }
 
-impl Waiting {
+/// A message that may come from one of the inputs.
+trait Sent {
+    /// Which one.
+    fn input(&self) -> Option<usize>;
+}
+
+impl Sent for ToSessions {
+    fn input(&self) -> Option<usize> {
+        match self {
+            Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
+            Self::Report(..)
+            | Self::One { .. }
+            | Self::Rows { .. }
+            | Self::Find { .. }
+            | Self::Explain { .. } => None,
+        }
+    }
+}
+
+impl Sent for ToAgents {
+    fn input(&self) -> Option<usize> {
+        match self {
+            Self::Updates(from, ..) | Self::Barrier(from, _) => Some(*from),
+            Self::Report(..) => None,
+        }
+    }
+}
+
+impl<M: Sent> Waiting<M> {
+    fn new() -> Self {
+        Self { past: BTreeSet::new(), messages: VecDeque::new() }
+    }
+
     /// Returns the message, unless it has to wait.
-    fn admit(&mut self, message: ToSessions) -> Option<ToSessions> {
-        let from = match &message {
-            ToSessions::Traces(from, ..) | ToSessions::Barrier(from, _) => Some(from),
-            ToSessions::Report(..)
-            | ToSessions::One { .. }
-            | ToSessions::Rows { .. }
-            | ToSessions::Find { .. }
-            | ToSessions::Explain { .. } => None,
-        };
-        if from.is_some_and(|from| self.past.contains(from)) {
+    fn admit(&mut self, message: M) -> Option<M> {
+        if message.input().is_some_and(|from| self.past.contains(&from)) {
             self.messages.push_back(message);
             return None;
         }
@@ -138,7 +161,7 @@ impl Waiting {
     }
 
     /// All inputs have come: what waited goes on, in front of what is left.
-    fn release(&mut self, rest: &mut VecDeque<ToSessions>) {
+    fn release(&mut self, rest: &mut VecDeque<M>) {
         self.past.clear();
         self.messages.append(rest);
         std::mem::swap(&mut self.messages, rest);
@@ -151,7 +174,7 @@ struct SessionTask {
     stage: Sessions,
     agents: mpsc::Sender<ToAgents>,
     alignment: Alignment,
-    waiting: Waiting,
+    waiting: Waiting<ToSessions>,
     common: Common,
 }
 
@@ -249,7 +272,7 @@ pub(super) async fn sessions(
     inputs: usize,
     common: Common,
 ) {
-    let (alignment, waiting) = (Alignment::new(inputs), Waiting::default());
+    let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
     let mut task = SessionTask { shard, stage, agents, alignment, waiting, common };
     let mut burst = Vec::with_capacity(BURST);
     loop {
@@ -336,7 +359,7 @@ impl SessionTask {
         self.hand_on(now).await?;
         let Self { shard, stage, common, .. } = &*self;
         save(common, barrier, || (format!("sessions/{shard}"), stage.save()));
-        self.agents.send(ToAgents::Barrier(barrier)).await.map_err(|_| Gone)
+        self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
     }
 
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
@@ -344,7 +367,7 @@ impl SessionTask {
         if updates.is_empty() {
             return Ok(());
         }
-        self.agents.send(ToAgents::Updates(updates, now)).await.map_err(|_| Gone)
+        self.agents.send(ToAgents::Updates(self.shard, updates, now)).await.map_err(|_| Gone)
     }
 }
 
@@ -359,7 +382,7 @@ pub(super) async fn agents(
     inputs: usize,
     common: Common,
 ) {
-    let mut alignment = Alignment::new(inputs);
+    let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
     let mut burst = Vec::with_capacity(BURST);
     loop {
         let wait = sleep_until(stage.poll_timeout(), &common.clock);
@@ -369,17 +392,25 @@ pub(super) async fn agents(
         }
         let now = common.clock.now();
         let mut epoch = None;
-        for message in burst.drain(..) {
-            match message {
-                ToAgents::Updates(updates, now) => {
+        let mut left: VecDeque<ToAgents> = burst.drain(..).collect();
+        while let Some(message) = left.pop_front() {
+            match waiting.admit(message) {
+                Some(ToAgents::Updates(_, updates, now)) => {
                     updates.into_iter().for_each(|update| stage.handle(update, now));
                 }
-                ToAgents::Report(report, now) => stage.report(*report, now),
-                ToAgents::Barrier(barrier) => {
-                    if alignment.complete(barrier) && barrier.log_sequence.is_none() {
+                Some(ToAgents::Report(report, now)) => stage.report(*report, now),
+                Some(ToAgents::Barrier(from, barrier)) => {
+                    let saves = barrier.log_sequence.is_some();
+                    if !alignment.complete(barrier) {
+                        waiting.past.extend(saves.then_some(from));
+                    } else if saves {
+                        save(&common, barrier, || ("agents".to_owned(), stage.save()));
+                        waiting.release(&mut left);
+                    } else {
                         epoch = epoch.max(Some(barrier.epoch));
                     }
                 }
+                None => {}
             }
         }
         stage.handle_timeout(now);

@@ -210,9 +210,9 @@ impl Pipeline {
         Stages { route, resolve, assemble, sessions, agents, board }
     }
 
-    /// The stages whose state outlives a process; stage 3 follows from what stage 2 says.
-    pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions]) {
-        (&mut self.resolve, &mut self.assemble, &mut self.sessions)
+    /// The stages, whose state outlives a process.
+    pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions], &mut Agents) {
+        (&mut self.resolve, &mut self.assemble, &mut self.sessions, &mut self.agents)
     }
 
     /// The agents as they stand.

@@ -16,16 +16,25 @@ use super::loops::{CRITICAL, WARNING, kinds};
 /// A name that the code knows.
 pub(super) type Name = &'static str;
 
+/// What a name is read as that the reader does not know, where one has to be there.
+const UNKNOWN: Name = "unknown";
+
 /// The name of this text, if the code knows it.
 fn known(text: &str) -> Option<Name> {
-    let others = [WARNING, CRITICAL, "ok", "error", "unknown"];
-    let mut names = kinds().into_iter().chain(others).chain(convention::names());
+    let others = [WARNING, CRITICAL, "ok", "error", UNKNOWN];
+    let series = ["consistency", "reliability", "down", "up"];
+    let mut names = kinds().into_iter().chain(others).chain(series).chain(convention::names());
     names.find(|name| *name == text)
 }
 
 /// Reads a name; unknown is none.
 pub(super) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Name>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.and_then(|text| known(&text)))
+}
+
+/// Reads a name; unknown is `unknown`.
+pub(super) fn named_or_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+    Ok(known(&String::deserialize(from)?).unwrap_or(UNKNOWN))
 }
 
 /// Reads a severity; unknown is a warning.
@@ -124,7 +133,9 @@ mod tests {
 
     #[test]
     fn the_names_of_the_code_are_known() {
-        for name in ["exact_repeat", "output_repeat", "critical", "unknown", "openinference"] {
+        for name in
+            ["exact_repeat", "output_repeat", "critical", "unknown", "openinference", "reliability"]
+        {
             assert_eq!(known(name), Some(name));
         }
         assert_eq!(known("nonsense"), None);
