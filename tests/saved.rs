@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::agents::AgentUpdate;
+use agentgauge::engine::math::Quanta;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
-use agentgauge::engine::span::{Log, Report, Span, Timestamp};
+use agentgauge::engine::span::{Attempt, Log, Report, RunTarget, Source, Span, Target, Timestamp};
 use agentgauge::engine::update::AgentKey;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Request, Signal};
@@ -55,7 +56,46 @@ fn options() -> EngineOptions {
     let mut options = EngineOptions::default();
     options.assemble.keep_content = true;
     options.session.session_idle = Duration::from_secs(60);
+    // A capture is short: any other value is a shift.
+    options.drift.warm_up = 2;
+    options.drift.baseline = 2;
+    options.drift.lambda = 0.1;
+    options.drift.delta = 0.0;
     options
+}
+
+/// The same with attempts at tasks: every trace is a run, and runs are reported that have none.
+fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
+    let attempt = |span: &mut Span| {
+        let [which, good, ..] = span.trace_id.0;
+        let task = Some(Arc::from(format!("task-{}", which % 3)));
+        let success = Some(good % 3 > 0);
+        span.attempt = Some(Box::new(Attempt { task, success, ..Attempt::default() }));
+    };
+    let report = |number: usize| {
+        let target = RunTarget {
+            agent: AgentKey { service_name: "bench".to_owned(), ..AgentKey::default() },
+            task: Arc::from(format!("task-{}", number % 2)),
+            run: Arc::from((number / 2).to_string()),
+            perturbation: number.is_multiple_of(5).then(|| Arc::from("prompt")),
+        };
+        Report {
+            target: Target::Run(Box::new(target)),
+            name: Arc::from(if number.is_multiple_of(3) { "confidence" } else { "outcome" }),
+            score: Quanta(if number.is_multiple_of(4) { 0 } else { Quanta::ONE }),
+            label: None,
+            source: Source::Reported,
+            identifier: Arc::from("ci"),
+            time: NOW.after(Duration::from_secs(number as u64)),
+        }
+    };
+    let batches = batches.into_iter().enumerate();
+    let batches = batches.map(|(number, (mut spans, logs, mut reports))| {
+        spans.iter_mut().for_each(attempt);
+        reports.extend([report(2 * number), report(2 * number + 1)]);
+        (spans, logs, reports)
+    });
+    batches.collect()
 }
 
 fn again<T: DeserializeOwned>(state: &impl Serialize) -> T {
@@ -83,7 +123,9 @@ fn restarted(mut before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
 /// What is on the board, without what belongs to a process.
 fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentUpdate> {
     // An agent of which only counters are left goes with them.
-    let counted = |update: &AgentUpdate| update.view.traces > 0 || update.sessions_active > 0;
+    let counted = |update: &AgentUpdate| {
+        update.view.traces > 0 || update.sessions_active > 0 || update.runs > 0
+    };
     let updates = pipeline.board().iter().filter(|(_, update)| counted(update));
     let updates = updates.map(|(key, update)| {
         let mut update = update.clone();
@@ -134,7 +176,7 @@ proptest! {
     ) {
         let captures = captures();
         let capture = &captures[which.index(captures.len())];
-        let batches = batches(capture);
+        let batches = attempted(batches(capture));
         prop_assume!(!batches.is_empty());
         let restarts: Vec<usize> =
             restarts.iter().map(|at| at.index(batches.len())).collect();
@@ -142,6 +184,7 @@ proptest! {
         let (expected, expected_board) = run(&batches, with, (&[], 0));
         let (actual, actual_board) = run(&batches, with, (&restarts, overlap));
         prop_assert_eq!(actual, expected, "{}", capture.display());
+        prop_assert!(expected_board.values().any(|update| !update.run_scores.is_empty()));
         prop_assert_eq!(actual_board, expected_board, "{}", capture.display());
     }
 }

@@ -149,6 +149,9 @@ fn request(number: usize, base: u64) -> Vec<u8> {
                 attribute("gen_ai.agent.name", &format!("agent-{}", trace % 5)),
                 attribute("gen_ai.conversation.id", &session),
                 attribute("gen_ai.output.messages", &format!("answer {} of {session}", trace % 4)),
+                attribute("agentgauge.task.id", &format!("task-{}", trace % 3)),
+                attribute("agentgauge.run.id", &format!("run-{trace}")),
+                attribute("agentgauge.outcome", if trace % 11 < 8 { "success" } else { "failure" }),
             ],
         )]
     } else {
@@ -176,10 +179,20 @@ fn request(number: usize, base: u64) -> Vec<u8> {
 
 /// Posts a request; its status, or none if the daemon went away.
 fn post(address: &str, body: &[u8]) -> Option<(u16, String)> {
+    send(address, ("/v1/traces", "application/x-protobuf"), body)
+}
+
+/// Posts reports, likewise.
+fn report(address: &str, reports: &Value) -> Option<(u16, String)> {
+    let body = serde_json::json!({ "reports": reports }).to_string();
+    send(address, ("/api/v1/reports", "application/json"), body.as_bytes())
+}
+
+fn send(address: &str, (path, content_type): (&str, &str), body: &[u8]) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
     let head = format!(
-        "POST /v1/traces HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-protobuf\r\n\
+        "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\n\
          content-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
     );
@@ -255,15 +268,24 @@ fn number(name: &str, default: usize) -> usize {
     found.map_or(default, |(_, value)| value.to_str().unwrap().parse().unwrap())
 }
 
-/// What of an agent is the same whenever it is looked at: its scores over all traces.
-fn scores(agents: &Value) -> Vec<(String, String, String, String)> {
+/// What of an agent is the same whenever it is looked at: its scores over all traces and all runs.
+const LASTING: [&str; 9] = [
+    "service_name",
+    "agent_name",
+    "traces",
+    "reliability",
+    "consistency",
+    "scores",
+    "score_samples",
+    "ars",
+    "tasks",
+];
+
+fn scores(agents: &Value) -> Vec<String> {
     let agents = agents.as_array().unwrap().iter();
     let mut scores: Vec<_> = agents
         .filter(|agent| agent["traces"].as_u64() > Some(0))
-        .map(|agent| {
-            let text = |key: &str| agent[key].to_string();
-            (text("agent"), text("traces"), text("reliability"), text("consistency"))
-        })
+        .map(|agent| LASTING.map(|key| agent[key].to_string()).join(" "))
         .collect();
     scores.sort();
     scores
@@ -355,6 +377,113 @@ fn no_kill_loses_what_was_acknowledged_and_the_scores_are_those_of_a_replay() {
 #[test]
 fn what_is_flushed_outlives_the_process() {
     survives_kills("flush", number("AGENTGAUGE_KILLS", 20).div_ceil(5));
+}
+
+/// A trace of an agent that begins to fail at a certain one, from now.
+fn drifting(trace: usize, fails_from: usize) -> Vec<u8> {
+    let start = now();
+    let span = |id: u64, parent: u64, attributes: Vec<KeyValue>| Span {
+        trace_id: (trace as u128 + 1).to_be_bytes().to_vec(),
+        span_id: id.to_be_bytes().to_vec(),
+        parent_span_id: if parent == 0 { Vec::new() } else { parent.to_be_bytes().to_vec() },
+        name: "step".to_owned(),
+        start_time_unix_nano: start,
+        end_time_unix_nano: start + 1_000,
+        attributes,
+        ..Span::default()
+    };
+    let mut root = vec![
+        attribute("gen_ai.operation.name", "invoke_agent"),
+        attribute("gen_ai.agent.name", "drifting"),
+        attribute("gen_ai.conversation.id", &format!("session-{trace}")),
+    ];
+    let mut call = vec![
+        attribute("gen_ai.operation.name", "execute_tool"),
+        attribute("gen_ai.tool.name", "search"),
+    ];
+    if trace >= fails_from {
+        root.push(attribute("error.type", "timeout"));
+        call.push(attribute("error.type", "timeout"));
+    }
+    let resource =
+        Resource { attributes: vec![attribute("service.name", "shop")], ..Resource::default() };
+    let scope_spans = vec![ScopeSpans {
+        spans: vec![span(1, 0, root), span(2, 1, call)],
+        ..ScopeSpans::default()
+    }];
+    let spans = ResourceSpans { resource: Some(resource), scope_spans, ..ResourceSpans::default() };
+    ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec()
+}
+
+/// What was reported of a run.
+fn reported(number: usize) -> Value {
+    let run = serde_json::json!({
+        "agent": { "service_name": "bench", "agent_name": "reported" },
+        "task_id": format!("task-{}", number % 4),
+        "run_id": number.to_string(),
+    });
+    serde_json::json!([
+        { "id": "ci", "run": run, "name": "outcome", "score": number % 7 > 1 },
+        { "id": "self", "run": run, "name": "confidence", "score": (number % 10) as f64 / 10.0 },
+    ])
+}
+
+/// An agent by its name.
+fn agent(daemon: &Daemon, name: &str) -> Value {
+    let agents: Value = serde_json::from_str(&daemon.get("/api/v1/agents")).unwrap();
+    let found = agents["agents"].as_array().unwrap().iter();
+    let mut found = found.filter(|agent| agent["agent_name"] == name);
+    found.next().cloned().unwrap_or(Value::Null)
+}
+
+#[test]
+fn runs_that_were_only_reported_and_shifts_of_scores_outlive_kills() {
+    let (store, recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Long enough for a restart: a trace that came later than this would be left out.
+    let environment = [
+        ("AGENTGAUGE__DRIFT__LAG", "8s"),
+        ("AGENTGAUGE__ENGINE__SHARDS", "3"),
+        // Some of what comes back is in a snapshot, some in the log.
+        ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "4096"),
+    ];
+    let mut daemon = Daemon::start(store.path(), &environment);
+    let (total, kills) = (100, [13, 50, 61, 90]);
+    for number in 0..total {
+        let body = drifting(number, 50);
+        fs::write(recordings.path().join(format!("{number:06}-traces.pb")), &body).unwrap();
+        assert_eq!(post(&daemon.otlp_http, &body).unwrap().0, 200);
+        assert_eq!(report(&daemon.http, &reported(number)).unwrap().0, 200);
+        if kills.contains(&number) {
+            daemon.dies();
+            daemon = Daemon::start(store.path(), &environment);
+            assert_eq!(daemon.get("/readyz"), "ready\n");
+            let scores = &agent(&daemon, "reported")["score_samples"];
+            assert_eq!(scores["accuracy"].as_u64(), Some(number as u64 + 1), "{scores}");
+        }
+    }
+    // Another one, that never died and was told the same.
+    let other = tempfile::tempdir().unwrap();
+    let undisturbed = Daemon::start(other.path(), &environment);
+    for number in 0..total {
+        assert_eq!(report(&undisturbed.http, &reported(number)).unwrap().0, 200);
+    }
+    for key in LASTING {
+        let told = agent(&undisturbed, "reported")[key].clone();
+        assert_eq!(agent(&daemon, "reported")[key], told, "{key}");
+    }
+    let expected = replayed(recordings.path());
+    let expected = &expected["agents"][0]["change_points"];
+    assert!(!expected.as_array().unwrap().is_empty());
+    let shown = |daemon: &Daemon| {
+        let found = (0..LOOKS).any(|_| {
+            std::thread::park_timeout(BETWEEN);
+            agent(daemon, "drifting")["change_points"] == *expected
+        });
+        assert!(found, "{} is not {expected}", agent(daemon, "drifting")["change_points"]);
+    };
+    shown(&daemon);
+    daemon.ends_well();
+    shown(&Daemon::start(store.path(), &environment));
 }
 
 #[test]
