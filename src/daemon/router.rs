@@ -46,6 +46,10 @@ impl Door {
 }
 
 impl Sink for Door {
+    fn keeps_log(&self) -> bool {
+        self.router.get().is_some_and(Router::keeps_log)
+    }
+
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         match self.router.get() {
             Some(router) => router.submit(batch).await,
@@ -55,6 +59,10 @@ impl Sink for Door {
 }
 
 impl Sink for Router {
+    fn keeps_log(&self) -> bool {
+        self.durable.is_some()
+    }
+
     /// Refused before any shard has it where one of its channels is full; otherwise every shard
     /// has applied its part, and handed on what follows from it, when this returns. Where a log is
     /// kept the batch is in it before any shard has a part.

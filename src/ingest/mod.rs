@@ -44,7 +44,7 @@ pub struct Batch {
     pub reports: Vec<Report>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
-    /// The request itself, for the write-ahead log; `None` if it did not come over a transport.
+    /// The request itself, for the write-ahead log; `None` if the sink keeps none.
     pub request: Option<Request>,
 }
 
@@ -154,6 +154,11 @@ pub struct Overloaded {
 
 /// Where decoded batches go.
 pub trait Sink: Clone + Send + Sync + 'static {
+    /// Whether it writes requests to a log, and so wants them with their batches.
+    fn keeps_log(&self) -> bool {
+        false
+    }
+
     /// Applies a batch; returns when every shard has applied its part.
     fn submit(&self, batch: Batch) -> impl Future<Output = Result<(), Overloaded>> + Send;
 }
