@@ -319,6 +319,7 @@ impl Assemble {
             None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
                 held.parts.reports.insert(key, report);
+                held.read = None;
                 held.revision += 1;
                 self.counts.add("reports", "applied");
                 // A score says nothing about the trace being over: its timers stay.
