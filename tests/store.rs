@@ -81,18 +81,26 @@ impl Daemon {
             .unwrap()
     }
 
-    /// All sessions, in their order.
+    /// All sessions, in the order of their first trace, then id.
     fn sessions(&self) -> Vec<Value> {
-        let mut sessions = Vec::new();
+        let mut ids = Vec::new();
         loop {
-            let path = format!("/api/v1/sessions?limit=500&offset={}", sessions.len());
+            let path = format!("/api/v1/sessions?limit=500&offset={}", ids.len());
             let page: Value = serde_json::from_str(&self.get(&path)).unwrap();
             let page = page["sessions"].as_array().unwrap();
             if page.is_empty() {
-                return sessions;
+                break;
             }
-            sessions.extend(page.iter().cloned());
+            ids.extend(page.iter().map(|row| row["session_id"].as_str().unwrap().to_owned()));
         }
+        let view = |id: &String| self.get(&format!("/api/v1/sessions/{id}"));
+        let views = ids.iter().map(|id| serde_json::from_str(&view(id)).unwrap());
+        let mut sessions: Vec<Value> = views.collect();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        sessions.sort_by_key(|session| {
+            (text(&session["traces"][0]["start_unix_nano"]), text(&session["session_id"]))
+        });
+        sessions
     }
 
     fn signal(&self, name: &str) {

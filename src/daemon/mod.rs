@@ -318,16 +318,3 @@ fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Duration::ZERO)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn before_it_has_recovered_it_is_not_ready_and_has_nothing_to_show() {
-        let query = SessionQuery::default();
-        assert!(query.ready().is_err());
-        assert!(query.sessions(10, 0).await.is_empty());
-        assert_eq!(query.session("", "x").await, None);
-    }
-}

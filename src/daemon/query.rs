@@ -134,3 +134,16 @@ impl Query for SessionQuery {
         open.checks.iter().try_for_each(|check| check())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn before_it_has_recovered_it_is_not_ready_and_has_nothing_to_show() {
+        let query = SessionQuery::default();
+        assert!(query.ready().is_err());
+        assert!(query.session("", "x").await.is_none());
+        assert!(query.explain("", None, TraceId([1; 16])).await.is_none());
+    }
+}
