@@ -20,4 +20,5 @@ pub mod ingest;
 pub mod outbound;
 pub mod reference;
 pub mod rules;
+pub mod store;
 pub mod webhook;

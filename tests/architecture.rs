@@ -11,7 +11,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("export", &["engine", "export"]),
     ("outbound", &["outbound"]),
     ("webhook", &["clock", "engine", "outbound", "webhook"]),
-    ("config", &["config", "engine", "export", "ingest", "outbound", "webhook"]),
+    ("store", &["engine", "store"]),
+    ("config", &["config", "engine", "export", "ingest", "outbound", "store", "webhook"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

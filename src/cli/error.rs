@@ -36,6 +36,11 @@ pub enum CliError {
     /// The daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A sync of the log failed while the daemon ran.
+    #[error(
+        "the disk below `store.directory` failed to sync; nothing was acknowledged since: see to the disk and start again"
+    )]
+    Sync,
     /// The runtime does not start.
     #[error("failed to start the runtime")]
     Runtime(#[source] io::Error),
@@ -101,6 +106,7 @@ impl CliError {
             Self::File(_)
             | Self::NoRecording { .. }
             | Self::Start(_)
+            | Self::Sync
             | Self::Runtime(_)
             | Self::Output(_)
             | Self::Json(_)

@@ -59,6 +59,8 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use histogram::SCORE_BOUNDS;
 pub use list::{Part, Sought};
 
@@ -68,6 +70,7 @@ use key::SessionId;
 use names::Names;
 use rules::Rules;
 use session::{Session, Shared};
+use summary::Summary;
 use tally::Tally;
 use waiting::Waiting;
 
@@ -93,6 +96,22 @@ pub struct Sessions {
     names: Names,
     shared: Shared,
 }
+
+/// A shard as it is written down; `S` and `A` are sessions and agents.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<S, D, W, N, A> {
+    sessions: Vec<S>,
+    departed: D,
+    waiting: W,
+    names: N,
+    fleet: A,
+    now: Timestamp,
+}
+
+/// A shard that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedSessions(Saved<Session, Departed, Waiting, Names, fleet::Saved<Summary>>);
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -285,6 +304,35 @@ impl Sessions {
     /// What was left out so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
+    }
+
+    /// Counts from zero again, for every agent too: counters belong to a process.
+    pub fn restart_counts(&mut self) {
+        self.shared.counts = Counts::default();
+        self.shared.fleet.restart_counts();
+    }
+
+    /// What outlives the process; nothing may wait to be drained.
+    pub fn save(&self) -> impl Serialize + '_ {
+        Saved {
+            sessions: self.sessions.values().collect(),
+            departed: &self.departed,
+            waiting: &self.waiting,
+            names: &self.names,
+            fleet: self.shared.fleet.save(),
+            now: self.shared.now,
+        }
+    }
+
+    /// Takes over what an earlier process held.
+    pub fn restore(&mut self, saved: SavedSessions) {
+        let Saved { sessions, departed, waiting, names, fleet, now } = saved.0;
+        self.departed.restore(departed);
+        self.waiting.restore(waiting);
+        self.names.restore(names);
+        self.shared.fleet.restore(fleet);
+        self.advance(now);
+        sessions.into_iter().for_each(|session| self.file(session));
     }
 
     /// How many sessions are open.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::chain;
 use super::fleet::Fleet;
 use super::held::{Held, Past};
@@ -19,6 +21,7 @@ use crate::engine::count::Counts;
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
 use crate::engine::runs::is_about_runs;
+use crate::engine::saved::{self, Name};
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
@@ -39,7 +42,7 @@ pub(super) struct Shared {
 }
 
 /// One session. Everything derived is a function of the traces held, not of their arrival.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
     // Boxed: a node of the map has room for eleven, and most sessions hold a few.
@@ -62,7 +65,8 @@ pub(super) struct Session {
     unsettled: BTreeSet<TraceId>,
     placed: Option<(Agent, SessionScores)>,
     growing: BTreeSet<TraceId>,
-    looping: BTreeSet<(Agent, &'static str, &'static str)>,
+    #[serde(deserialize_with = "saved::named")]
+    looping: BTreeSet<(Agent, Name, Name)>,
     /// When one of its loops will have been quiet for long enough.
     pub(super) loop_deadline: Option<Timestamp>,
 }

@@ -21,48 +21,60 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::exemplar::Exemplified;
+use serde::{Deserialize, Serialize};
+
 use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
 use crate::engine::math::Quanta;
+use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
     Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
 /// One agent, as far as this shard knows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Summary {
     /// How many held traces are this agent's.
     pub(super) held: u64,
     /// When something of this agent's was last handled.
     pub(super) active: Timestamp,
     /// A message about this agent has gone out.
+    #[serde(skip)]
     pub(super) announced: bool,
     panes: Panes,
     last: BTreeMap<(Timestamp, TraceId), Worth>,
+    #[serde(skip)]
     max_last: usize,
+    #[serde(skip)]
     counters: BTreeMap<&'static str, BTreeMap<Vec<String>, u64>>,
     sessions_active: u64,
-    looping: BTreeMap<(&'static str, &'static str), u64>,
+    #[serde(deserialize_with = "saved::by_names")]
+    looping: BTreeMap<(Name, Name), u64>,
     open: Scores,
+    #[serde(skip)]
     closed: Closed,
+    #[serde(skip)]
     trace_signals: BTreeMap<String, Exemplified>,
     other_signals: BTreeSet<String>,
+    #[serde(skip)]
     max_signals: usize,
     // What changed since the last message.
+    #[serde(skip)]
     run_traces: BTreeMap<TraceId, RunTrace>,
+    #[serde(skip)]
     done_traces: Vec<LastTrace>,
 }
 
 /// What one of the last traces was worth.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Worth {
     risk: Option<Quanta>,
     uncertainty: Option<Quanta>,
 }
 
 /// Distributions of the two scores of sessions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Scores {
     reliability: Histogram,
     consistency: Histogram,
@@ -76,7 +88,7 @@ struct Closed {
 }
 
 /// The two scores of one session; `None` over nothing.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct SessionScores {
     /// `agent_reliability`.
     pub(super) reliability: Option<Quanta>,
@@ -135,6 +147,25 @@ impl Summary {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         let value = self.counters.entry(family).or_default().entry(labels).or_default();
         *value = value.saturating_add(more);
+    }
+
+    /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
+    /// there are no more go.
+    pub(super) fn restore(&mut self, saved: Self) {
+        let Self { max_last, max_signals, .. } = *self;
+        self.panes.restore(saved.panes);
+        let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
+        *self = Self { panes, max_last, max_signals, announced: true, ..saved };
+        while self.last.len() > self.max_last {
+            self.last.pop_first();
+        }
+    }
+
+    /// Lets every counter and every histogram that only rises begin at zero.
+    pub(super) fn restart_counts(&mut self) {
+        self.counters.clear();
+        self.closed = Closed::default();
+        self.trace_signals.clear();
     }
 
     /// Adds a done trace; returns the panes it is in and how many windows it is not in.
