@@ -1,13 +1,9 @@
 //! Sessions in a list: one row each, a bounded number of traces at a time, so that a long list never holds up a stage.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::Arc;
-
 use super::held::Held;
-use super::key::SessionId;
 use super::rules::Rules;
 use super::session::Session;
+use super::shelf::Shelf;
 use super::view::{agent, dollars, is_flagged};
 use crate::engine::explained::{SessionFilter, SessionRow};
 use crate::engine::loops::{CRITICAL, WARNING};
@@ -32,17 +28,15 @@ pub struct Sought {
     pub next: Option<String>,
 }
 
-type Map = BTreeMap<Arc<SessionId>, Session>;
-
 /// Sessions after `after` that fit, until `budget` traces were looked at.
 pub(super) fn rows(
-    sessions: &Map,
+    sessions: &Shelf,
     after: Option<&str>,
     filter: &SessionFilter,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for (id, session) in following(sessions, &filter.tenant, after) {
+    for (id, session) in sessions.following(&filter.tenant, after) {
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1;
         if let Some(first) = session.first()
@@ -64,13 +58,13 @@ pub(super) fn rows(
 
 /// Looks for a trace in `budget` sessions after `after`.
 pub(super) fn find(
-    sessions: &Map,
+    sessions: &Shelf,
     tenant: &str,
     after: Option<&str>,
     (trace, budget): (TraceId, usize),
 ) -> Sought {
     let mut sought = Sought::default();
-    for (looked, (id, session)) in following(sessions, tenant, after).enumerate() {
+    for (looked, (id, session)) in sessions.following(tenant, after).enumerate() {
         if session.traces.contains_key(&trace) {
             return Sought { session: Some(id.id.clone()), next: None };
         }
@@ -80,17 +74,6 @@ pub(super) fn find(
         }
     }
     sought
-}
-
-/// The sessions of a tenant after an id.
-fn following<'a>(
-    sessions: &'a Map,
-    tenant: &'a str,
-    after: Option<&str>,
-) -> impl Iterator<Item = (&'a Arc<SessionId>, &'a Session)> {
-    let id = |id: &str| Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    let from = after.map_or_else(|| Bound::Included(id("")), |after| Bound::Excluded(id(after)));
-    sessions.range((from, Bound::Unbounded)).take_while(move |(id, _)| id.tenant == tenant)
 }
 
 fn fits(session: &Session, first: &Held, filter: &SessionFilter) -> bool {

@@ -38,6 +38,7 @@ mod departed;
 mod exemplar;
 mod explain;
 mod fleet;
+mod hash;
 mod held;
 mod histogram;
 mod key;
@@ -48,6 +49,7 @@ mod rules;
 mod run;
 mod scoring;
 mod session;
+mod shelf;
 mod summary;
 mod tally;
 #[cfg(test)]
@@ -56,7 +58,7 @@ mod verdict;
 mod view;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -69,7 +71,8 @@ use fleet::Fleet;
 use key::SessionId;
 use names::Names;
 use rules::Rules;
-use session::{Session, Shared};
+use session::{Session, Shared, Standing};
+use shelf::Shelf;
 use summary::Summary;
 use tally::Tally;
 use waiting::Waiting;
@@ -78,17 +81,19 @@ use super::count::Counts;
 use super::explained::{SessionFilter, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
-use super::update::{SessionUpdate, TraceState, TraceUpdate};
+use super::update::{AgentKey, SessionUpdate, TraceState, TraceUpdate};
 use super::view::SessionView;
 
 /// The sessions of one shard.
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    sessions: BTreeMap<Arc<SessionId>, Session>,
-    // Invariant: every session once, where its standing and quiet time put it.
+    sessions: Shelf,
+    // Invariant: every session once, as it is filed: where its standing and quiet time put it, or before. A session of
+    // which more comes stays where it is until its turn comes.
     quiet: BTreeSet<(Standing, Timestamp, Arc<SessionId>)>,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
-    unsettled: BTreeSet<Arc<SessionId>>,
+    // In no order; some may be gone, or be there twice.
+    unsettled: Vec<Arc<SessionId>>,
     departed: Departed,
     waiting: Waiting,
     open: usize,
@@ -111,18 +116,15 @@ struct Saved<S, D, W, N, A> {
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedSessions(Saved<Session, Departed, Waiting, Names, fleet::Saved<Summary>>);
-
-/// How a session stands; in the order in which sessions are evicted.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Standing {
-    /// Its traces all went elsewhere.
-    Empty,
-    /// It was quiet for `session_idle`.
-    Closed,
-    /// More may come.
-    Open,
-}
+pub struct SavedSessions(
+    Saved<
+        Session,
+        departed::Saved<Fate>,
+        Waiting,
+        names::Saved<String, AgentKey>,
+        fleet::Saved<Summary>,
+    >,
+);
 
 impl Sessions {
     /// No sessions yet. `shard` goes into every message.
@@ -139,10 +141,10 @@ impl Sessions {
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
-            sessions: BTreeMap::new(),
+            sessions: Shelf::default(),
             quiet: BTreeSet::new(),
             loops: BTreeSet::new(),
-            unsettled: BTreeSet::new(),
+            unsettled: Vec::new(),
             departed,
             waiting,
             open: 0,
@@ -159,7 +161,7 @@ impl Sessions {
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
-    pub fn handle(&mut self, update: TraceUpdate, now: Timestamp) {
+    pub fn handle(&mut self, mut update: TraceUpdate, now: Timestamp) {
         self.advance(now);
         let Some((id, trace)) = address(&update) else {
             self.shared.counts.add("trace_updates", "malformed");
@@ -169,7 +171,7 @@ impl Sessions {
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
-            self.forget(&id, trace, &update);
+            self.forget(id, trace, &update);
         } else if self.departed.is_evicted(trace) {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
@@ -179,9 +181,9 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
             let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update.told));
-            let update = self.names.resolve(update);
+            self.names.resolve(&mut update);
             let waited = self.waiting.arrive(&id);
-            self.change(&id, |session, shared| {
+            self.change(id, |session, shared| {
                 session.upsert(trace, update, tally, shared);
                 waited.into_iter().for_each(|report| session.report(report, shared));
             });
@@ -196,11 +198,11 @@ impl Sessions {
             return;
         };
         let tenant = tenant.as_deref().unwrap_or_default().to_owned();
-        let id = Arc::new(SessionId { tenant, id: id.to_string() });
+        let id = SessionId { tenant, id: id.to_string() };
         match self.sessions.get_mut(&id).filter(|session| !session.traces.is_empty()) {
             Some(session) => session.report(report, &mut self.shared),
             None => {
-                let displaced = self.waiting.insert(id, report, self.shared.now);
+                let displaced = self.waiting.insert(Arc::new(id), report, self.shared.now);
                 self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
             }
         }
@@ -222,15 +224,16 @@ impl Sessions {
         for standing in STANDINGS {
             while let Some((_, id)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
                 match standing {
+                    _ if self.refile(&id) => {}
                     Standing::Open => {
-                        self.change(&id, |session, shared| session.close(IDLE, shared));
+                        self.change_known(&id, |session, shared| session.close(IDLE, shared));
                     }
                     Standing::Empty | Standing::Closed => self.evict(&id),
                 }
             }
         }
         while let Some((_, id)) = self.loops.first().filter(|(due, _)| *due <= now).cloned() {
-            self.change(&id, Session::refresh);
+            self.change_known(&id, Session::refresh);
         }
         self.shared.counts.add_many("reports", "unmatched", self.waiting.handle_timeout(now));
         self.shared.fleet.handle_timeout(now);
@@ -239,17 +242,21 @@ impl Sessions {
     /// The end of input: closes all sessions. They stay to be looked at.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
-        let open = self.quiet.iter().filter(|(standing, ..)| *standing == Standing::Open);
-        let open: Vec<_> = open.map(|(_, _, id)| Arc::clone(id)).collect();
-        for id in open {
-            self.change(&id, |session, shared| session.close(FINISHED, shared));
+        let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
+        let mut open: Vec<_> =
+            places.filter(|((standing, _), _)| *standing == Standing::Open).collect();
+        open.sort_unstable();
+        for (_, id) in open {
+            self.change_known(&id, |session, shared| session.close(FINISHED, shared));
         }
     }
 
     /// One message for every agent of which something changed, in the order of their keys:
     /// everything but its panes, of which only those that changed.
     pub fn drain(&mut self) -> Vec<SessionUpdate> {
-        for id in std::mem::take(&mut self.unsettled) {
+        let mut unsettled = std::mem::take(&mut self.unsettled);
+        unsettled.sort_unstable();
+        for id in unsettled {
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.settle(&mut self.shared);
             }
@@ -282,11 +289,11 @@ impl Sessions {
 
     /// All sessions held, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
-        let sessions = self.sessions.values();
+        let sessions = self.sessions.iter();
         let mut ordered: Vec<_> = sessions
             .filter_map(|session| Some((session.order.first()?.0, &session.id.id, session)))
             .collect();
-        // The map is by tenant, then id, and the sort is stable.
+        // They come by tenant, then id, and the sort is stable.
         ordered.sort_by_key(|(start, id, _)| (*start, *id));
         ordered.into_iter().map(|(_, _, session)| view::session(session, &self.shared.rules))
     }
@@ -315,10 +322,10 @@ impl Sessions {
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         Saved {
-            sessions: self.sessions.values().collect(),
-            departed: &self.departed,
+            sessions: self.sessions.iter().collect(),
+            departed: self.departed.save(),
             waiting: &self.waiting,
-            names: &self.names,
+            names: self.names.save(),
             fleet: self.shared.fleet.save(),
             now: self.shared.now,
         }
@@ -332,7 +339,7 @@ impl Sessions {
         self.names.restore(names);
         self.shared.fleet.restore(fleet);
         self.advance(now);
-        sessions.into_iter().for_each(|session| self.file(session));
+        sessions.into_iter().for_each(|session| self.file(Box::new(session)));
     }
 
     /// How many sessions are open.
@@ -355,38 +362,40 @@ impl Sessions {
     }
 
     /// Forgets a trace that moved, and keeps what it counted for where it goes.
-    fn forget(&mut self, id: &Arc<SessionId>, trace: TraceId, update: &TraceUpdate) {
+    fn forget(&mut self, id: SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
         self.change(id, |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
         });
         if let Some(tally) = tally {
-            let forgotten = self.departed.insert(trace, Fate::Moved(tally));
+            let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }
 
     /// Changes a session, making it if need be, and files it where it belongs then.
-    fn change(&mut self, id: &Arc<SessionId>, change: impl FnOnce(&mut Session, &mut Shared)) {
-        if !self.sessions.contains_key(id) && self.sessions.len() >= self.max_sessions {
+    fn change(&mut self, id: SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+        if self.sessions.contains(&id) {
+            return self.change_known(&id, change);
+        }
+        if self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
-        let Some(session) = self.sessions.get_mut(id) else {
-            let mut session = Session::new(Arc::clone(id));
-            change(&mut session, &mut self.shared);
-            self.file(session);
-            return;
-        };
-        let (before, deadline) = (place(session), session.loop_deadline);
+        let mut session = Box::new(Session::new(Arc::new(id)));
+        change(&mut session, &mut self.shared);
+        self.file(session);
+    }
+
+    /// Changes a session, if it is held, and files it where it belongs then.
+    fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let (before, deadline, waits) =
+            (session.place(), session.loop_deadline, session.is_unsettled());
         change(session, &mut self.shared);
-        let after = place(session);
-        if before != after {
-            self.open -= usize::from(before.0 == Standing::Open);
-            self.open += usize::from(after.0 == Standing::Open);
-            self.quiet.remove(&before);
-            self.quiet.insert(after);
-        }
+        let after = session.place();
+        self.open -= usize::from(before.0 == Standing::Open);
+        self.open += usize::from(after.0 == Standing::Open);
         if deadline != session.loop_deadline {
             if let Some(at) = deadline {
                 self.loops.remove(&(at, Arc::clone(&session.id)));
@@ -395,42 +404,60 @@ impl Sessions {
                 self.loops.insert((at, Arc::clone(&session.id)));
             }
         }
-        if session.is_unsettled() {
-            self.unsettled.insert(Arc::clone(&session.id));
+        if !waits && session.is_unsettled() {
+            self.unsettled.push(Arc::clone(&session.id));
         }
+        if after < session.filed {
+            let id = Arc::clone(&session.id);
+            self.refile(&id);
+        }
+    }
+
+    /// Puts a session where it belongs in the order in which sessions go; returns whether it was not there.
+    fn refile(&mut self, id: &SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return false };
+        let ((standing, quiet), after) = (session.filed, session.place());
+        if (standing, quiet) == after {
+            return false;
+        }
+        session.filed = after;
+        self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
+        self.quiet.insert((after.0, after.1, Arc::clone(&session.id)))
     }
 
     /// Takes a session out of the indexes.
-    fn unfile(&mut self, session: Session) -> Session {
-        let place = place(&session);
-        self.open -= usize::from(place.0 == Standing::Open);
-        self.quiet.remove(&place);
+    fn unfile(&mut self, session: &Session) {
+        self.open -= usize::from(session.place().0 == Standing::Open);
+        let (standing, quiet) = session.filed;
+        self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
         if let Some(deadline) = session.loop_deadline {
             self.loops.remove(&(deadline, Arc::clone(&session.id)));
         }
-        session
     }
 
     /// Puts a session where it belongs.
-    fn file(&mut self, session: Session) {
-        let place = place(&session);
-        self.open += usize::from(place.0 == Standing::Open);
-        self.quiet.insert(place);
-        let id = Arc::clone(&session.id);
+    fn file(&mut self, mut session: Box<Session>) {
+        session.filed = session.place();
+        let (standing, quiet) = session.filed;
+        self.open += usize::from(standing == Standing::Open);
+        self.quiet.insert((standing, quiet, Arc::clone(&session.id)));
         if let Some(deadline) = session.loop_deadline {
-            self.loops.insert((deadline, Arc::clone(&id)));
+            self.loops.insert((deadline, Arc::clone(&session.id)));
         }
         if session.is_unsettled() {
-            self.unsettled.insert(Arc::clone(&id));
+            self.unsettled.push(Arc::clone(&session.id));
         }
-        self.sessions.insert(id, session);
+        self.sessions.insert(session);
     }
 
     /// Evicts a session that is empty, or the one that closed first, or the quietest.
     fn make_room(&mut self) {
+        while let Some((_, _, id)) = self.quiet.first().cloned()
+            && self.refile(&id)
+        {}
         let Some((standing, _, id)) = self.quiet.first().cloned() else { return };
         if standing == Standing::Open {
-            self.change(&id, |session, shared| session.close(EVICTED, shared));
+            self.change_known(&id, |session, shared| session.close(EVICTED, shared));
         }
         self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
         self.evict(&id);
@@ -438,8 +465,7 @@ impl Sessions {
 
     fn evict(&mut self, id: &Arc<SessionId>) {
         let Some(session) = self.sessions.remove(id) else { return };
-        let session = self.unfile(session);
-        self.unsettled.remove(id);
+        self.unfile(&session);
         self.shared.runaways.retain(|(runaway, ..)| runaway != id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(trace, Fate::Evicted);
@@ -461,22 +487,13 @@ impl Sessions {
 }
 
 /// The session and the trace that an update is about, if it is fit for use.
-fn address(update: &TraceUpdate) -> Option<(Arc<SessionId>, TraceId)> {
+fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
     let trace = TraceId(<[u8; 16]>::try_from(update.trace_id.as_slice()).ok()?);
     let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
     let complete = update.agent.is_some() && update.state() != TraceState::Unspecified;
     let usable = !trace.is_zero() && (update.tombstone || complete);
     let id = SessionId { tenant: session.tenant.clone(), id: session.id.clone() };
-    usable.then(|| (Arc::new(id), trace))
-}
-
-fn place(session: &Session) -> (Standing, Timestamp, Arc<SessionId>) {
-    let standing = match (session.traces.is_empty(), session.closed) {
-        (true, _) => Standing::Empty,
-        (false, true) => Standing::Closed,
-        (false, false) => Standing::Open,
-    };
-    (standing, session.touched, Arc::clone(&session.id))
+    usable.then_some((id, trace))
 }
 
 /// All standings; a session that closes may be due to be let go of right away.

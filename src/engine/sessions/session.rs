@@ -27,7 +27,19 @@ use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::signal::loop_detection::WINDOW;
 use crate::engine::span::{Report, Timestamp, TraceId};
-use crate::engine::update::{TraceState, TraceUpdate};
+use crate::engine::update::{AgentKey, TraceState, TraceUpdate};
+
+/// How a session stands; in the order in which sessions are evicted.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Standing {
+    /// Its traces all went elsewhere.
+    #[default]
+    Empty,
+    /// It was quiet for `session_idle`.
+    Closed,
+    /// More may come.
+    Open,
+}
 
 /// What all sessions share.
 #[derive(Clone, Debug)]
@@ -52,6 +64,9 @@ pub(super) struct Session {
     // Revisions at which traces left: an older update must not bring them back.
     left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Where it stands in the order in which sessions go, at the latest.
+    #[serde(skip)]
+    pub(super) filed: (Standing, Timestamp),
     /// Arrival time of the newest thing.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
@@ -80,6 +95,7 @@ impl Session {
             order: BTreeSet::new(),
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
+            filed: <(Standing, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,
             close_counted: false,
@@ -94,6 +110,16 @@ impl Session {
             looping: BTreeSet::new(),
             loop_deadline: None,
         }
+    }
+
+    /// Where it belongs in the order in which sessions go.
+    pub(super) fn place(&self) -> (Standing, Timestamp) {
+        let standing = match (self.traces.is_empty(), self.closed) {
+            (true, _) => Standing::Empty,
+            (false, true) => Standing::Closed,
+            (false, false) => Standing::Open,
+        };
+        (standing, self.touched)
     }
 
     /// The revision at which a trace is held or at which it left.
@@ -123,7 +149,8 @@ impl Session {
             self.refresh(shared);
             return;
         }
-        let (agent, overflow) = shared.fleet.resolve(update.agent.clone().unwrap_or_default());
+        let unnamed = AgentKey::default();
+        let (agent, overflow) = shared.fleet.resolve(update.agent.as_ref().unwrap_or(&unnamed));
         shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
         let summary = shared.fleet.summary(&agent);
         summary.held += 1;
