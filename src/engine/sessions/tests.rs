@@ -1,5 +1,6 @@
 //! Facts about the stage, and the property that arrival does not matter.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
