@@ -16,4 +16,5 @@ pub mod engine;
 pub mod export;
 pub mod health;
 pub mod ingest;
+pub mod judge;
 pub mod reference;

@@ -9,7 +9,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("reference", &["engine", "reference"]),
     ("ingest", &["engine", "ingest"]),
     ("export", &["engine", "export"]),
-    ("config", &["config", "engine", "export", "ingest"]),
+    ("judge", &["clock", "engine", "ingest", "judge"]),
+    ("config", &["config", "engine", "export", "ingest", "judge"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use self::sealed::Sealed;
 use super::count::Counts;
 use super::expect::Suite;
+use super::judging::{JudgeRequest, JudgeRules};
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Parts, Rules, evaluate, expectations, ignored};
+use super::trace::{Parts, Rules, evaluate, expectations, ignored, transcript};
 use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// What the stage is fed.
@@ -37,6 +38,8 @@ pub struct Assemble {
     // The same, with texts; for expectations.
     with_texts: Rules,
     suites: Arc<[Suite]>,
+    judging: Option<JudgeRules>,
+    requests: Vec<JudgeRequest>,
     traces: HashMap<TraceId, Held>,
     // Invariant: one entry per held trace, its deadline.
     deadlines: BTreeSet<(Timestamp, TraceId)>,
@@ -64,6 +67,7 @@ struct Held {
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
+    judge_asked: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -87,6 +91,8 @@ impl Assemble {
             with_texts: Rules { keep_content: true, ..rules.clone() },
             rules,
             suites: Arc::default(),
+            judging: None,
+            requests: Vec::new(),
             traces: HashMap::new(),
             deadlines: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -102,6 +108,12 @@ impl Assemble {
     #[must_use]
     pub fn expecting(self, suites: Arc<[Suite]>) -> Self {
         Self { suites, ..self }
+    }
+
+    /// Asks for judgements of the traces that these rules pick; see [`Self::requests`].
+    #[must_use]
+    pub fn judging(self, rules: Option<JudgeRules>) -> Self {
+        Self { judging: rules, ..self }
     }
 
     /// Applies one thing that arrived at `now`.
@@ -164,6 +176,9 @@ impl Assemble {
         let mut updates = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             let update = self.traces.get(&id).and_then(|held| self.read(id, held));
+            if let Some(update) = &update {
+                self.ask_judge(id, update);
+            }
             let Some(held) = self.traces.get_mut(&id) else { continue };
             let session = update.as_ref().and_then(|update| update.session.clone());
             if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
@@ -192,6 +207,11 @@ impl Assemble {
         }
         tombstones.append(&mut updates);
         tombstones
+    }
+
+    /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
+    pub fn requests(&mut self) -> Vec<JudgeRequest> {
+        std::mem::take(&mut self.requests)
     }
 
     /// What could not be used, or did not change anything.
@@ -318,6 +338,7 @@ impl Assemble {
                 telling: BTreeMap::new(),
                 told: BTreeMap::new(),
                 counted_ignored: false,
+                judge_asked: false,
             };
             self.traces.insert(id, held);
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
@@ -358,6 +379,19 @@ impl Assemble {
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
         Some(update)
+    }
+
+    /// Asks for a judgement of a trace, if it is done and was not asked about before.
+    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate) {
+        let Some(rules) = &self.judging else { return };
+        let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
+        let Some(held) = held.filter(|held| !held.judge_asked) else { return };
+        held.judge_asked = true;
+        if let Some(flagged) = rules.pick(update) {
+            let (transcript, root) = transcript(&held.parts, rules.max_transcript_bytes);
+            let agent = update.agent.clone().unwrap_or_default();
+            self.requests.push(JudgeRequest { trace_id: id, root, agent, flagged, transcript });
+        }
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.

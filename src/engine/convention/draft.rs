@@ -35,6 +35,9 @@ pub(super) struct Draft {
     pub(super) tool_call_id: Ranked<Arc<str>>,
     pub(super) arguments: Ranked<Arguments>,
     pub(super) result_hash: Ranked<u64>,
+    /// Results are wanted as texts too.
+    pub(super) keep_results: bool,
+    pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Arc<str>>,
     pub(super) response_id: Ranked<Arc<str>>,
     pub(super) input_tokens: Ranked<u64>,

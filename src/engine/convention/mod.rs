@@ -228,7 +228,7 @@ impl Conventions {
         resource: &Arc<Resource>,
     ) -> Reading {
         let hits = Hits::new(&self.index, &raw.attributes, scope);
-        let mut draft = Draft::default();
+        let mut draft = Draft { keep_results: self.options.keep_results, ..Draft::default() };
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
@@ -336,7 +336,10 @@ impl Conventions {
             let name = SessionName { id: self.cap_name(name.id), ..name };
             if rank == 0 { (Some(name), None) } else { (None, Some(name)) }
         });
-        let tool = (operation == Operation::ExecuteTool).then(|| {
+        let is_tool = operation == Operation::ExecuteTool;
+        let result = draft.result.take().filter(|_| is_tool);
+        let output = result.or_else(|| draft.output.take());
+        let tool = is_tool.then(|| {
             let from_span =
                 || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
             let name = draft.tool_name.take().or_else(|| meant(from_span()).map(Arc::from));
@@ -387,7 +390,7 @@ impl Conventions {
             model,
             attempt: draft.attempt.finish(),
             input: draft.input.take().map(|text| self.cap_text(text)),
-            output: draft.output.take().map(|text| self.cap_text(text)),
+            output: output.map(|text| self.cap_text(text)),
         }
     }
 

@@ -6,6 +6,7 @@ mod attempt;
 mod expected;
 mod shape;
 mod tools;
+mod transcript;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 pub use self::expected::expectations;
 use self::shape::Shape;
+pub use self::transcript::{Step, Transcript, transcript};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
