@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+pub mod key;
 mod layer;
 mod range;
 
@@ -21,6 +22,7 @@ use crate::engine::score::princeton::TaskOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::server::ServerOptions;
+use crate::judge::JudgeOptions;
 
 /// The whole configuration; immutable after the start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -56,6 +58,8 @@ pub struct Config {
     pub drift: DriftOptions,
     /// What traces are expected to be.
     pub expect: ExpectOptions,
+    /// What a language model is asked.
+    pub judge: JudgeOptions,
     /// What is exported.
     pub metrics: Metrics,
 }

@@ -21,9 +21,11 @@ use self::tasks::{Common, ToAssemble, ToSessions};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
+use crate::config::key::{self, KeyError};
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
+use crate::engine::options::{ConventionOptions, EmptyScore};
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
@@ -35,6 +37,7 @@ use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::judge::{Given, Handle, Judge, JudgeError};
 
 /// A running daemon.
 pub struct Daemon {
@@ -77,6 +80,12 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// The judge cannot be set up.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
+    /// The key of an endpoint cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -110,16 +119,19 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::default());
+        let (judge, asking) = judge(config, &clock, &health)?.unzip();
         let (router, tasks, flushed) = stages(
             config,
             &expected.suites.into(),
             &board,
-            &Common { clock: clock.clone(), health: health.clone() },
+            &Common { clock: clock.clone(), health: health.clone(), judge: asking },
         );
 
         let (shutdown, stopping) = watch::channel(false);
+        let convention =
+            ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() };
         let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), config.convention.clone()),
+            Decoder::new(config.ingest.clone(), convention),
             router.clone(),
             health.clone(),
             Arc::new(move || clock.now()),
@@ -129,7 +141,8 @@ impl Daemon {
         let gather = move || health.registry().gather();
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
         let stop = || stopped(stopping.clone());
-        let servers = vec![
+        let judging = judge.map(|judge| tokio::spawn(judge.run(router.clone(), stop())));
+        let mut servers = vec![
             tokio::spawn(serve(
                 grpc_listener,
                 grpc::router(receiver.clone()),
@@ -149,6 +162,8 @@ impl Daemon {
                 stop(),
             )),
         ];
+        // Stops as they do: nothing new, and what is under way is applied before the last flush.
+        servers.extend(judging);
         Ok(Self {
             bound,
             board,
@@ -274,7 +289,8 @@ fn stages(
     for shard in 0..inputs {
         let (sender, inbox) = mpsc::channel(capacity);
         let stage = Assemble::new(config.assemble.clone(), config.loops.clone(), &config.cost)
-            .expecting(expected.clone());
+            .expecting(expected.clone())
+            .judging(config.judge.rules());
         let channels = (inbox, session_senders.clone());
         tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
         assemble_senders.push(sender);
@@ -288,6 +304,27 @@ fn stages(
         resolve: Arc::new(Mutex::new(resolve)),
     };
     (router, tasks, flushed)
+}
+
+/// The judge and the engine's end of its queue, if one is configured.
+fn judge(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+) -> Result<Option<(Judge, Handle)>, StartError> {
+    let options = &config.judge;
+    if !options.is_on() {
+        return Ok(None);
+    }
+    let key = key::read("judge.api_key_file", &options.api_key_file, &options.api_key_env)?;
+    let given = Given {
+        key,
+        cost: &config.cost,
+        empty_is_one: config.session.empty_score == EmptyScore::One,
+        clock: clock.clone(),
+        registry: health.registry(),
+    };
+    Ok(Some(Judge::new(options, given)?))
 }
 
 async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {

@@ -18,6 +18,7 @@ use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::health::Health;
+use crate::judge;
 
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
@@ -59,6 +60,7 @@ pub(super) enum ToAgents {
 pub(super) struct Common {
     pub(super) clock: Clock,
     pub(super) health: Arc<Health>,
+    pub(super) judge: Option<judge::Handle>,
 }
 
 /// Counts barriers until one has come in on every input.
@@ -117,6 +119,9 @@ pub(super) async fn assemble(
             let session = update.session.as_ref();
             let shard = session.map_or(0, |session| route.session(&session.tenant, &session.id));
             parts.entry(shard).or_default().push(update);
+        }
+        if let Some(judge) = &common.judge {
+            stage.requests().into_iter().for_each(|request| judge.offer(request, now));
         }
         for (to, updates) in parts {
             // A closed channel: the daemon is going down, and what is lost was never acknowledged.

@@ -58,12 +58,16 @@ impl Daemon {
 
     /// Sends a body; status and answer.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.http).unwrap();
+        self.post_to(&self.http, path, body)
+    }
+
+    /// The same to one of its other addresses.
+    pub(crate) fn post_to(&self, address: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(address).unwrap();
         let length = body.len();
         write!(
             stream,
-            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
-            self.http
+            "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut answer = String::new();
