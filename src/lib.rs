@@ -17,4 +17,5 @@ pub mod export;
 pub mod health;
 pub mod ingest;
 pub mod judge;
+pub mod outbound;
 pub mod reference;

@@ -8,9 +8,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["engine"]),
     ("reference", &["engine", "reference"]),
     ("ingest", &["engine", "ingest"]),
-    ("export", &["engine", "export"]),
-    ("judge", &["clock", "engine", "ingest", "judge"]),
-    ("config", &["config", "engine", "export", "ingest", "judge"]),
+    ("export", &["engine", "export", "outbound"]),
+    ("outbound", &["outbound"]),
+    ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
+    ("config", &["config", "engine", "export", "ingest", "judge", "outbound"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

@@ -17,7 +17,8 @@ use agentgauge::engine::span::{Report, Source, TraceId};
 use agentgauge::engine::trace::{Step, Transcript};
 use agentgauge::ingest::{Batch, Overloaded, Sink};
 use agentgauge::judge::options::Format;
-use agentgauge::judge::{Given, Judge, JudgeOptions, Metric, Secret, Stage};
+use agentgauge::judge::{Given, Judge, JudgeOptions, Metric, Stage};
+use agentgauge::outbound::Secret;
 use prometheus::Registry;
 use serde_json::{Value, json};
 
@@ -92,6 +93,7 @@ async fn judged(options: &JudgeOptions, transcript: Transcript) -> Judged {
         empty_is_one: false,
         clock: Clock::system(),
         registry: &registry,
+        told: None,
     };
     let (judge, handle) = Judge::new(options, given).unwrap();
     assert!(!format!("{judge:?}").contains("the-key"));
@@ -413,6 +415,56 @@ fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     );
     let shown = format!("{}{}", daemon.get("/metrics"), signals);
     assert!(!shown.contains("sk-from-the-environment"));
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
+fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
+    use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+    use prost::Message;
+    let (endpoint, collector) = (Endpoint::start(), Endpoint::start());
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "anthropic"),
+        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
+        ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\", \"tool_correctness\"]"),
+        ("AGENTGAUGE__SCORES_OUT__URL", collector.url.trim_end_matches("/v1")),
+        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
+        ("AGENTGAUGE_SCORES_OUT_AUTHORIZATION", "Bearer for-the-collector"),
+    ]);
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
+    daemon.settles_at("agentgauge_scores_out_total{outcome=\"sent\"}", 2.0);
+    let seen = collector.seen();
+    assert!(
+        seen.iter()
+            .all(|seen| seen.path == "/v1/logs" && seen.head.contains("Bearer for-the-collector"))
+    );
+    let requests: Vec<_> =
+        seen.iter().map(|seen| ExportLogsServiceRequest::decode(&*seen.raw).unwrap()).collect();
+    let logs = requests.iter().flat_map(|request| &request.resource_logs);
+    let records: Vec<_> =
+        logs.flat_map(|logs| &logs.scope_logs).flat_map(|logs| &logs.log_records).collect();
+    assert_eq!(records.len(), 2);
+    for record in records {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(&record.trace_id), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(hex(&record.span_id), "b7ad6b7169203331");
+        assert_eq!(record.event_name, "gen_ai.evaluation.result");
+        let keys: Vec<&str> =
+            record.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+        for key in ["name", "score.value", "explanation"] {
+            assert!(keys.contains(&format!("gen_ai.evaluation.{key}").as_str()), "{keys:?}");
+        }
+    }
+    // The same records come back, as from a collector that sends everything everywhere.
+    for seen in &seen {
+        assert_eq!(daemon.post_protobuf("/v1/logs", &seen.raw), 200);
+    }
+    daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
     #[cfg(unix)]
     daemon.ends_well();
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::judge::Secret;
+use crate::outbound::Secret;
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]

@@ -19,6 +19,7 @@ use crate::engine::options::{
 };
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
+use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::server::ServerOptions;
@@ -60,6 +61,8 @@ pub struct Config {
     pub expect: ExpectOptions,
     /// What a language model is asked.
     pub judge: JudgeOptions,
+    /// Scores to others.
+    pub scores_out: ScoresOutOptions,
     /// What is exported.
     pub metrics: Metrics,
 }

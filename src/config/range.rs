@@ -41,6 +41,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     windows(config, &mut check);
     runs(config, &mut check);
     judge(config, &mut check);
+    scores_out(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
 
@@ -288,6 +289,17 @@ fn judge(config: &Config, check: &mut Check<'_>) {
     check.lasting("judge.backoff", judge.backoff, Duration::ZERO, long);
     check.within("judge.max_failures", judge.max_failures, 1, 1_000_000);
     check.lasting("judge.pause", judge.pause, short, 24 * long);
+}
+
+fn scores_out(config: &Config, check: &mut Check<'_>) {
+    let out = &config.scores_out;
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.within("scores_out.max_queue", out.max_queue, 1, 1 << 20);
+    check.within("scores_out.max_batch", out.max_batch, 1, 100_000);
+    check.lasting("scores_out.interval", out.interval, short, long);
+    check.lasting("scores_out.timeout", out.timeout, short, long);
+    check.within("scores_out.max_attempts", out.max_attempts, 1, 100);
+    check.lasting("scores_out.backoff", out.backoff, short, long);
 }
 
 fn windows(config: &Config, check: &mut Check<'_>) {

@@ -25,6 +25,7 @@ use crate::config::key::{self, KeyError};
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
+use crate::engine::judging::Score;
 use crate::engine::options::{ConventionOptions, EmptyScore};
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
@@ -33,6 +34,7 @@ use crate::engine::update::Barrier;
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::export::http::{Exporter, Query};
+use crate::export::otlp::{ScoresOut, ScoresOutError};
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
@@ -83,6 +85,9 @@ pub enum StartError {
     /// The judge cannot be set up.
     #[error(transparent)]
     Judge(#[from] JudgeError),
+    /// Scores cannot be sent to others.
+    #[error(transparent)]
+    ScoresOut(#[from] ScoresOutError),
     /// The key of an endpoint cannot be read.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -119,7 +124,8 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::default());
-        let (judge, asking) = judge(config, &clock, &health)?.unzip();
+        let (scores_out, told) = scores_out(config, &health)?.unzip();
+        let (judge, asking) = judge(config, (&clock, &health), told)?.unzip();
         let (router, tasks, flushed) = stages(
             config,
             &expected.suites.into(),
@@ -164,6 +170,7 @@ impl Daemon {
         ];
         // Stops as they do: nothing new, and what is under way is applied before the last flush.
         servers.extend(judging);
+        servers.extend(scores_out.map(|out| tokio::spawn(out.run(stop()))));
         Ok(Self {
             bound,
             board,
@@ -309,8 +316,8 @@ fn stages(
 /// The judge and the engine's end of its queue, if one is configured.
 fn judge(
     config: &Config,
-    clock: &Clock,
-    health: &Health,
+    (clock, health): (&Clock, &Health),
+    told: Option<mpsc::Sender<Score>>,
 ) -> Result<Option<(Judge, Handle)>, StartError> {
     let options = &config.judge;
     if !options.is_on() {
@@ -323,8 +330,23 @@ fn judge(
         empty_is_one: config.session.empty_score == EmptyScore::One,
         clock: clock.clone(),
         registry: health.registry(),
+        told,
     };
     Ok(Some(Judge::new(options, given)?))
+}
+
+/// What tells others of scores, and where it takes them from, if somebody is to be told.
+fn scores_out(
+    config: &Config,
+    health: &Health,
+) -> Result<Option<(ScoresOut, mpsc::Sender<Score>)>, StartError> {
+    let options = &config.scores_out;
+    if options.url.is_empty() {
+        return Ok(None);
+    }
+    let (file, variable) = (&options.authorization_file, &options.authorization_env);
+    let key = key::read("scores_out.authorization_file", file, variable)?;
+    Ok(Some(ScoresOut::new(options, key.as_ref(), health.registry())?))
 }
 
 async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::span::{SpanId, TraceId};
+use super::math::Quanta;
+use super::span::{SpanId, Timestamp, TraceId};
 use super::trace::Transcript;
 use super::update::{AgentKey, SessionKey, TraceUpdate};
 
@@ -42,6 +43,29 @@ pub struct JudgeRequest {
     pub flagged: bool,
     /// What it says.
     pub transcript: Transcript,
+}
+
+/// A score that others are told of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Score {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span, the trace's root; `None`: not known.
+    pub span_id: Option<SpanId>,
+    /// Whose trace it is.
+    pub agent: AgentKey,
+    /// The score's name.
+    pub name: String,
+    /// The score, in `[0,1]`.
+    pub score: Quanta,
+    /// What it is called, if it is.
+    pub label: Option<String>,
+    /// Why, if it was said.
+    pub explanation: Option<String>,
+    /// Who made it: judge, model and version of the prompts.
+    pub evaluator: String,
+    /// When.
+    pub time: Timestamp,
 }
 
 impl JudgeRules {

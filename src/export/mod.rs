@@ -3,6 +3,7 @@
 pub mod board;
 mod families;
 pub mod http;
+pub mod otlp;
 mod page;
 pub mod prometheus;
 

@@ -5,12 +5,11 @@
 //! ```
 //!
 //! What is asked stands in [`metric`] (which calls make which score), [`stage`] (what one call asks and may answer) and
-//! `prompts/` (in which words); all of that is pure. [`client`] and [`wire`] talk to the endpoint. [`worker`] spends the
+//! `prompts/` (in which words); all of that is pure. [`wire`] says how endpoints are spoken to. [`worker`] spends the
 //! money: it samples nothing and invents nothing, and what it cannot get stays absent.
 
 pub mod budget;
 pub mod case;
-pub mod client;
 pub mod meter;
 pub mod metric;
 pub mod options;
@@ -18,16 +17,13 @@ pub mod prompt;
 pub mod queue;
 pub mod redact;
 pub mod reply;
-pub mod secret;
 pub mod stage;
 mod verdict;
 pub mod wire;
 pub mod worker;
 
-pub use client::Client;
 pub use metric::Metric;
 pub use options::JudgeOptions;
 pub use queue::Handle;
-pub use secret::Secret;
 pub use stage::Stage;
 pub use worker::{Given, Judge, JudgeError};

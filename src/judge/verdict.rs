@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::case::Case;
 use super::metric::{Metric, Outcome, Violation};
+use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
-use crate::engine::span::{Report, Source, Target, Timestamp, TraceId};
+use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
+use crate::engine::update::AgentKey;
 
 /// A metric of a trace, and who judged it.
 #[derive(Clone, Debug)]
@@ -16,6 +18,14 @@ pub(super) struct Judged {
     pub(super) judge: String,
     /// Nothing to score counts as 1.
     pub(super) empty_is_one: bool,
+}
+
+/// The trace that was asked about.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) trace_id: TraceId,
+    pub(super) root: Option<SpanId>,
+    pub(super) agent: AgentKey,
 }
 
 /// One score and why.
@@ -66,6 +76,21 @@ impl Judged {
 }
 
 impl Verdict {
+    /// What others are told.
+    pub(super) fn told(&self, request: &Asked, judge: &str, now: Timestamp) -> Score {
+        Score {
+            trace_id: request.trace_id,
+            span_id: request.root,
+            agent: request.agent.clone(),
+            name: self.metric.name().to_owned(),
+            score: self.score,
+            label: self.label.clone(),
+            explanation: self.explanation.clone(),
+            evaluator: judge.to_owned(),
+            time: now,
+        }
+    }
+
     /// The report of it.
     pub(super) fn report(self, trace_id: TraceId, now: Timestamp) -> Report {
         Report {

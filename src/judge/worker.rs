@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use prometheus::Registry;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::budget::{Breaker, Budget};
 use super::case::Case;
-use super::client::{self, CallError, Client, ClientOptions, EndpointError};
 use super::meter::Meter;
 use super::metric::{Metric, Outcome};
 use super::options::JudgeOptions;
@@ -24,16 +24,17 @@ use super::prompt::{Prompt, VERSION};
 use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadPattern, Redactor};
 use super::reply;
-use super::secret::Secret;
 use super::stage::Stage;
-use super::verdict::{self, Verdict};
+use super::verdict::{Asked, Judged};
 use super::wire::{Call, Dialect};
 use crate::clock::Clock;
+use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
 use crate::engine::span::{ModelFacts, Timestamp, Tokens};
 use crate::ingest::{Batch, Sink};
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
 
 /// How long calls that are out may take when the daemon stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -52,6 +53,7 @@ pub struct Judge {
     money: Mutex<Money>,
     dialect: AtomicU8,
     inbox: Option<Inbox>,
+    told: Option<mpsc::Sender<Score>>,
 }
 
 /// Why there can be no judge.
@@ -84,6 +86,8 @@ pub struct Given<'a> {
     pub clock: Clock,
     /// Where its metrics go.
     pub registry: &'a Registry,
+    /// Where others are told of its scores.
+    pub told: Option<mpsc::Sender<Score>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +111,7 @@ impl Judge {
     ///
     /// Fails if the endpoint, the model or a pattern cannot be used.
     pub fn new(options: &JudgeOptions, given: Given<'_>) -> Result<(Self, Handle), JudgeError> {
-        client::check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
+        check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
         if options.model.is_empty() {
             return Err(JudgeError::NoModel);
         }
@@ -136,6 +140,7 @@ impl Judge {
             money: Mutex::new(money),
             dialect: AtomicU8::new(0),
             inbox: Some(inbox),
+            told: given.told,
         };
         judge.stands();
         Ok((judge, handle))
@@ -178,24 +183,30 @@ impl Judge {
             }
         }
         let now = self.clock.now();
-        let mut verdicts = Vec::new();
+        let asked = Asked { trace_id: request.trace_id, root: request.root, agent: request.agent };
+        let mut reports = Vec::new();
         for (metric, result) in case.results() {
             self.meter.result(metric, result_name(&result));
-            let judged = verdict::Judged {
-                metric,
-                judge: format!("judge/{}/p{VERSION}", self.options.model(metric, agent)),
-                empty_is_one: self.empty_is_one,
-            };
-            verdicts.extend(
-                result.ok().into_iter().flat_map(|outcome| judged.verdicts(outcome, &case)),
-            );
+            let model = self.options.model(metric, &asked.agent.agent_name);
+            let judge = format!("judge/{model}/p{VERSION}");
+            let judged = Judged { metric, judge, empty_is_one: self.empty_is_one };
+            let Ok(outcome) = result else { continue };
+            for verdict in judged.verdicts(outcome, &case) {
+                self.tell(verdict.told(&asked, &judged.judge, now));
+                reports.push(verdict.report(asked.trace_id, now));
+            }
         }
-        let reports = verdicts
-            .into_iter()
-            .map(|verdict: Verdict| verdict.report(request.trace_id, now))
-            .collect();
         self.deliver(Batch { arrival: now, reports, ..Batch::default() }, due, sink).await;
         drop(share);
+    }
+
+    /// Tells others of a score, if there is room.
+    fn tell(&self, score: Score) {
+        if let Some(told) = &self.told
+            && told.try_send(score).is_err()
+        {
+            self.meter.dropped("scores_out_full");
+        }
     }
 
     /// Gives scores to the engine; it may ask to come back later, up to the deadline.

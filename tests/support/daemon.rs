@@ -76,6 +76,23 @@ impl Daemon {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
+    /// Sends OTLP in protobuf; status.
+    pub(crate) fn post_protobuf(&self, path: &str, body: &[u8]) -> u16 {
+        let mut stream = TcpStream::connect(&self.otlp_http).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/x-protobuf\r\nContent-Length: {length}\r\n\r\n",
+            self.otlp_http
+        )
+        .unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let head = String::from_utf8_lossy(&answer);
+        head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
     /// Scrapes until a line begins so; its value.
     pub(crate) fn metric(&self, start: &str) -> f64 {
         self.metric_when(start, |_| true)

@@ -33,6 +33,7 @@ mod python;
 mod raw;
 mod strands;
 mod text;
+mod told;
 mod vercel_ai;
 
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub use custom::concepts;
 pub use evaluation::{SentReport, trace_id};
 pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
+pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
 use self::draft::{Draft, meant, name};
 use self::index::{Hits, Index};
@@ -246,7 +248,16 @@ impl Conventions {
     }
 
     /// Reads a log record.
-    pub fn log(&self, raw: &RawLog<'_>, _: &RawScope<'_>, resource: &Arc<Resource>) -> LogReading {
+    pub fn log(
+        &self,
+        raw: &RawLog<'_>,
+        scope: &RawScope<'_>,
+        resource: &Arc<Resource>,
+    ) -> LogReading {
+        // Scores of ours that somebody sent back.
+        if scope.name == OWN_SCOPE {
+            return LogReading { unused: vec!["own_score"], ..LogReading::default() };
+        }
         let named = raw
             .attributes
             .str("event.name")

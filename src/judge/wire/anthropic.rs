@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
-use crate::judge::secret::Secret;
+use crate::outbound::Secret;
 
 /// The version of the format.
 const VERSION: &str = "2023-06-01";

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
-use crate::judge::secret::Secret;
+use crate::outbound::Secret;
 
 /// Why Gemini stops where it will not go on.
 const REFUSALS: [&str; 6] =

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::options::Format;
 use super::prompt::Prompt;
-use super::secret::Secret;
 use super::stage::Stage;
+use crate::outbound::Secret;
 
 /// A call as every format takes it.
 #[derive(Clone, Copy, Debug)]

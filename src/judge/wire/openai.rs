@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
-use crate::judge::secret::Secret;
+use crate::outbound::Secret;
 
 pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
     let mut body = json!({

@@ -13,7 +13,7 @@ impl Secret {
     }
 
     /// The key itself, for a header.
-    pub(super) fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }
