@@ -97,8 +97,12 @@ async fn judged(options: &JudgeOptions, transcript: Transcript) -> Judged {
     };
     let (judge, handle) = Judge::new(options, given).unwrap();
     assert!(!format!("{judge:?}").contains("the-key"));
-    let request =
-        JudgeRequest { trace_id: TraceId([7; 16]), transcript, ..JudgeRequest::default() };
+    let request = JudgeRequest {
+        trace_id: TraceId([7; 16]),
+        metrics: true,
+        transcript,
+        ..JudgeRequest::default()
+    };
     handle.offer(request, Clock::system().now());
     // Nobody else will ask.
     drop(handle);
@@ -465,6 +469,51 @@ fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
         assert_eq!(daemon.post_protobuf("/v1/logs", &seen.raw), 200);
     }
     daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
+fn rules_for_answers_are_judged_and_decide() {
+    let endpoint = Endpoint::start();
+    endpoint.answers(Stage::Rubric, json!({ "score": 2, "label": "fail", "rationale": "rude" }));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agentci_spec.yaml");
+    let spec = "agent: a\nqueries: [{query: Refund me, correctness: {llm_judge: [{rule: Is it polite?}]}}]\n";
+    std::fs::write(&file, spec).unwrap();
+    let files = format!("[{:?}]", file.to_str().unwrap());
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "gemini"),
+        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
+        ("AGENTGAUGE__EXPECT__FILES", &files),
+    ]);
+    let mut spans: Value = serde_json::from_str(&spans()).unwrap();
+    let message = |role: &str, text: &str| {
+        json!([{ "role": role, "parts": [{ "type": "text", "content": text }] }]).to_string()
+    };
+    let said = [
+        ("gen_ai.input.messages", message("user", "Refund me")),
+        ("gen_ai.output.messages", message("assistant", "No way.")),
+    ];
+    let root = &mut spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"];
+    for (key, value) in said {
+        root.as_array_mut().unwrap().push(json!({ "key": key, "value": { "stringValue": value } }));
+    }
+    let spans = spans.to_string();
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 1.0);
+    for _ in 0..300 {
+        if daemon.get("/api/v1/sessions").contains("Is it polite?") {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let shown = daemon.get("/api/v1/sessions");
+    assert!(shown.contains("scored 2, below 3: Is it polite?"), "{shown}");
+    assert_eq!(endpoint.seen().len(), 1);
     #[cfg(unix)]
     daemon.ends_well();
 }

@@ -20,7 +20,7 @@ pub use router::Router;
 use self::tasks::{Common, ToAssemble, ToSessions};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::expect::{self, ExpectError};
+use crate::config::expect::{self, ExpectError, Expectations};
 use crate::config::key::{self, KeyError};
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
@@ -111,7 +111,7 @@ impl Daemon {
     /// Fails if an address cannot be listened on or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
-        expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+        remark(&expected, config);
         let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
         let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
         let export_listener = bind(&config.listen.http, "listen.http").await?;
@@ -311,6 +311,12 @@ fn stages(
         resolve: Arc::new(Mutex::new(resolve)),
     };
     (router, tasks, flushed)
+}
+
+/// Says what files of expectations ask for that is not done.
+fn remark(expected: &Expectations, config: &Config) {
+    let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
+    expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
 /// The judge and the engine's end of its queue, if one is configured.

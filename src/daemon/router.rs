@@ -45,6 +45,10 @@ impl Sink for Router {
             let shard = self.route.trace(log.trace_id);
             parts.entry(shard).or_default().push(Input::Log(Box::new(log)));
         }
+        for (trace_id, judgements) in batch.judgements {
+            let shard = self.route.trace(trace_id);
+            parts.entry(shard).or_default().push(Input::Judgements(trace_id, judgements));
+        }
         let permits = self.reserve(parts.keys().copied())?;
         // There is room: from here on the batch is ours.
         for report in self.resolved(response_ids, batch.reports, now) {

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! Whole sessions are sampled, so that their scores are of one kind, and by hash, so that every machine decides alike. A
-//! trace is asked about once, when it is done for the first time: a late span does not cost another judgement.
+//! trace is asked about once, when it is done for the first time: a late span does not cost another judgement. Rules for
+//! answers in files of expectations are judged whatever the rate: somebody asked for them by name.
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::math::Quanta;
@@ -39,10 +41,23 @@ pub struct JudgeRequest {
     pub root: Option<SpanId>,
     /// Whose it is.
     pub agent: AgentKey,
-    /// It would not have been judged by the rate alone.
-    pub flagged: bool,
+    /// Its metrics are to be judged: by the rate, or because it is flagged.
+    pub metrics: bool,
+    /// Rules of expectations that its answer is to be held against.
+    pub rubrics: Vec<RubricRequest>,
     /// What it says.
     pub transcript: Transcript,
+}
+
+/// A rule for an answer, which somebody wrote into a file of expectations.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RubricRequest {
+    /// The rule; its judgement goes by it.
+    pub rule: String,
+    /// What each score stands for, if that was written.
+    pub scale: Vec<String>,
+    /// How others were judged.
+    pub examples: Vec<Value>,
 }
 
 /// A score that others are told of.
@@ -69,17 +84,17 @@ pub struct Score {
 }
 
 impl JudgeRules {
-    /// Whether a trace that is done is judged: `None` if not, else whether only for being flagged.
-    pub fn pick(&self, update: &TraceUpdate) -> Option<bool> {
+    /// Whether the metrics of a trace that is done are judged.
+    pub fn pick(&self, update: &TraceUpdate) -> bool {
         let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
         let rate = agent.and_then(|name| self.sample_rates.get(name)).copied();
         let session = update.session.as_ref();
         if session.is_some_and(|session| sampled(session, rate.unwrap_or(self.sample_rate))) {
-            return Some(false);
+            return true;
         }
         let failed = update.expectations.iter().any(|expectation| expectation.hard_fail);
         let flagged = update.error || !update.loops.is_empty() || failed;
-        (self.flagged && flagged).then_some(true)
+        self.flagged && flagged
     }
 }
 
@@ -114,20 +129,19 @@ mod tests {
     fn a_share_of_sessions_is_judged() {
         let picked = |rate| {
             let rules = rules(rate);
-            (0..10_000).filter(|id| rules.pick(&trace(*id, "a")).is_some()).count()
+            (0..10_000).filter(|id| rules.pick(&trace(*id, "a"))).count()
         };
         assert_eq!((picked(0.0), picked(1.0)), (0, 10_000));
         assert!((900..1_100).contains(&picked(0.1)), "{}", picked(0.1));
-        assert_eq!(rules(0.0).pick(&trace(1, "vip")), Some(false));
+        assert!(rules(0.0).pick(&trace(1, "vip")));
     }
 
     #[test]
     fn what_is_flagged_is_always_judged() {
         let looping = TraceUpdate { loops: vec![Loop::default()], ..trace(1, "a") };
         let failed = TraceUpdate { error: true, ..trace(1, "a") };
-        assert_eq!(rules(0.0).pick(&looping), Some(true));
-        assert_eq!(rules(0.0).pick(&failed), Some(true));
+        assert!(rules(0.0).pick(&looping) && rules(0.0).pick(&failed));
         let rules = JudgeRules { flagged: false, ..rules(0.0) };
-        assert_eq!(rules.pick(&failed), None);
+        assert!(!rules.pick(&failed));
     }
 }

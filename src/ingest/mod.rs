@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::engine::span::{Log, Report, Span, Timestamp};
+use crate::engine::expect::Judgements;
+use crate::engine::span::{Log, Report, Span, Timestamp, TraceId};
 
 pub use receiver::{Now, Observe, Receiver};
 
@@ -37,6 +38,8 @@ pub struct Batch {
     pub logs: Vec<Log>,
     /// Scores found on spans and in log records.
     pub reports: Vec<Report>,
+    /// What our judge says of answers, by trace and rule.
+    pub judgements: Vec<(TraceId, Judgements)>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
 }

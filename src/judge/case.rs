@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::metric::{Answers, Metric, Next, Outcome};
 use super::prompt::{Prompt, Record, prompt};
 use super::stage::Stage;
+use crate::engine::judging::RubricRequest;
 use crate::engine::trace::Transcript;
 
 /// One trace and its metrics.
@@ -65,6 +66,19 @@ impl Case {
             records.push(("trace", &self.trace));
         }
         prompt(stage, &records)
+    }
+
+    /// The words of a call about a rule for answers.
+    pub fn rubric(&self, rubric: &RubricRequest) -> Prompt {
+        let scale = rubric.scale.join("\n");
+        let examples: String =
+            rubric.examples.iter().map(|example| format!("{example}\n")).collect();
+        let parts = [("rule", &rubric.rule), ("scale", &scale), ("examples", &examples)];
+        let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
+        let mut records: Vec<Record<'_>> =
+            parts.map(|(name, text)| (name, text.as_str())).collect();
+        records.push(("trace", &self.trace));
+        prompt(Stage::Rubric, &records)
     }
 
     /// Takes the answer to a call, which has the form of its stage.

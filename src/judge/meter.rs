@@ -96,6 +96,11 @@ impl Meter {
         self.results.with_label_values(&[metric.name(), result]).inc();
     }
 
+    /// Counts what became of a rule for answers.
+    pub(super) fn rubric(&self, result: &str) {
+        self.results.with_label_values(&["rubric", result]).inc();
+    }
+
     /// Counts what was left out.
     pub(super) fn dropped(&self, reason: &str) {
         self.dropped.with_label_values(&[reason]).inc();

@@ -116,10 +116,12 @@ impl JudgeOptions {
 
     /// The model for a metric of an agent.
     pub fn model(&self, metric: Metric, agent: &str) -> &str {
-        self.models
-            .get(metric.name())
-            .or_else(|| self.agent_models.get(agent))
-            .unwrap_or(&self.model)
+        self.models.get(metric.name()).map_or_else(|| self.model_of(agent), String::as_str)
+    }
+
+    /// The model for rules for an agent's answers.
+    pub fn model_of(&self, agent: &str) -> &str {
+        self.agent_models.get(agent).unwrap_or(&self.model)
     }
 }
 

@@ -5,10 +5,11 @@
 //! rubric's answer is read as AgentCI reads it, which takes what it can find; see `engine::expect::judge`.
 
 use jsonschema::error::ValidationErrorKind;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::stage::Stage;
-use crate::engine::expect::judge::{self, Label};
+use crate::engine::expect::judge::{self, Label, Verdict};
 
 /// Why an answer cannot be used.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
@@ -43,13 +44,10 @@ impl ReplyError {
 pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
     if stage == Stage::Rubric {
         let verdict = judge::parse(answer);
-        let label = match verdict.label {
-            Label::Pass => "pass",
-            Label::Fail => "fail",
-            Label::Borderline => "borderline",
-        };
         let rationale = verdict.rationale.unwrap_or_default();
-        return Ok(json!({ "score": verdict.score, "label": label, "rationale": rationale }));
+        return Ok(
+            json!({ "score": verdict.score, "label": verdict.label, "rationale": rationale }),
+        );
     }
     let value: Value = serde_json::from_str(bare(answer)).map_err(|_| ReplyError::NotJson)?;
     // Invariant: the schemas are ours and valid; a test compiles every one.
@@ -67,6 +65,15 @@ pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
         }
         Err(_) => Err(ReplyError::WrongForm),
     }
+}
+
+/// The verdict in the answer to a rubric; `None` if it is not one of these.
+pub fn verdict(answer: &Value) -> Option<Verdict> {
+    Some(Verdict {
+        score: answer.get("score")?.as_i64()?,
+        label: Label::deserialize(answer.get("label")?).ok()?,
+        rationale: answer.get("rationale").and_then(Value::as_str).map(str::to_owned),
+    })
 }
 
 /// The answer without the one fence around it, if there is one.

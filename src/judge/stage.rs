@@ -133,13 +133,13 @@ impl Stage {
             | Self::Confidence
             | Self::Plan
             | Self::Adherence
-            | Self::Violations => true,
+            | Self::Violations
+            | Self::Rubric => true,
             Self::TaskVerdict
             | Self::ToolScore
             | Self::CallVerdicts
             | Self::CallReason
-            | Self::Quality
-            | Self::Rubric => false,
+            | Self::Quality => false,
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_stage_is_shown_the_trace_or_an_answer() {
-        for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::Rubric) {
+        for stage in Stage::ALL {
             assert!(stage.sees_trace() || !stage.shown().is_empty(), "{}", stage.name());
             assert!(stage.shown().iter().all(|shown| *shown < stage));
         }

@@ -28,6 +28,8 @@ use super::stage::Stage;
 use super::verdict::{Asked, Judged};
 use super::wire::{Call, Dialect};
 use crate::clock::Clock;
+use crate::engine::expect::Judgements;
+use crate::engine::expect::judge::Judgement;
 use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
@@ -174,12 +176,25 @@ impl Judge {
         let Waiting { request, due, share } = waiting;
         let transcript = self.redactor.transcript(request.transcript);
         let agent = request.agent.agent_name.as_str();
-        let mut case = Case::new(&self.options.metrics, &transcript, &self.options.constraints);
+        let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
+        let mut case = Case::new(metrics, &transcript, &self.options.constraints);
         while let Some((metric, stage)) = case.next() {
             let model = self.options.model(metric, agent);
             match self.ask(model, &case.prompt(stage), stage, due).await {
                 Ok(answer) => case.answer(stage, answer),
                 Err(why) => case.fail(stage, why),
+            }
+        }
+        let mut judgements = Judgements::new();
+        for rubric in &request.rubrics {
+            let model = self.options.model_of(agent);
+            let answer = self.ask(model, &case.rubric(rubric), Stage::Rubric, due).await;
+            self.meter.rubric(answer.as_ref().map_or_else(|why| *why, |_| "scored"));
+            // A rule that could not be judged stays so: it neither passes nor fails.
+            if let Ok(verdict) =
+                answer.and_then(|answer| reply::verdict(&answer).ok_or("wrong_form"))
+            {
+                judgements.insert(rubric.rule.clone(), Judgement::Single(verdict));
             }
         }
         let now = self.clock.now();
@@ -196,7 +211,10 @@ impl Judge {
                 reports.push(verdict.report(asked.trace_id, now));
             }
         }
-        self.deliver(Batch { arrival: now, reports, ..Batch::default() }, due, sink).await;
+        let judgements = (!judgements.is_empty()).then_some((asked.trace_id, judgements));
+        let judgements = judgements.into_iter().collect();
+        self.deliver(Batch { arrival: now, reports, judgements, ..Batch::default() }, due, sink)
+            .await;
         drop(share);
     }
 
@@ -211,13 +229,14 @@ impl Judge {
 
     /// Gives scores to the engine; it may ask to come back later, up to the deadline.
     async fn deliver<S: Sink>(&self, batch: Batch, due: Timestamp, sink: &S) {
-        if batch.reports.is_empty() {
+        if batch.reports.is_empty() && batch.judgements.is_empty() {
             return;
         }
         loop {
             let again = Batch {
                 arrival: self.clock.now(),
                 reports: batch.reports.clone(),
+                judgements: batch.judgements.clone(),
                 ..Batch::default()
             };
             match sink.submit(again).await {

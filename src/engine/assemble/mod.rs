@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use self::sealed::Sealed;
 use super::count::Counts;
-use super::expect::Suite;
-use super::judging::{JudgeRequest, JudgeRules};
+use super::expect::{Judgements, Suite};
+use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
@@ -28,6 +28,8 @@ pub enum Input {
     Log(Box<Log>),
     /// A report about a trace.
     Report(Box<Report>),
+    /// What a judge says of a trace's answer, by the rule of its expectations.
+    Judgements(TraceId, Judgements),
 }
 
 /// The stage: all traces of one shard.
@@ -68,6 +70,9 @@ struct Held {
     told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
     judge_asked: bool,
+    // By rule of its expectations; those of `rubrics_asked` may still come.
+    judgements: Judgements,
+    rubrics_asked: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -122,6 +127,7 @@ impl Assemble {
             Input::Span(span) => self.span(span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
+            Input::Judgements(id, judgements) => self.judged(id, judgements, now),
         }
     }
 
@@ -175,10 +181,11 @@ impl Assemble {
         let mut tombstones = Vec::new();
         let mut updates = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
-            let update = self.traces.get(&id).and_then(|held| self.read(id, held));
-            if let Some(update) = &update {
-                self.ask_judge(id, update);
-            }
+            let read = self.traces.get(&id).and_then(|held| self.read(id, held));
+            let update = read.map(|(update, rubrics)| {
+                self.ask_judge(id, &update, rubrics);
+                update
+            });
             let Some(held) = self.traces.get_mut(&id) else { continue };
             let session = update.as_ref().and_then(|update| update.session.clone());
             if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
@@ -339,6 +346,8 @@ impl Assemble {
                 told: BTreeMap::new(),
                 counted_ignored: false,
                 judge_asked: false,
+                judgements: Judgements::new(),
+                rubrics_asked: BTreeSet::new(),
             };
             self.traces.insert(id, held);
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
@@ -368,30 +377,45 @@ impl Assemble {
 
     /// Reads a trace as it stands. Once it is done it is held against expectations: these need its texts, which
     /// stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &Held) -> Option<TraceUpdate> {
+    fn read(&self, id: TraceId, held: &Held) -> Option<(TraceUpdate, Vec<RubricRequest>)> {
         if held.state == State::Open || self.suites.is_empty() {
-            return evaluate(id, &held.parts, &self.rules);
+            return evaluate(id, &held.parts, &self.rules).map(|update| (update, Vec::new()));
         }
         let mut update = evaluate(id, &held.parts, &self.with_texts)?;
-        update.expectations = expectations(&update, &self.suites);
+        let (expected, rubrics) = expectations(&update, &self.suites, &held.judgements);
+        update.expectations = expected;
         if !self.rules.keep_content {
             update.content = None;
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
-        Some(update)
+        Some((update, rubrics))
     }
 
-    /// Asks for a judgement of a trace, if it is done and was not asked about before.
-    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate) {
+    /// Asks for judgements of a trace, if it is done: of its metrics once, of every rule once.
+    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, mut rubrics: Vec<RubricRequest>) {
         let Some(rules) = &self.judging else { return };
         let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
-        let Some(held) = held.filter(|held| !held.judge_asked) else { return };
-        held.judge_asked = true;
-        if let Some(flagged) = rules.pick(update) {
+        let Some(held) = held else { return };
+        rubrics.retain(|rubric| held.rubrics_asked.insert(rubric.rule.clone()));
+        let metrics = !std::mem::replace(&mut held.judge_asked, true) && rules.pick(update);
+        if metrics || !rubrics.is_empty() {
             let (transcript, root) = transcript(&held.parts, rules.max_transcript_bytes);
             let agent = update.agent.clone().unwrap_or_default();
-            self.requests.push(JudgeRequest { trace_id: id, root, agent, flagged, transcript });
+            let request = JudgeRequest { trace_id: id, root, agent, metrics, rubrics, transcript };
+            self.requests.push(request);
         }
+    }
+
+    /// Takes what a judge says of a trace's answer.
+    fn judged(&mut self, id: TraceId, judgements: Judgements, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else {
+            self.counts.add("late", "judgement_dropped");
+            return;
+        };
+        held.judgements.extend(judgements);
+        held.revision += 1;
+        held.touched = held.touched.max(now);
+        self.dirty.insert(id);
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.
