@@ -12,6 +12,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod embed;
 pub mod engine;
 pub mod export;
 pub mod health;

@@ -10,8 +10,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ingest", &["engine", "ingest"]),
     ("export", &["engine", "export", "outbound"]),
     ("outbound", &["outbound"]),
+    ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
     ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
-    ("config", &["config", "engine", "export", "ingest", "judge", "outbound"]),
+    ("config", &["config", "embed", "engine", "export", "ingest", "judge", "outbound"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

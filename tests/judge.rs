@@ -394,6 +394,63 @@ fn spans() -> String {
     .to_string()
 }
 
+/// The same with a question and an answer.
+fn spans_saying(question: &str, answer: &str) -> String {
+    let mut spans: Value = serde_json::from_str(&spans()).unwrap();
+    let message = |role: &str, text: &str| {
+        json!([{ "role": role, "parts": [{ "type": "text", "content": text }] }]).to_string()
+    };
+    let said = [
+        ("gen_ai.input.messages", message("user", question)),
+        ("gen_ai.output.messages", message("assistant", answer)),
+    ];
+    let root = &mut spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"];
+    for (key, value) in said {
+        root.as_array_mut().unwrap().push(json!({ "key": key, "value": { "stringValue": value } }));
+    }
+    spans.to_string()
+}
+
+#[test]
+fn texts_are_embedded_in_batches_and_make_coherence() {
+    let endpoint = Endpoint::start();
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__EMBED__URL", &endpoint.url),
+        ("AGENTGAUGE__EMBED__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__EMBED__MODEL", "flaky"),
+        ("AGENTGAUGE__EMBED__BACKOFF", "1ms"),
+        ("AGENTGAUGE_EMBED_API_KEY", "sk-of-the-embedder"),
+    ]);
+    let spans = spans_saying("a refund", "a refund and the weather sk-abcdefghijklmnopqrstuv");
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    daemon.settles_at("agentgauge_embed_texts_total{outcome=\"embedded\"}", 2.0);
+    let coherence = || {
+        let sessions: Value = serde_json::from_str(&daemon.get("/api/v1/sessions")).unwrap();
+        let signal = &sessions["sessions"][0]["traces"][0]["signals"]["coherence"];
+        assert!(signal.is_null() || signal["source"] == "computed", "{signal}");
+        signal["score"].as_f64()
+    };
+    for _ in 0..300 {
+        if coherence().is_some() {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert!((coherence().unwrap() - 0.5_f64.sqrt()).abs() < 1e-6, "{:?}", coherence());
+    // The same texts again, of another trace, are in the cache.
+    let again = spans.replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2");
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &again).0, 200);
+    daemon.settles_at("agentgauge_embed_texts_total{outcome=\"cached\"}", 2.0);
+    let seen = endpoint.seen();
+    assert_eq!(seen.len(), 2, "one that failed, and one with both texts");
+    for seen in seen {
+        assert!(seen.path == "/v1/embeddings" && seen.head.contains("Bearer sk-of-the-embedder"));
+        assert!(!seen.body.to_string().contains("sk-abcdef"), "{}", seen.body);
+    }
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
 #[test]
 fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     let endpoint = Endpoint::start();
@@ -490,19 +547,7 @@ fn rules_for_answers_are_judged_and_decide() {
         ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
         ("AGENTGAUGE__EXPECT__FILES", &files),
     ]);
-    let mut spans: Value = serde_json::from_str(&spans()).unwrap();
-    let message = |role: &str, text: &str| {
-        json!([{ "role": role, "parts": [{ "type": "text", "content": text }] }]).to_string()
-    };
-    let said = [
-        ("gen_ai.input.messages", message("user", "Refund me")),
-        ("gen_ai.output.messages", message("assistant", "No way.")),
-    ];
-    let root = &mut spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"];
-    for (key, value) in said {
-        root.as_array_mut().unwrap().push(json!({ "key": key, "value": { "stringValue": value } }));
-    }
-    let spans = spans.to_string();
+    let spans = spans_saying("Refund me", "No way.");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
     daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 1.0);
     for _ in 0..300 {

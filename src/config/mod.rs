@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use self::expect::ExpectOptions;
+use crate::embed::EmbedOptions;
 use crate::engine::drift::DriftOptions;
 use crate::engine::options::{
     AgentOptions, AssembleOptions, ConventionOptions, CostOptions, LoopOptions, SessionOptions,
@@ -61,6 +62,8 @@ pub struct Config {
     pub expect: ExpectOptions,
     /// What a language model is asked.
     pub judge: JudgeOptions,
+    /// Embeddings.
+    pub embed: EmbedOptions,
     /// Scores to others.
     pub scores_out: ScoresOutOptions,
     /// What is exported.

@@ -41,6 +41,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     windows(config, &mut check);
     runs(config, &mut check);
     judge(config, &mut check);
+    embed(config, &mut check);
     scores_out(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
@@ -289,6 +290,21 @@ fn judge(config: &Config, check: &mut Check<'_>) {
     check.lasting("judge.backoff", judge.backoff, Duration::ZERO, long);
     check.within("judge.max_failures", judge.max_failures, 1, 1_000_000);
     check.lasting("judge.pause", judge.pause, short, 24 * long);
+}
+
+fn embed(config: &Config, check: &mut Check<'_>) {
+    let embed = &config.embed;
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.within("embed.max_batch", embed.max_batch, 1, 10_000);
+    check.within("embed.max_queue", embed.max_queue, 1, 1 << 20);
+    check.within("embed.max_cached", embed.max_cached, 0, 1 << 24);
+    check.within("embed.max_text_bytes", embed.max_text_bytes, 16, 16 << 20);
+    check.within("embed.max_reply_bytes", embed.max_reply_bytes, 1 << 10, 1 << 30);
+    check.lasting("embed.timeout", embed.timeout, short, long);
+    check.within("embed.max_attempts", embed.max_attempts, 1, 10);
+    check.lasting("embed.backoff", embed.backoff, Duration::ZERO, long);
+    check.within("embed.max_failures", embed.max_failures, 1, 1_000_000);
+    check.lasting("embed.pause", embed.pause, short, 24 * long);
 }
 
 fn scores_out(config: &Config, check: &mut Check<'_>) {

@@ -1,5 +1,6 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+mod askers;
 mod router;
 mod tasks;
 
@@ -17,16 +18,17 @@ use tokio::task::JoinHandle;
 
 pub use router::Router;
 
+use self::askers::Askers;
 use self::tasks::{Common, ToAssemble, ToSessions};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError, Expectations};
-use crate::config::key::{self, KeyError};
+use crate::config::key::KeyError;
+use crate::embed::EmbedError;
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
-use crate::engine::judging::Score;
-use crate::engine::options::{ConventionOptions, EmptyScore};
+use crate::engine::options::ConventionOptions;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
@@ -34,12 +36,12 @@ use crate::engine::update::Barrier;
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::export::http::{Exporter, Query};
-use crate::export::otlp::{ScoresOut, ScoresOutError};
+use crate::export::otlp::ScoresOutError;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
-use crate::judge::{Given, Handle, Judge, JudgeError};
+use crate::judge::JudgeError;
 
 /// A running daemon.
 pub struct Daemon {
@@ -85,6 +87,9 @@ pub enum StartError {
     /// The judge cannot be set up.
     #[error(transparent)]
     Judge(#[from] JudgeError),
+    /// Texts cannot be embedded.
+    #[error(transparent)]
+    Embed(#[from] EmbedError),
     /// Scores cannot be sent to others.
     #[error(transparent)]
     ScoresOut(#[from] ScoresOutError),
@@ -124,14 +129,8 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::default());
-        let (scores_out, told) = scores_out(config, &health)?.unzip();
-        let (judge, asking) = judge(config, (&clock, &health), told)?.unzip();
-        let (router, tasks, flushed) = stages(
-            config,
-            &expected.suites.into(),
-            &board,
-            &Common { clock: clock.clone(), health: health.clone(), judge: asking },
-        );
+        let (askers, common) = Askers::new(config, &clock, &health)?;
+        let (router, tasks, flushed) = stages(config, &expected.suites.into(), &board, &common);
 
         let (shutdown, stopping) = watch::channel(false);
         let convention =
@@ -147,7 +146,6 @@ impl Daemon {
         let gather = move || health.registry().gather();
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
         let stop = || stopped(stopping.clone());
-        let judging = judge.map(|judge| tokio::spawn(judge.run(router.clone(), stop())));
         let mut servers = vec![
             tokio::spawn(serve(
                 grpc_listener,
@@ -169,8 +167,7 @@ impl Daemon {
             )),
         ];
         // Stops as they do: nothing new, and what is under way is applied before the last flush.
-        servers.extend(judging);
-        servers.extend(scores_out.map(|out| tokio::spawn(out.run(stop()))));
+        servers.extend(askers.start(&router, &stopping));
         Ok(Self {
             bound,
             board,
@@ -297,7 +294,8 @@ fn stages(
         let (sender, inbox) = mpsc::channel(capacity);
         let stage = Assemble::new(config.assemble.clone(), config.loops.clone(), &config.cost)
             .expecting(expected.clone())
-            .judging(config.judge.rules());
+            .judging(config.judge.rules())
+            .embedding(config.embed.wanted());
         let channels = (inbox, session_senders.clone());
         tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
         assemble_senders.push(sender);
@@ -317,42 +315,6 @@ fn stages(
 fn remark(expected: &Expectations, config: &Config) {
     let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
-}
-
-/// The judge and the engine's end of its queue, if one is configured.
-fn judge(
-    config: &Config,
-    (clock, health): (&Clock, &Health),
-    told: Option<mpsc::Sender<Score>>,
-) -> Result<Option<(Judge, Handle)>, StartError> {
-    let options = &config.judge;
-    if !options.is_on() {
-        return Ok(None);
-    }
-    let key = key::read("judge.api_key_file", &options.api_key_file, &options.api_key_env)?;
-    let given = Given {
-        key,
-        cost: &config.cost,
-        empty_is_one: config.session.empty_score == EmptyScore::One,
-        clock: clock.clone(),
-        registry: health.registry(),
-        told,
-    };
-    Ok(Some(Judge::new(options, given)?))
-}
-
-/// What tells others of scores, and where it takes them from, if somebody is to be told.
-fn scores_out(
-    config: &Config,
-    health: &Health,
-) -> Result<Option<(ScoresOut, mpsc::Sender<Score>)>, StartError> {
-    let options = &config.scores_out;
-    if options.url.is_empty() {
-        return Ok(None);
-    }
-    let (file, variable) = (&options.authorization_file, &options.authorization_env);
-    let key = key::read("scores_out.authorization_file", file, variable)?;
-    Ok(Some(ScoresOut::new(options, key.as_ref(), health.registry())?))
 }
 
 async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {

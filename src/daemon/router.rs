@@ -49,6 +49,10 @@ impl Sink for Router {
             let shard = self.route.trace(trace_id);
             parts.entry(shard).or_default().push(Input::Judgements(trace_id, judgements));
         }
+        for (trace_id, embedded) in batch.embedded {
+            let shard = self.route.trace(trace_id);
+            parts.entry(shard).or_default().push(Input::Embedded(trace_id, embedded));
+        }
         let permits = self.reserve(parts.keys().copied())?;
         // There is room: from here on the batch is ours.
         for report in self.resolved(response_ids, batch.reports, now) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::Clock;
+use crate::embed;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::route::Route;
@@ -61,6 +62,7 @@ pub(super) struct Common {
     pub(super) clock: Clock,
     pub(super) health: Arc<Health>,
     pub(super) judge: Option<judge::Handle>,
+    pub(super) embedder: Option<embed::Handle>,
 }
 
 /// Counts barriers until one has come in on every input.
@@ -119,6 +121,9 @@ pub(super) async fn assemble(
             let session = update.session.as_ref();
             let shard = session.map_or(0, |session| route.session(&session.tenant, &session.id));
             parts.entry(shard).or_default().push(update);
+        }
+        if let Some(embedder) = &common.embedder {
+            stage.embed_requests().into_iter().for_each(|request| embedder.offer(request));
         }
         if let Some(judge) = &common.judge {
             stage.requests().into_iter().for_each(|request| judge.offer(request, now));

@@ -16,6 +16,7 @@ pub mod convention;
 pub mod count;
 pub mod drift;
 pub mod drift_watch;
+pub mod embedding;
 pub mod expect;
 pub mod judging;
 pub mod loops;

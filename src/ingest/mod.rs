@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use crate::engine::embedding::Embedded;
 use crate::engine::expect::Judgements;
 use crate::engine::span::{Log, Report, Span, Timestamp, TraceId};
 
@@ -40,6 +41,8 @@ pub struct Batch {
     pub reports: Vec<Report>,
     /// What our judge says of answers, by trace and rule.
     pub judgements: Vec<(TraceId, Judgements)>,
+    /// What an embedding model made of texts, by trace.
+    pub embedded: Vec<(TraceId, Embedded)>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
 }

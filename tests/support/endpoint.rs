@@ -134,6 +134,9 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
     if request.path.ends_with("/v1/logs") {
         return http("200 OK", "", "");
     }
+    if request.path.ends_with("/embeddings") {
+        return embeddings(request, before);
+    }
     let Some(answer) = answer else { return http("404 Not Found", "", "{}") };
     let text = answer.to_string();
     let schema = ["/response_format", "/tools", "/generationConfig/responseJsonSchema"];
@@ -216,4 +219,19 @@ fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+/// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first. A model named `flaky` is down at
+/// first.
+fn embeddings(request: &Seen, before: usize) -> Vec<u8> {
+    if request.model == "flaky" && before == 0 {
+        return http("503 Service Unavailable", "Retry-After: 0\r\n", "{}");
+    }
+    let texts = request.body["input"].as_array().unwrap().iter().enumerate();
+    let vector = |(index, text): (usize, &Value)| {
+        let has = |word| f64::from(u8::from(text.as_str().unwrap().contains(word)));
+        json!({ "index": index, "embedding": [has("refund"), has("weather")] })
+    };
+    let data: Vec<Value> = texts.rev().map(vector).collect();
+    http("200 OK", "", &json!({ "object": "list", "data": data }).to_string())
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use self::sealed::Sealed;
 use super::count::Counts;
+use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
 use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
@@ -30,6 +31,8 @@ pub enum Input {
     Report(Box<Report>),
     /// What a judge says of a trace's answer, by the rule of its expectations.
     Judgements(TraceId, Judgements),
+    /// What an embedding model made of a trace's texts.
+    Embedded(TraceId, Embedded),
 }
 
 /// The stage: all traces of one shard.
@@ -42,6 +45,9 @@ pub struct Assemble {
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
     requests: Vec<JudgeRequest>,
+    // Bytes of a text that an embedding model is asked about; `None`: there is no model.
+    embedding: Option<usize>,
+    embed_requests: Vec<EmbedRequest>,
     traces: HashMap<TraceId, Held>,
     // Invariant: one entry per held trace, its deadline.
     deadlines: BTreeSet<(Timestamp, TraceId)>,
@@ -73,6 +79,18 @@ struct Held {
     // By rule of its expectations; those of `rubrics_asked` may still come.
     judgements: Judgements,
     rubrics_asked: BTreeSet<String>,
+    // The texts that an embedding model was asked about, and what it made of them.
+    texts_asked: Option<u64>,
+    embedded: Option<Box<Embedded>>,
+}
+
+/// A trace as it stands.
+struct Reading {
+    update: TraceUpdate,
+    /// Rules for its answer that nobody has judged.
+    rubrics: Vec<RubricRequest>,
+    /// Its texts, if they are to be embedded.
+    texts: Option<EmbedRequest>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -98,6 +116,8 @@ impl Assemble {
             suites: Arc::default(),
             judging: None,
             requests: Vec::new(),
+            embedding: None,
+            embed_requests: Vec::new(),
             traces: HashMap::new(),
             deadlines: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -121,6 +141,13 @@ impl Assemble {
         Self { judging: rules, ..self }
     }
 
+    /// Asks for embeddings of the texts of done traces, each text of at most so many bytes; see
+    /// [`Self::embed_requests`].
+    #[must_use]
+    pub fn embedding(self, max_text_bytes: Option<usize>) -> Self {
+        Self { embedding: max_text_bytes, ..self }
+    }
+
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
@@ -128,6 +155,7 @@ impl Assemble {
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
             Input::Judgements(id, judgements) => self.judged(id, judgements, now),
+            Input::Embedded(id, embedded) => self.embedded(id, embedded, now),
         }
     }
 
@@ -182,8 +210,9 @@ impl Assemble {
         let mut updates = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             let read = self.traces.get(&id).and_then(|held| self.read(id, held));
-            let update = read.map(|(update, rubrics)| {
+            let update = read.map(|Reading { update, rubrics, texts }| {
                 self.ask_judge(id, &update, rubrics);
+                self.ask_embedder(texts);
                 update
             });
             let Some(held) = self.traces.get_mut(&id) else { continue };
@@ -219,6 +248,11 @@ impl Assemble {
     /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
     pub fn requests(&mut self) -> Vec<JudgeRequest> {
         std::mem::take(&mut self.requests)
+    }
+
+    /// Takes the embeddings asked for since the last call; new ones come with [`Self::drain`].
+    pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
+        std::mem::take(&mut self.embed_requests)
     }
 
     /// What could not be used, or did not change anything.
@@ -348,6 +382,8 @@ impl Assemble {
                 judge_asked: false,
                 judgements: Judgements::new(),
                 rubrics_asked: BTreeSet::new(),
+                texts_asked: None,
+                embedded: None,
             };
             self.traces.insert(id, held);
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
@@ -375,20 +411,53 @@ impl Assemble {
         }
     }
 
-    /// Reads a trace as it stands. Once it is done it is held against expectations: these need its texts, which
-    /// stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &Held) -> Option<(TraceUpdate, Vec<RubricRequest>)> {
-        if held.state == State::Open || self.suites.is_empty() {
-            return evaluate(id, &held.parts, &self.rules).map(|update| (update, Vec::new()));
+    /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
+    /// model said: these need its texts, which stay here unless they are kept.
+    fn read(&self, id: TraceId, held: &Held) -> Option<Reading> {
+        if held.state == State::Open || (self.suites.is_empty() && self.embedding.is_none()) {
+            let update = evaluate(id, &held.parts, &self.rules)?;
+            return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(id, &held.parts, &self.with_texts)?;
         let (expected, rubrics) = expectations(&update, &self.suites, &held.judgements);
         update.expectations = expected;
+        let content = update.content.as_ref();
+        let texts = self
+            .embedding
+            .zip(content)
+            .and_then(|(max, content)| EmbedRequest::new(id, content, max));
+        let embedded = held.embedded.as_ref().zip(texts.as_ref());
+        if let Some((embedded, _)) =
+            embedded.filter(|(embedded, asked)| embedded.texts == asked.texts)
+        {
+            embedded.fill(&mut update);
+        }
         if !self.rules.keep_content {
             update.content = None;
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
-        Some((update, rubrics))
+        Some(Reading { update, rubrics, texts })
+    }
+
+    /// Asks for embeddings of texts that were not asked about before.
+    fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
+        let Some(texts) = texts else { return };
+        let Some(held) = self.traces.get_mut(&texts.trace_id) else { return };
+        if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
+            self.embed_requests.push(texts);
+        }
+    }
+
+    /// Takes what an embedding model made of a trace's texts.
+    fn embedded(&mut self, id: TraceId, embedded: Embedded, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else {
+            self.counts.add("late", "embedding_dropped");
+            return;
+        };
+        held.embedded = Some(Box::new(embedded));
+        held.revision += 1;
+        held.touched = held.touched.max(now);
+        self.dirty.insert(id);
     }
 
     /// Asks for judgements of a trace, if it is done: of its metrics once, of every rule once.

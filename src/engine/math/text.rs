@@ -34,7 +34,8 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     let words = words(text);
     let tokens: BTreeSet<u64> =
         words.iter().filter(|word| is_token(word)).map(|word| xxh3_64(word.as_bytes())).collect();
-    Some(OutputDigest { tokens: tokens.into_iter().collect(), embedding: embed(&words) })
+    let tokens = tokens.into_iter().collect();
+    Some(OutputDigest { tokens, embedding: embed(&words), ..OutputDigest::default() })
 }
 
 /// Returns the set of tokens of a text: its lower-case words without stop words and single characters.

@@ -611,7 +611,7 @@ impl TraceUpdate {
 
     fn output(self, tokens: &[u64]) -> Self {
         let embedding = (0..16).map(|index| i32::from(tokens.contains(&index))).collect();
-        let digest = OutputDigest { tokens: tokens.into(), embedding };
+        let digest = OutputDigest { tokens: tokens.into(), embedding, ..OutputDigest::default() };
         Self { output_digest: Some(digest), ..self }
     }
 

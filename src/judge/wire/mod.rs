@@ -4,6 +4,8 @@ mod anthropic;
 mod gemini;
 mod openai;
 
+pub(crate) use openai::bearer;
+
 use serde_json::Value;
 
 use super::options::Format;
@@ -121,7 +123,7 @@ impl Format {
 }
 
 /// The address of a call: the configured one if it names the call itself, else with the call's path behind it.
-fn address(url: &str, call: &str) -> String {
+pub(crate) fn address(url: &str, call: &str) -> String {
     let (path, query) =
         url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
     let path = path.trim_end_matches('/');

@@ -31,14 +31,7 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
             },
         });
     }
-    let header = |key: &Secret| {
-        if is_azure(url) {
-            ("api-key", key.reveal().to_owned())
-        } else {
-            ("authorization", format!("Bearer {}", key.reveal()))
-        }
-    };
-    let headers = key.map(header).into_iter().collect();
+    let headers = key.map(|key| bearer(url, key)).into_iter().collect();
     Request { url: address(url, "chat/completions"), headers, body }
 }
 
@@ -59,6 +52,15 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
         output_tokens: count(reply, "/usage/completion_tokens"),
     };
     (answer, why)
+}
+
+/// The header that carries the key.
+pub(crate) fn bearer(url: &str, key: &Secret) -> (&'static str, String) {
+    if is_azure(url) {
+        ("api-key", key.reveal().to_owned())
+    } else {
+        ("authorization", format!("Bearer {}", key.reveal()))
+    }
 }
 
 /// A text, or the texts of parts.
