@@ -466,9 +466,23 @@ fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     assert_eq!(status, 200, "{answer}");
     daemon
         .settles_at("agentgauge_judge_results_total{metric=\"confidence\",result=\"scored\"}", 1.0);
-    let signals = daemon.get("/api/v1/sessions");
-    let sessions: Value = serde_json::from_str(&signals).unwrap();
-    assert!(signals.contains("judge"), "{sessions:#}");
+    let sessions = || serde_json::from_str::<Value>(&daemon.get("/api/v1/sessions")).unwrap();
+    let judged =
+        |sessions: &Value| sessions["sessions"][0]["traces"][0]["signals"]["confidence"].clone();
+    // Counted when it is judged, shown when it has gone through the stages.
+    for _ in 0..300 {
+        if judged(&sessions())["source"] == "judge" {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let confidence = judged(&sessions());
+    let expected = json!({
+        "score": 0.75, "source": "judge", "evaluator": "judge/m/p1", "explanation": "so", "passed": true,
+        "band": confidence["band"],
+    });
+    assert_eq!(confidence, expected);
+    let signals = sessions().to_string();
     let sent: String = endpoint.seen().iter().map(|seen| seen.body.to_string()).collect();
     assert!(sent.contains("refunded under 4711") && !sent.contains("very-hidden"), "{sent}");
     assert!(

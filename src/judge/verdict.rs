@@ -98,12 +98,22 @@ impl Verdict {
             name: Arc::from(self.metric.name()),
             score: self.score,
             label: self.label.map(Arc::from),
+            explanation: self.explanation.map(|why| Arc::from(brief(&why))),
             source: Source::Judge,
             identifier: Arc::from(self.identifier),
             time: now,
         }
     }
 }
+
+/// The beginning of an explanation.
+fn brief(why: &str) -> &str {
+    let end = (0..=MAX_EXPLANATION_BYTES.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
+    why.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// Bytes of an explanation that stay with its score.
+const MAX_EXPLANATION_BYTES: usize = 500;
 
 /// Of each rule that there is, the worst time that it was broken.
 fn worst(violations: Vec<Violation>, case: &Case) -> BTreeMap<String, Violation> {

@@ -60,6 +60,7 @@ fn report(score: i64) -> Report {
         name: Arc::from("confidence"),
         score: Quanta(score),
         label: None,
+        explanation: None,
         source: Source::Reported,
         identifier: Arc::from(""),
         time: at(0),

@@ -149,6 +149,7 @@ mod tests {
             identifier: "judge-1".to_owned(),
             time_unix_nano: time,
             label: None,
+            explanation: None,
         }
     }
 

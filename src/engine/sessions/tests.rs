@@ -301,6 +301,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
         name: "helpfulness".into(),
         score: Quanta(score),
         label: None,
+        explanation: None,
         source,
         identifier: "x".into(),
         time: Timestamp(time),

@@ -428,6 +428,7 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
             source: report.source.name().to_owned(),
             identifier: report.identifier.to_string(),
             label: report.label.as_ref().map(ToString::to_string),
+            explanation: report.explanation.as_ref().map(ToString::to_string),
             time_unix_nano: report.time.0,
         })
         .collect()
