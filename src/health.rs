@@ -56,7 +56,7 @@ const FAMILIES: &[Family] = &[
     ("traces_ignored", "traces_ignored_total", "Traces that are no agent's, by reason.", "reason"),
     ("reports", "reports_total", "Reported scores, by outcome.", "outcome"),
     ("label_values", "label_values_limited_total", "Series merged into __overflow__.", "label"),
-    (OTHER, "limits_reached_total", "How often a bound of the engine was reached.", "limit"),
+    (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
 
 /// The family of everything else.
@@ -126,7 +126,7 @@ impl Health {
         &self.registry
     }
 
-    /// Counts what one request held; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
+    /// Counts what one request held; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
     pub fn received(&self, transport: &str, encoding: &str, tally: &Tally) {
         let labels = [transport, encoding];
         self.received.with_label_values(&labels).inc_by(tally.spans);
@@ -144,6 +144,11 @@ impl Health {
     /// Counts a request that was refused whole.
     pub fn refused(&self, reason: &str) {
         self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts that a bound was reached outside of the engine.
+    pub fn limit_reached(&self, limit: &str) {
+        self.add(OTHER, limit, 1);
     }
 
     /// Takes over the counts of a stage so far, as (what, why, count); `source` names the stage

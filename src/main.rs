@@ -3,6 +3,12 @@
 use std::io::{stderr, stdout};
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+/// Requests are large buffers that come and go: the system's allocator gives each back to the kernel.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
     let (arguments, environment) = (std::env::args_os(), std::env::vars_os());
     agentgauge::cli::run(arguments, environment, &mut stdout(), &mut stderr()).into()

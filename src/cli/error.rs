@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::io;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
+use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
@@ -48,6 +49,9 @@ pub enum CliError {
         /// Why.
         why: String,
     },
+    /// There is no figure.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// A score is below its floor.
     #[error("{score} is {was}, below {floor}")]
     Gate {
@@ -92,6 +96,7 @@ impl CliError {
             | Self::Output(_)
             | Self::Json(_)
             | Self::Client { .. }
+            | Self::Bench(_)
             | Self::Different { .. } => EXIT_FAILURE,
         }
     }

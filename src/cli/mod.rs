@@ -1,5 +1,6 @@
 //! The command line: arguments and exit codes. One command, one file.
 
+mod bench;
 mod check;
 mod conventions;
 mod demo;
@@ -56,6 +57,11 @@ enum Command {
     Metrics(metrics::Metrics),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
+    /// Measures what a span costs, beside a floor and a stock server
+    Bench(bench::Bench),
+    /// A server that `bench` compares with
+    #[command(hide = true)]
+    BenchServer(bench::BenchServer),
 }
 
 /// What a command may use of the process it runs in.
@@ -91,6 +97,8 @@ pub fn run(
         Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Metrics(metrics) => metrics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
+        Command::Bench(bench) => bench.run(&mut process),
+        Command::BenchServer(server) => server.run(&mut process),
     };
     // Nobody is left to tell if standard error is gone; the exit code still says it.
     match result.and_then(|()| process.out.flush().map_err(CliError::Output)) {

@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+mod kafka;
 pub mod key;
 mod layer;
 mod range;
@@ -20,9 +21,11 @@ use crate::engine::options::{
 };
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
+use crate::export::history::ApiOptions;
 use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
+use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
 use crate::judge::JudgeOptions;
 
@@ -38,6 +41,8 @@ pub struct Config {
     pub ingest: IngestLimits,
     /// Limits of connections.
     pub server: ServerOptions,
+    /// The Kafka source.
+    pub kafka: KafkaOptions,
     /// How the engine is spread over tasks.
     pub engine: Shards,
     /// How spans are read.
@@ -68,6 +73,8 @@ pub struct Config {
     pub scores_out: ScoresOutOptions,
     /// What is exported.
     pub metrics: Metrics,
+    /// The query API.
+    pub api: ApiOptions,
 }
 
 /// What is exported.

@@ -1,10 +1,12 @@
 //! The daemon: wiring only. The one place that names every stage.
 
 mod askers;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod query;
 mod router;
 mod tasks;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +15,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+pub use query::SessionQuery;
 pub use router::Router;
 
 use self::askers::Askers;
-use self::tasks::{Common, ToAssemble, ToSessions};
+use self::tasks::{Common, ToAssemble};
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::config::expect::{self, ExpectError, Expectations};
 use crate::config::key::KeyError;
+use crate::config::{Config, Listen};
 use crate::embed::EmbedError;
 use crate::engine::agents::{Agents, AgentsOptions};
 use crate::engine::assemble::Assemble;
@@ -33,9 +36,8 @@ use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
 use crate::engine::update::Barrier;
-use crate::engine::view::SessionView;
 use crate::export::board::Board;
-use crate::export::http::{Exporter, Query};
+use crate::export::http::Exporter;
 use crate::export::otlp::ScoresOutError;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
@@ -51,7 +53,8 @@ pub struct Daemon {
     epoch: AtomicU64,
     flushed: watch::Receiver<u64>,
     shutdown: watch::Sender<bool>,
-    servers: Vec<JoinHandle<()>>,
+    /// Listeners, and what waits for the Kafka source to end.
+    sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -96,17 +99,21 @@ pub enum StartError {
     /// The key of an endpoint cannot be read.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The Kafka source cannot be set up.
+    #[cfg(feature = "kafka")]
+    #[error(transparent)]
+    Kafka(#[from] crate::ingest::kafka::SourceError),
+    /// The system has no thread for a source.
+    #[cfg(feature = "kafka")]
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// Answers questions about sessions by asking the shards.
-#[derive(Clone)]
-pub struct SessionQuery {
-    route: Route,
-    sessions: Vec<mpsc::Sender<ToSessions>>,
-}
+/// Fails, and says why, while a part is not ready.
+type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 impl Daemon {
     /// Binds all addresses, then starts all tasks.
@@ -117,20 +124,19 @@ impl Daemon {
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
-        let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
-        let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
-        let export_listener = bind(&config.listen.http, "listen.http").await?;
-        let bound = Bound {
-            otlp_grpc: address(&grpc_listener, &config.listen.otlp_grpc, "listen.otlp_grpc")?,
-            otlp_http: address(&http_listener, &config.listen.otlp_http, "listen.otlp_http")?,
-            http: address(&export_listener, &config.listen.http, "listen.http")?,
-        };
+        let ([grpc_listener, http_listener, export_listener], bound) =
+            bind_all(&config.listen).await?;
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(config.api));
         let (askers, common) = Askers::new(config, &clock, &health)?;
         let (router, tasks, flushed) = stages(config, &expected.suites.into(), &board, &common);
+
+        let sampler =
+            tasks::history(Arc::downgrade(&board), config.api.history_step, clock.clone());
+        // Not one of the tasks: it ends when the board has gone.
+        tokio::spawn(sampler);
 
         let (shutdown, stopping) = watch::channel(false);
         let convention =
@@ -142,32 +148,43 @@ impl Daemon {
             Arc::new(move || clock.now()),
             config.server.read_timeout,
         );
-        let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
-        let gather = move || health.registry().gather();
-        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
+        #[cfg(feature = "kafka")]
+        let kafka =
+            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?;
+        #[cfg(not(feature = "kafka"))]
+        let kafka: Option<(JoinHandle<()>, Check)> = None;
+        let (mut sources, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
+        let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
+        let gathered = health.clone();
+        let gather = move || gathered.registry().gather();
+        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail)
+            .stopping(stopping.clone());
         let stop = || stopped(stopping.clone());
-        let mut servers = vec![
+        sources.extend([
             tokio::spawn(serve(
                 grpc_listener,
                 grpc::router(receiver.clone()),
                 config.server.clone(),
+                full(&health),
                 stop(),
             )),
             tokio::spawn(serve(
                 http_listener,
                 http::router(receiver.clone()),
                 config.server.clone(),
+                full(&health),
                 stop(),
             )),
             tokio::spawn(serve(
                 export_listener,
                 http::reports(receiver).merge(exporter.router()),
                 config.server.clone(),
+                full(&health),
                 stop(),
             )),
-        ];
-        // Stops as they do: nothing new, and what is under way is applied before the last flush.
-        servers.extend(askers.start(&router, &stopping));
+        ]);
+        // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
+        sources.extend(askers.start(&router, &stopping));
         Ok(Self {
             bound,
             board,
@@ -175,7 +192,7 @@ impl Daemon {
             epoch: AtomicU64::new(0),
             flushed,
             shutdown,
-            servers,
+            sources,
             tasks,
         })
     }
@@ -207,9 +224,9 @@ impl Daemon {
     /// Stops accepting, lets what is in flight finish, and waits until it is applied.
     pub async fn stop(mut self) {
         self.shutdown.send_replace(true);
-        for server in std::mem::take(&mut self.servers) {
-            // A server that panicked has nothing left to finish.
-            let _ = server.await;
+        for source in std::mem::take(&mut self.sources) {
+            // One that panicked has nothing left to finish.
+            let _ = source.await;
         }
         self.flush().await;
         let tasks = std::mem::take(&mut self.tasks);
@@ -218,41 +235,6 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
-    }
-}
-
-impl Query for SessionQuery {
-    async fn sessions(&self, limit: usize, offset: usize) -> Vec<SessionView> {
-        let mut replies = Vec::new();
-        for shard in &self.sessions {
-            let (reply, answer) = oneshot::channel();
-            let first = limit.saturating_add(offset);
-            if shard.send(ToSessions::Many { first, reply }).await.is_ok() {
-                replies.push(answer);
-            }
-        }
-        let mut sessions = BTreeMap::new();
-        for answer in replies {
-            for session in answer.await.unwrap_or_default() {
-                let start = session
-                    .traces
-                    .first()
-                    .and_then(|trace| trace.start_unix_nano.parse::<u64>().ok());
-                sessions.insert((start, session.session_id.clone()), session);
-            }
-        }
-        sessions.into_values().skip(offset).take(limit).collect()
-    }
-
-    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        let (reply, answer) = oneshot::channel();
-        let message = ToSessions::One { tenant: tenant.to_owned(), id: id.to_owned(), reply };
-        self.sessions[self.route.session(tenant, id)].send(message).await.ok()?;
-        answer.await.ok().flatten()
-    }
-
-    fn ready(&self) -> bool {
-        self.sessions.iter().all(|shard| !shard.is_closed())
     }
 }
 
@@ -317,24 +299,21 @@ fn remark(expected: &Expectations, config: &Config) {
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
-async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|source| StartError::Bind {
-        address: address.to_owned(),
-        key,
-        source,
-    })
+/// Listens for OTLP/gRPC, OTLP/HTTP and everything else, in this order.
+async fn bind_all(listen: &Listen) -> Result<([TcpListener; 3], Bound), StartError> {
+    let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
+    let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
+    let (export_listener, http) = bind(&listen.http, "listen.http").await?;
+    let bound = Bound { otlp_grpc, otlp_http, http };
+    Ok(([grpc_listener, http_listener, export_listener], bound))
 }
 
-fn address(
-    listener: &TcpListener,
-    address: &str,
-    key: &'static str,
-) -> Result<SocketAddr, StartError> {
-    listener.local_addr().map_err(|source| StartError::Bind {
-        address: address.to_owned(),
-        key,
-        source,
-    })
+/// Listens at the address that this option sets; the port may be a free one.
+async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Bind { address: address.to_owned(), key, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 impl Observe for Health {
@@ -345,6 +324,12 @@ impl Observe for Health {
     fn refused(&self, reason: &'static str) {
         Self::refused(self, reason);
     }
+}
+
+/// Counts that a listener has as many connections as it may.
+fn full(health: &Arc<Health>) -> impl Fn() + Send + 'static {
+    let health = Arc::clone(health);
+    move || health.limit_reached("server_connections")
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

@@ -18,6 +18,7 @@ pub mod drift;
 pub mod drift_watch;
 pub mod embedding;
 pub mod expect;
+pub mod explained;
 pub mod judging;
 pub mod loops;
 pub mod math;

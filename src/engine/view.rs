@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Document {
     /// Sessions, by start of their first trace, then id.
     pub sessions: Vec<SessionView>,
@@ -16,7 +17,7 @@ pub struct Document {
 }
 
 /// Whose series something counts towards; null where nothing was sent.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Default, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct AgentName {
     /// `service.name`.
     pub service_name: Option<String>,
@@ -29,7 +30,7 @@ pub struct AgentName {
 }
 
 /// A score and who made it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct SignalView {
     /// In `[0,1]`, higher is better.
     pub score: f64,
@@ -46,7 +47,7 @@ pub struct SignalView {
 }
 
 /// Tokens; null where the wire does not carry them.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct TokensView {
     /// Tokens read, cached ones included.
     pub input: Option<u64>,
@@ -55,7 +56,7 @@ pub struct TokensView {
 }
 
 /// One tool call.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct ToolView {
     /// The tool; null if unknown.
     pub name: Option<String>,
@@ -66,7 +67,7 @@ pub struct ToolView {
 }
 
 /// One loop.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LoopView {
     /// `exact_repeat` and so on.
     pub kind: String,
@@ -89,7 +90,7 @@ pub struct LoopView {
 }
 
 /// What a trace says of the attempt at a task that it is part of.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AttemptView {
     /// The task or test case.
     pub task: Option<String>,
@@ -118,7 +119,7 @@ pub struct AttemptView {
 }
 
 /// A rule that an agent broke.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ViolationView {
     /// The rule.
     pub constraint: String,
@@ -127,7 +128,7 @@ pub struct ViolationView {
 }
 
 /// One trace, explained.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct TraceView {
     /// Hex.
     pub trace_id: String,
@@ -182,7 +183,7 @@ pub struct TraceView {
 }
 
 /// A trace against one query's expectations, layer by layer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct ExpectationView {
     /// The query's text in the file.
     pub query: String,
@@ -194,7 +195,7 @@ pub struct ExpectationView {
 }
 
 /// One layer of expectations.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LayerView {
     /// `skip`, `pass`, `warn` or `fail`.
     pub status: &'static str,
@@ -207,7 +208,7 @@ pub struct LayerView {
 }
 
 /// One session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct SessionView {
     /// The session id.
     pub session_id: String,
@@ -244,7 +245,7 @@ pub struct SessionView {
 }
 
 /// One agent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AgentView {
     /// Whose numbers these are.
     #[serde(flatten)]
@@ -283,7 +284,7 @@ pub struct AgentView {
 }
 
 /// A score, or one for each k.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ScoreValue {
     /// In `[0,1]`; `ars` in `[0,100]`.
@@ -293,7 +294,7 @@ pub enum ScoreValue {
 }
 
 /// The agent reliability score, from 0 to 100. The weights and ceilings are ours, not the source's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ArsView {
     /// From 0 to 100.
     pub score: f64,
@@ -304,7 +305,7 @@ pub struct ArsView {
 }
 
 /// One component of the agent reliability score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ArsComponentView {
     /// From 0 to 100.
     pub score: f64,
@@ -315,7 +316,7 @@ pub struct ArsComponentView {
 }
 
 /// A score that shifted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ChangePointView {
     /// Which score.
     pub score: String,
@@ -332,7 +333,7 @@ pub struct ChangePointView {
 }
 
 /// How an agent's version differs from an earlier one, at 95 % confidence whenever one looks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct VersionView {
     /// The earlier version.
     pub baseline: String,
@@ -347,7 +348,7 @@ pub struct VersionView {
 }
 
 /// One task.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct TaskView {
     /// The task's id.
     pub task_id: String,
@@ -387,7 +388,7 @@ impl AgentView {
 }
 
 /// An agent over one window.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct WindowView {
     /// Traces in the window.
     pub traces: u64,

@@ -1,12 +1,14 @@
 //! The one place where decoded spans and records become the engine's, whatever they were encoded as.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::repair::{Repair, ids, parent, rejected};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
-    Conventions, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue,
+    Conventions, Names, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan,
+    RawValue, Scope,
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
@@ -16,6 +18,7 @@ pub(super) struct Builder<'a> {
     repair: Repair,
     tenant: Option<&'a Arc<str>>,
     resource: Arc<Resource>,
+    names: Names,
     batch: Batch,
 }
 
@@ -25,11 +28,11 @@ pub(super) struct Sent<'a> {
     pub(super) trace_id: &'a [u8],
     pub(super) span_id: &'a [u8],
     pub(super) parent: &'a [u8],
-    pub(super) name: &'a str,
+    pub(super) name: Cow<'a, str>,
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) status: Status,
-    pub(super) status_message: &'a str,
+    pub(super) status_message: Cow<'a, str>,
     pub(super) attributes: RawAttributes<'a>,
     pub(super) events: Vec<RawEvent<'a>>,
     pub(super) links: Vec<(&'a [u8], &'a [u8])>,
@@ -43,7 +46,7 @@ pub(super) struct SentLog<'a> {
     pub(super) span_id: &'a [u8],
     pub(super) time: u64,
     pub(super) observed: u64,
-    pub(super) event_name: &'a str,
+    pub(super) event_name: Cow<'a, str>,
     pub(super) body: RawValue<'a>,
     pub(super) attributes: RawAttributes<'a>,
 }
@@ -55,7 +58,14 @@ impl<'a> Builder<'a> {
         tenant: Option<&'a Arc<str>>,
     ) -> Self {
         let batch = Batch { arrival: repair.arrival.unwrap_or_default(), ..Batch::default() };
-        Self { conventions, repair, tenant, resource: Arc::default(), batch }
+        let (resource, names) = (Arc::default(), Names::of_spans(0));
+        Self { conventions, repair, tenant, resource, names, batch }
+    }
+
+    /// Makes room for what the pre-scan has counted.
+    pub(super) fn expect(&mut self, spans: u64) {
+        self.names = Names::of_spans(spans);
+        self.batch.spans.reserve(usize::try_from(spans).unwrap_or(0));
     }
 
     /// What follows is of this resource.
@@ -63,7 +73,12 @@ impl<'a> Builder<'a> {
         self.resource = self.conventions.resource(&RawResource { attributes }, self.tenant);
     }
 
-    pub(super) fn span(&mut self, sent: Sent<'_>, scope: &RawScope<'_>) {
+    /// Prepares for spans or records of this scope.
+    pub(super) fn scope(&self, raw: &RawScope<'_>) -> Scope {
+        self.conventions.scope(raw)
+    }
+
+    pub(super) fn span(&mut self, sent: Sent<'_>, scope: Scope) {
         let tally = &mut self.batch.tally;
         tally.spans += 1;
         let (trace_id, span_id) = match ids(sent.trace_id, sent.span_id) {
@@ -79,23 +94,23 @@ impl<'a> Builder<'a> {
             trace_id,
             span_id,
             parent: parent(sent.parent, tally).filter(|parent| *parent != span_id),
-            name: sent.name.into(),
+            name: sent.name,
             start,
             end,
             status: sent.status,
-            status_message: sent.status_message.into(),
+            status_message: sent.status_message,
             attributes: sent.attributes,
             events: sent.events,
             links: links.collect(),
             dropped_attributes: sent.dropped_attributes,
         };
-        let reading = self.conventions.span(&raw, scope, &self.resource);
+        let reading = self.conventions.span(&raw, scope, &self.resource, &mut self.names);
         self.batch.spans.push(reading.span);
         self.batch.reports.extend(reading.reports);
         self.unused(reading.unused);
     }
 
-    pub(super) fn log(&mut self, sent: SentLog<'_>, scope: &RawScope<'_>) {
+    pub(super) fn log(&mut self, sent: SentLog<'_>, scope: Scope) {
         let tally = &mut self.batch.tally;
         let index = u32::try_from(tally.logs).unwrap_or(u32::MAX);
         tally.logs += 1;
@@ -106,7 +121,7 @@ impl<'a> Builder<'a> {
             span_id,
             time: self.repair.time(sent.time, sent.observed, tally),
             index,
-            event_name: sent.event_name.into(),
+            event_name: sent.event_name,
             body: sent.body,
             attributes: sent.attributes,
         };
@@ -171,6 +186,10 @@ pub(super) fn status(code: i64) -> Status {
 }
 
 /// An event.
-pub(super) fn event<'a>(name: &'a str, time: u64, attributes: RawAttributes<'a>) -> RawEvent<'a> {
-    RawEvent { name: name.into(), time: Timestamp(time), attributes }
+pub(super) fn event<'a>(
+    name: Cow<'a, str>,
+    time: u64,
+    attributes: RawAttributes<'a>,
+) -> RawEvent<'a> {
+    RawEvent { name, time: Timestamp(time), attributes }
 }

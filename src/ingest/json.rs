@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::prescan::{Bounds, Scan};
 use super::{Refusal, Signal};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue};
+use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 use crate::engine::span::Status;
 
 /// What one JSON value costs decoded, in bytes: itself and its place in a list or an ordered map.
@@ -109,9 +109,9 @@ impl Reader {
             builder
                 .resource(self.attributes(get(resource_spans, "resource").unwrap_or(&Value::Null)));
             for scope_spans in list(resource_spans, "scopeSpans") {
-                let scope = scope(scope_spans);
+                let scope = builder.scope(&scope(scope_spans));
                 for span in list(scope_spans, "spans") {
-                    self.span(span, &scope, builder);
+                    self.span(span, scope, builder);
                 }
             }
         }
@@ -122,21 +122,21 @@ impl Reader {
             builder
                 .resource(self.attributes(get(resource_logs, "resource").unwrap_or(&Value::Null)));
             for scope_logs in list(resource_logs, "scopeLogs") {
-                let scope = scope(scope_logs);
+                let scope = builder.scope(&scope(scope_logs));
                 for log in list(scope_logs, "logRecords") {
-                    self.log(log, &scope, builder);
+                    self.log(log, scope, builder);
                 }
             }
         }
     }
 
-    fn span(&self, span: &Value, scope: &RawScope<'_>, builder: &mut Builder<'_>) {
+    fn span(&self, span: &Value, scope: Scope, builder: &mut Builder<'_>) {
         if !span.is_object() {
             return builder.reject("malformed_span", false);
         }
         let status_of = get(span, "status");
         let events = list(span, "events").map(|sent| {
-            event(text(sent, "name"), number(sent, "timeUnixNano"), self.attributes(sent))
+            event(text(sent, "name").into(), number(sent, "timeUnixNano"), self.attributes(sent))
         });
         let ids = [id(span, "traceId"), id(span, "spanId"), id(span, "parentSpanId")];
         let links: Vec<_> =
@@ -145,11 +145,14 @@ impl Reader {
             trace_id: &ids[0],
             span_id: &ids[1],
             parent: &ids[2],
-            name: text(span, "name"),
+            name: text(span, "name").into(),
             start: number(span, "startTimeUnixNano"),
             end: number(span, "endTimeUnixNano"),
             status: status_of.map(code).unwrap_or_default(),
-            status_message: status_of.map(|status| text(status, "message")).unwrap_or_default(),
+            status_message: status_of
+                .map(|status| text(status, "message"))
+                .unwrap_or_default()
+                .into(),
             attributes: self.attributes(span),
             events: events.collect(),
             links: links.iter().map(|(trace_id, span_id)| (&trace_id[..], &span_id[..])).collect(),
@@ -159,7 +162,7 @@ impl Reader {
         builder.span(sent, scope);
     }
 
-    fn log(&self, log: &Value, scope: &RawScope<'_>, builder: &mut Builder<'_>) {
+    fn log(&self, log: &Value, scope: Scope, builder: &mut Builder<'_>) {
         if !log.is_object() {
             return builder.reject("malformed_log", true);
         }
@@ -169,7 +172,7 @@ impl Reader {
             span_id: &ids[1],
             time: number(log, "timeUnixNano"),
             observed: number(log, "observedTimeUnixNano"),
-            event_name: text(log, "eventName"),
+            event_name: text(log, "eventName").into(),
             body: get(log, "body").map(|body| self.value(body, 1)).unwrap_or_default(),
             attributes: self.attributes(log),
         };
@@ -177,7 +180,7 @@ impl Reader {
     }
 
     fn attributes<'a>(&self, holder: &'a Value) -> RawAttributes<'a> {
-        RawAttributes(self.key_values(holder, "attributes", 1))
+        self.key_values(holder, "attributes", 1).into_iter().collect()
     }
 
     fn key_values<'a>(

@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod http;
 mod inflate;
 mod json;
+pub mod kafka;
 pub mod prescan;
 mod protobuf;
 mod receiver;
@@ -17,6 +18,8 @@ mod repair;
 mod report;
 pub mod server;
 mod status;
+mod walk;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,57 +1,35 @@
-//! OTLP protobuf: decoded by prost, borrowed by the builder.
+//! OTLP protobuf: what the pre-scan has let through is walked.
 
-use std::borrow::Cow;
-
-use bytes::Bytes;
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
-use opentelemetry_proto::tonic::logs::v1::LogRecord;
-use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-use super::builder::{Builder, Sent, SentLog, event, status};
+use super::builder::Builder;
 use super::prescan::Scan;
-use super::repair::repaired;
-use super::{Refusal, Signal, report};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue};
+use super::{Refusal, Signal, report, walk};
 
 /// Decodes a request that the pre-scan has let through.
 pub(super) fn decode(
     signal: Signal,
-    body: Bytes,
+    body: &[u8],
     scan: &Scan,
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
-    let body = mended(body, scan, builder);
-    match signal {
-        Signal::Traces => traces(&parsed(body)?, builder),
-        Signal::Logs => logs(&parsed(body)?, builder),
-        Signal::Metrics => builder.tally().metric_points = scan.records,
-        Signal::Reports => report::protobuf(parsed(body)?, builder),
-    }
-    Ok(())
-}
-
-/// Replaces the bytes that are not UTF-8, each by a question mark, so that the rest of the request survives.
-fn mended(body: Bytes, scan: &Scan, builder: &mut Builder<'_>) -> Bytes {
-    if scan.bad_strings.is_empty() {
-        return body;
-    }
-    let mut bytes = Vec::from(body);
-    for range in &scan.bad_strings {
-        repaired(builder.tally(), "invalid_utf8");
-        let mut at = range.start;
-        for chunk in bytes[range.clone()].to_vec().utf8_chunks() {
-            at += chunk.valid().len();
-            bytes[at..at + chunk.invalid().len()].fill(b'?');
-            at += chunk.invalid().len();
+    let walked = match signal {
+        Signal::Traces => {
+            builder.expect(scan.records);
+            walk::traces(body, builder)
         }
-    }
-    bytes.into()
+        Signal::Logs => walk::logs(body, builder),
+        Signal::Metrics => {
+            builder.tally().metric_points = scan.records;
+            Ok(())
+        }
+        // Few and small.
+        Signal::Reports => return parsed(body).map(|sent| report::protobuf(sent, builder)),
+    };
+    walked.map_err(|malformed| malformed.within("request"))
 }
 
-fn parsed<M: Message + Default>(body: Bytes) -> Result<M, Refusal> {
+fn parsed<M: Message + Default>(body: &[u8]) -> Result<M, Refusal> {
     M::decode(body).map_err(|error| {
         let mut why = error.to_string();
         why.truncate(why.floor_char_boundary(256));
@@ -59,92 +37,273 @@ fn parsed<M: Message + Default>(body: Bytes) -> Result<M, Refusal> {
     })
 }
 
-fn traces(request: &ExportTraceServiceRequest, builder: &mut Builder<'_>) {
-    for resource_spans in &request.resource_spans {
-        builder.resource(attributes(
-            resource_spans.resource.as_ref().map_or(&[], |resource| &resource.attributes),
-        ));
-        for scope_spans in &resource_spans.scope_spans {
-            let scope = scope(scope_spans.scope.as_ref());
-            for sent in &scope_spans.spans {
-                builder.span(span(sent), &scope);
+#[cfg(test)]
+mod tests {
+    //! prost decodes the same bytes, and both build the same or both refuse.
+
+    use std::borrow::Cow;
+    use std::fs;
+    use std::path::Path;
+
+    use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+    use opentelemetry_proto::tonic::common::v1::{
+        AnyValue, InstrumentationScope, KeyValue, any_value,
+    };
+    use opentelemetry_proto::tonic::logs::v1::LogRecord;
+    use opentelemetry_proto::tonic::trace::v1::Span;
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::engine::convention::{Conventions, RawAttributes, RawScope, RawValue};
+    use crate::engine::options::ConventionOptions;
+    use crate::ingest::Batch;
+    use crate::ingest::builder::{Sent, SentLog, event, status};
+    use crate::ingest::repair::Repair;
+
+    fn traces(request: &ExportTraceServiceRequest, builder: &mut Builder<'_>) {
+        for resource_spans in &request.resource_spans {
+            builder.resource(attributes(
+                resource_spans.resource.as_ref().map_or(&[], |resource| &resource.attributes),
+            ));
+            for scope_spans in &resource_spans.scope_spans {
+                let scope = builder.scope(&scope(scope_spans.scope.as_ref()));
+                for sent in &scope_spans.spans {
+                    builder.span(span(sent), scope);
+                }
             }
         }
     }
-}
 
-fn logs(request: &ExportLogsServiceRequest, builder: &mut Builder<'_>) {
-    for resource_logs in &request.resource_logs {
-        builder.resource(attributes(
-            resource_logs.resource.as_ref().map_or(&[], |resource| &resource.attributes),
-        ));
-        for scope_logs in &resource_logs.scope_logs {
-            let scope = scope(scope_logs.scope.as_ref());
-            for sent in &scope_logs.log_records {
-                builder.log(log(sent), &scope);
+    fn logs(request: &ExportLogsServiceRequest, builder: &mut Builder<'_>) {
+        for resource_logs in &request.resource_logs {
+            builder.resource(attributes(
+                resource_logs.resource.as_ref().map_or(&[], |resource| &resource.attributes),
+            ));
+            for scope_logs in &resource_logs.scope_logs {
+                let scope = builder.scope(&scope(scope_logs.scope.as_ref()));
+                for sent in &scope_logs.log_records {
+                    builder.log(log(sent), scope);
+                }
             }
         }
     }
-}
 
-fn span(span: &Span) -> Sent<'_> {
-    let events = span
-        .events
-        .iter()
-        .map(|sent| event(&sent.name, sent.time_unix_nano, attributes(&sent.attributes)));
-    Sent {
-        trace_id: &span.trace_id,
-        span_id: &span.span_id,
-        parent: &span.parent_span_id,
-        name: &span.name,
-        start: span.start_time_unix_nano,
-        end: span.end_time_unix_nano,
-        status: span.status.as_ref().map(|sent| status(sent.code.into())).unwrap_or_default(),
-        status_message: span.status.as_ref().map(|sent| sent.message.as_str()).unwrap_or_default(),
-        attributes: attributes(&span.attributes),
-        events: events.collect(),
-        links: span.links.iter().map(|link| (&link.trace_id[..], &link.span_id[..])).collect(),
-        dropped_attributes: span.dropped_attributes_count,
-    }
-}
-
-fn log(log: &LogRecord) -> SentLog<'_> {
-    SentLog {
-        trace_id: &log.trace_id,
-        span_id: &log.span_id,
-        time: log.time_unix_nano,
-        observed: log.observed_time_unix_nano,
-        event_name: &log.event_name,
-        body: value(log.body.as_ref()),
-        attributes: attributes(&log.attributes),
-    }
-}
-
-fn scope(scope: Option<&InstrumentationScope>) -> RawScope<'_> {
-    scope
-        .map(|scope| RawScope { name: (&*scope.name).into(), version: (&*scope.version).into() })
-        .unwrap_or_default()
-}
-
-fn attributes(list: &[KeyValue]) -> RawAttributes<'_> {
-    RawAttributes(
-        list.iter().map(|entry| (Cow::from(&*entry.key), value(entry.value.as_ref()))).collect(),
-    )
-}
-
-fn value(sent: Option<&AnyValue>) -> RawValue<'_> {
-    let Some(sent) = sent.and_then(|sent| sent.value.as_ref()) else { return RawValue::Null };
-    match sent {
-        any_value::Value::StringValue(text) => RawValue::Str(text.into()),
-        any_value::Value::BoolValue(flag) => RawValue::Bool(*flag),
-        any_value::Value::IntValue(number) => RawValue::Int(*number),
-        any_value::Value::DoubleValue(number) => RawValue::Double(*number),
-        any_value::Value::BytesValue(bytes) => RawValue::Bytes(bytes.into()),
-        any_value::Value::ArrayValue(list) => {
-            RawValue::Array(list.values.iter().map(|item| value(Some(item))).collect())
+    fn span(span: &Span) -> Sent<'_> {
+        let events = span.events.iter().map(|sent| {
+            event((&*sent.name).into(), sent.time_unix_nano, attributes(&sent.attributes))
+        });
+        Sent {
+            trace_id: &span.trace_id,
+            span_id: &span.span_id,
+            parent: &span.parent_span_id,
+            name: (&*span.name).into(),
+            start: span.start_time_unix_nano,
+            end: span.end_time_unix_nano,
+            status: span.status.as_ref().map(|sent| status(sent.code.into())).unwrap_or_default(),
+            status_message: span
+                .status
+                .as_ref()
+                .map(|sent| sent.message.as_str())
+                .unwrap_or_default()
+                .into(),
+            attributes: attributes(&span.attributes),
+            events: events.collect(),
+            links: span.links.iter().map(|link| (&link.trace_id[..], &link.span_id[..])).collect(),
+            dropped_attributes: span.dropped_attributes_count,
         }
-        any_value::Value::KvlistValue(list) => RawValue::Map(attributes(&list.values).0),
-        // An index into a dictionary that this signal does not have.
-        any_value::Value::StringValueStrindex(_) => RawValue::Null,
     }
+
+    fn log(log: &LogRecord) -> SentLog<'_> {
+        SentLog {
+            trace_id: &log.trace_id,
+            span_id: &log.span_id,
+            time: log.time_unix_nano,
+            observed: log.observed_time_unix_nano,
+            event_name: (&*log.event_name).into(),
+            body: value(log.body.as_ref()),
+            attributes: attributes(&log.attributes),
+        }
+    }
+
+    fn scope(scope: Option<&InstrumentationScope>) -> RawScope<'_> {
+        scope
+            .map(|scope| RawScope {
+                name: (&*scope.name).into(),
+                version: (&*scope.version).into(),
+            })
+            .unwrap_or_default()
+    }
+
+    fn key_values(list: &[KeyValue]) -> impl Iterator<Item = (Cow<'_, str>, RawValue<'_>)> {
+        list.iter().map(|entry| (Cow::from(&*entry.key), value(entry.value.as_ref())))
+    }
+
+    fn attributes(list: &[KeyValue]) -> RawAttributes<'_> {
+        key_values(list).collect()
+    }
+
+    fn value(sent: Option<&AnyValue>) -> RawValue<'_> {
+        let Some(sent) = sent.and_then(|sent| sent.value.as_ref()) else { return RawValue::Null };
+        match sent {
+            any_value::Value::StringValue(text) => RawValue::Str(text.into()),
+            any_value::Value::BoolValue(flag) => RawValue::Bool(*flag),
+            any_value::Value::IntValue(number) => RawValue::Int(*number),
+            any_value::Value::DoubleValue(number) => RawValue::Double(*number),
+            any_value::Value::BytesValue(bytes) => RawValue::Bytes(bytes.into()),
+            any_value::Value::ArrayValue(list) => {
+                RawValue::Array(list.values.iter().map(|item| value(Some(item))).collect())
+            }
+            any_value::Value::KvlistValue(list) => {
+                RawValue::Map(key_values(&list.values).collect())
+            }
+            // An index into a dictionary that this signal does not have.
+            any_value::Value::StringValueStrindex(_) => RawValue::Null,
+        }
+    }
+
+    fn build(run: impl FnOnce(&mut Builder<'_>) -> Option<()>) -> Option<Batch> {
+        let conventions = Conventions::new(ConventionOptions::default());
+        let day = std::time::Duration::from_secs(86_400);
+        let repair = Repair { arrival: None, max_clock_skew: day, max_span_age: day };
+        let mut builder = Builder::new(&conventions, repair, None);
+        run(&mut builder)?;
+        Some(builder.finish())
+    }
+
+    fn by_prost(signal: Signal, body: &[u8]) -> Result<Batch, prost::DecodeError> {
+        let mut error = None;
+        let batch = build(|builder| {
+            let decoded = if signal == Signal::Logs {
+                ExportLogsServiceRequest::decode(body).map(|request| logs(&request, builder))
+            } else {
+                ExportTraceServiceRequest::decode(body).map(|request| traces(&request, builder))
+            };
+            decoded.map_err(|why| error = Some(why)).ok()
+        });
+        batch.ok_or_else(|| error.unwrap())
+    }
+
+    fn by_walk(signal: Signal, body: &[u8]) -> Option<Batch> {
+        build(|builder| decode(signal, body, &Scan::default(), builder).ok())
+    }
+
+    fn agree(signal: Signal, body: &[u8]) -> Result<(), TestCaseError> {
+        let walk = by_walk(signal, body);
+        let prost = match by_prost(signal, body) {
+            Ok(prost) => prost,
+            // The walk mends what prost refuses, and skips what nobody reads.
+            Err(error) if error.to_string().contains("UTF-8") => return Ok(()),
+            Err(error) => {
+                prop_assert!(walk.is_none(), "{}", error);
+                return Ok(());
+            }
+        };
+        let walk = walk.ok_or_else(|| TestCaseError::fail("the walk refuses what prost reads"))?;
+        // NaN is not equal to itself, but is written alike.
+        prop_assert_eq!(format!("{:?}", prost.spans), format!("{:?}", walk.spans));
+        prop_assert_eq!(format!("{:?}", prost.logs), format!("{:?}", walk.logs));
+        prop_assert_eq!(format!("{:?}", prost.reports), format!("{:?}", walk.reports));
+        prop_assert_eq!(prost.tally, walk.tally);
+        Ok(())
+    }
+
+    fn recorded() -> Vec<(Signal, Vec<u8>)> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures");
+        let files = crate::ingest::file::list(&[root]).unwrap().into_iter();
+        let files = files.filter(|path| path.extension().is_some_and(|kind| kind == "pb"));
+        files
+            .map(|path| {
+                let logs = path.file_name().unwrap().to_string_lossy().contains("logs");
+                let signal = if logs { Signal::Logs } else { Signal::Traces };
+                (signal, fs::read(path).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_walk_and_prost_agree_on_what_was_recorded() {
+        for (signal, body) in recorded() {
+            agree(signal, &body).unwrap();
+        }
+    }
+
+    /// The fields of a message in reverse, and of the messages in its first two fields down to a depth.
+    fn reversed(message: &[u8], depth: usize) -> Vec<u8> {
+        let mut fields = Vec::new();
+        let mut rest = message;
+        while !rest.is_empty() {
+            let (number, wire) = prost::encoding::decode_key(&mut rest).unwrap();
+            let before = rest;
+            let context = prost::encoding::DecodeContext::default();
+            prost::encoding::skip_field(wire, number, &mut rest, context).unwrap();
+            let mut value = &before[..before.len() - rest.len()];
+            let mut field = Vec::new();
+            prost::encoding::encode_key(number, wire, &mut field);
+            if depth > 0 && number <= 2 && wire == prost::encoding::WireType::LengthDelimited {
+                prost::encoding::decode_varint(&mut value).unwrap();
+                let inner = reversed(value, depth - 1);
+                prost::encoding::encode_varint(inner.len() as u64, &mut field);
+                field.extend(inner);
+            } else {
+                field.extend_from_slice(value);
+            }
+            fields.push(field);
+        }
+        fields.reverse();
+        fields.concat()
+    }
+
+    #[test]
+    fn they_agree_whatever_the_order_of_the_fields() {
+        for (signal, body) in recorded() {
+            for depth in 0..2 {
+                let body = reversed(&body, depth);
+                assert_eq!(
+                    by_prost(signal, &body).unwrap().tally,
+                    by_walk(signal, &body).unwrap().tally
+                );
+                agree(signal, &body).unwrap();
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn they_agree_on_what_was_damaged(
+            which in any::<prop::sample::Index>(),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            cut in prop::option::of(any::<prop::sample::Index>()),
+        ) {
+            let recorded = RECORDED.get_or_init(recorded);
+            let (signal, body) = which.get(recorded);
+            let mut body = body[..body.len().min(20_000)].to_vec();
+            for (at, byte) in damage {
+                let at = at.index(body.len());
+                body[at] = byte;
+            }
+            if let Some(cut) = cut {
+                body.truncate(cut.index(body.len()));
+            }
+            // What the pre-scan refuses is not decoded at all.
+            let bounds = crate::ingest::prescan::Bounds { max_items: 1 << 20, max_nesting: 32 };
+            if crate::ingest::prescan::scan(*signal, &body, bounds).is_ok() {
+                agree(*signal, &body)?;
+            }
+        }
+
+        #[test]
+        fn they_agree_on_any_bytes(body in prop::collection::vec(any::<u8>(), 0..64), logs in any::<bool>()) {
+            let signal = if logs { Signal::Logs } else { Signal::Traces };
+            let bounds = crate::ingest::prescan::Bounds { max_items: 1 << 20, max_nesting: 32 };
+            if crate::ingest::prescan::scan(signal, &body, bounds).is_ok() {
+                agree(signal, &body)?;
+            }
+        }
+    }
+
+    static RECORDED: std::sync::OnceLock<Vec<(Signal, Vec<u8>)>> = std::sync::OnceLock::new();
 }

@@ -1,6 +1,7 @@
 //! What all transports do with a request: read it, admit it, decode it, hand it on, count it.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::engine::span::Timestamp;
 
 /// Who is told what came in, and counts it.
 pub trait Observe: Send + Sync {
-    /// A request was applied; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
+    /// A request was applied; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
     fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally);
 
     /// A request was refused whole, for one of a few reasons.
@@ -62,8 +63,19 @@ pub(super) struct Received {
     pub(super) permit: Permit,
 }
 
+/// A message that was decoded where it lay, with the room it takes.
+pub(super) struct Taken {
+    batch: Batch,
+    permit: Permit,
+    encoding: Encoding,
+}
+
 /// Room for the first bytes of a body, whatever its sender says about its length.
-const FIRST_BYTES: usize = 64 << 10;
+const FIRST_BYTES: usize = 1 << 20;
+
+/// Bodies that are decoded where they came in; what is compressed can be much more than it looks.
+const SMALL_BYTES: usize = 64 << 10;
+const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
 /// What is thrown away of a body that was refused, at most, so that its sender gets to read the answer.
 const MAX_DISCARDED_BYTES: usize = 64 << 20;
@@ -139,38 +151,85 @@ impl<S: Sink> Receiver<S> {
         tokio::spawn(receiver.run(envelope, received)).await.unwrap_or_else(|error| failed(&error))
     }
 
+    /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are
+    /// held against `sent`, when its broker had it.
+    #[cfg(feature = "kafka")]
+    pub(super) fn take(
+        &self,
+        (signal, encoding): (Signal, Encoding),
+        body: &[u8],
+        sent: Option<Timestamp>,
+    ) -> Result<Taken, Failure> {
+        let Shared { decoder, now, admission, .. } = &*self.shared;
+        let mut permit = admission.permit();
+        let prepared = decoder.inspect(signal, encoding, body)?;
+        permit.grow(prepared.estimated_bytes())?;
+        let now = now();
+        let mut batch =
+            decoder.decode(prepared, Some(sent.map_or(now, |sent| sent.min(now))), None)?;
+        // A backlog is read much faster than it was written: timers go by when a message is read.
+        batch.arrival = now;
+        Ok(Taken { batch, permit, encoding })
+    }
+
+    /// Applies what was taken, and counts what was in it.
+    pub(super) async fn hand_on(
+        &self,
+        transport: &'static str,
+        taken: Taken,
+    ) -> Result<(), Overloaded> {
+        let Taken { batch, permit, encoding } = taken;
+        let tally = batch.tally.clone();
+        self.shared.sink.submit(batch).await?;
+        drop(permit);
+        self.shared.observe.received(transport, encoding.name(), &tally);
+        Ok(())
+    }
+
     async fn collect(&self, body: &mut Body, max: usize) -> Result<Received, Failure> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > max {
             return Err(self.too_large());
         }
         let mut permit = self.shared.admission.permit();
-        let mut bytes = BytesMut::with_capacity(announced.min(FIRST_BYTES));
+        // A body that comes in one piece is taken as it is.
+        let (mut first, mut bytes) = (Bytes::new(), BytesMut::new());
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Failure::Broken)?;
-            let Some(data) = frame.data_ref() else { continue };
-            if data.len() > max - bytes.len() {
+            let Ok(data) = frame.into_data() else { continue };
+            if data.len() > max - first.len() - bytes.len() {
                 return Err(self.too_large());
             }
             permit.grow(data.len())?;
-            bytes.extend_from_slice(data);
+            if first.is_empty() && bytes.is_empty() {
+                first = data;
+                continue;
+            }
+            if bytes.is_empty() {
+                bytes.reserve(announced.min(FIRST_BYTES).max(first.len() + data.len()));
+                bytes.extend_from_slice(&mem::take(&mut first));
+            }
+            bytes.extend_from_slice(&data);
         }
-        Ok(Received { body: bytes.freeze(), permit })
+        let body = if bytes.is_empty() { first } else { bytes.freeze() };
+        Ok(Received { body, permit })
     }
 
     async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
-        let turn = Arc::clone(&self.shared.decoding).acquire_owned().await;
-        let receiver = self.clone();
-        let decoded = spawn_blocking(move || {
-            let _turn = turn;
-            receiver.decode(envelope, received)
-        });
-        let (batch, permit) = decoded.await.unwrap_or_else(|error| failed(&error))?;
-        let tally = batch.tally.clone();
-        self.shared.sink.submit(batch).await?;
-        drop(permit);
+        let (batch, permit) = if is_small(envelope.compression, received.body.len()) {
+            self.decode(envelope, received)?
+        } else {
+            let turn = Arc::clone(&self.shared.decoding).acquire_owned().await;
+            let receiver = self.clone();
+            let decoded = spawn_blocking(move || {
+                let _turn = turn;
+                receiver.decode(envelope, received)
+            });
+            decoded.await.unwrap_or_else(|error| failed(&error))?
+        };
         let Envelope { transport, encoding, .. } = envelope;
-        self.shared.observe.received(transport, encoding.name(), &tally);
+        let tally = batch.tally.clone();
+        self.hand_on(transport, Taken { batch, permit, encoding }).await?;
         Ok(tally)
     }
 
@@ -191,6 +250,14 @@ impl<S: Sink> fmt::Debug for Receiver<S> {
             .field("limits", self.shared.decoder.limits())
             .field("admission", &self.shared.admission)
             .finish_non_exhaustive()
+    }
+}
+
+/// Whether decoding a body takes no longer than handing it to another thread is worth.
+fn is_small(compression: Compression, bytes: usize) -> bool {
+    match compression {
+        Compression::None => bytes <= SMALL_BYTES,
+        Compression::Gzip | Compression::Zstd => bytes <= SMALL_COMPRESSED_BYTES,
     }
 }
 

@@ -24,12 +24,12 @@ impl Repair {
         let start_known = known(start).or_else(|| known(end));
         let end_known = known(end).or_else(|| known(start));
         if start == 0 || end == 0 {
-            repaired(tally, "time_missing");
+            repaired(tally, "time_missing", 1);
         }
         let start = self.plausible(start_known, tally);
         let end = self.plausible(end_known, tally);
         if end < start {
-            repaired(tally, "end_before_start");
+            repaired(tally, "end_before_start", 1);
         }
         (start, end.max(start))
     }
@@ -44,10 +44,10 @@ impl Repair {
         let Some(arrival) = self.arrival else { return Timestamp(time.unwrap_or(0)) };
         let Some(time) = time.map(Timestamp) else { return arrival };
         if time > arrival.after(self.max_clock_skew) {
-            repaired(tally, "time_in_future");
+            repaired(tally, "time_in_future", 1);
             arrival
         } else if time < arrival.before(self.max_span_age) {
-            repaired(tally, "time_too_old");
+            repaired(tally, "time_too_old", 1);
             arrival
         } else {
             time
@@ -69,14 +69,14 @@ pub(super) fn ids(trace_id: &[u8], span_id: &[u8]) -> Result<(TraceId, SpanId), 
 pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
     let parent = id.try_into().map(SpanId).ok().filter(|id| !id.is_zero());
     if parent.is_none() && id.iter().any(|byte| *byte != 0) {
-        repaired(tally, "invalid_parent_id");
+        repaired(tally, "invalid_parent_id", 1);
     }
     parent
 }
 
-/// Counts a repair.
-pub(super) fn repaired(tally: &mut Tally, why: &'static str) {
-    *tally.repaired.entry(why).or_default() += 1;
+/// Counts repairs.
+pub(super) fn repaired(tally: &mut Tally, why: &'static str, count: u64) {
+    *tally.repaired.entry(why).or_default() += count;
 }
 
 /// Counts a span or record that is left out.

@@ -90,11 +90,13 @@ impl Default for ServerOptions {
     }
 }
 
-/// Serves `router` on `listener` until `shutdown`, then lets requests in flight finish.
+/// Serves `router` on `listener` until `shutdown`, then lets requests in flight finish; `full` is called whenever the
+/// last connection that there may be is taken.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     options: ServerOptions,
+    full: impl Fn(),
     shutdown: impl Future<Output = ()>,
 ) {
     let slots = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
@@ -105,13 +107,6 @@ pub async fn serve(
     let mut shutdown = pin!(shutdown);
     let mut told = false;
     loop {
-        // Once is enough: at the limit this would be true again for every connection that ends.
-        if !told && slots.available_permits() == 0 {
-            tracing::warn!(
-                "`server.max_connections` is reached; new connections wait for old ones"
-            );
-            told = true;
-        }
         let (slot, stream, peer) = tokio::select! {
             biased;
             () = &mut shutdown => break,
@@ -122,6 +117,16 @@ pub async fn serve(
             accepted = accept(&listener, &slots) => accepted,
         };
         connections.spawn(connection(Arc::clone(&server), stream, peer, stopped.clone(), slot));
+        if slots.available_permits() == 0 {
+            full();
+            // Once is enough: at the limit this is true again for every connection that takes the place of another.
+            if !told {
+                tracing::warn!(
+                    "`server.max_connections` is reached; new connections wait for old ones"
+                );
+            }
+            told = true;
+        }
     }
     drop(listener);
     // Fails only if no connection is left to hear it.

@@ -1,5 +1,7 @@
 //! Connections: their limits and their end.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agentgauge::ingest::server::{ServerOptions, serve};
@@ -137,13 +139,19 @@ async fn a_client_that_takes_no_answer_is_cut() {
         .route("/small", axum::routing::get(async || "small"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(listener, router, options, std::future::pending()));
+    let times_full = Arc::<AtomicU64>::default();
+    let counter = Arc::clone(&times_full);
+    let full = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    tokio::spawn(serve(listener, router, options, full, std::future::pending()));
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     // The only slot is the slow client's until it is cut.
     let small = request("GET", "/small", &[], Full::new(Bytes::new()));
     let answer = timeout(LONG, exchange_http1(address, small)).await.unwrap();
     assert_eq!(answer.body, "small");
+    assert_eq!(times_full.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]

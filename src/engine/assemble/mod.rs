@@ -82,6 +82,8 @@ struct Held {
     // The texts that an embedding model was asked about, and what it made of them.
     texts_asked: Option<u64>,
     embedded: Option<Box<Embedded>>,
+    // How it was read when it was done; nothing has come since.
+    read: Option<Box<TraceUpdate>>,
 }
 
 /// A trace as it stands.
@@ -209,13 +211,12 @@ impl Assemble {
         let mut tombstones = Vec::new();
         let mut updates = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
-            let read = self.traces.get(&id).and_then(|held| self.read(id, held));
-            let update = read.map(|Reading { update, rubrics, texts }| {
-                self.ask_judge(id, &update, rubrics);
-                self.ask_embedder(texts);
-                update
-            });
+            let known = self.traces.get_mut(&id).and_then(|held| held.read.take());
+            let update = known.map(|known| *known).or_else(|| self.read_and_ask(id));
             let Some(held) = self.traces.get_mut(&id) else { continue };
+            if held.state == State::Done {
+                held.read = update.clone().map(Box::new);
+            }
             let session = update.as_ref().and_then(|update| update.session.clone());
             if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
                 tombstones.push(TraceUpdate {
@@ -323,6 +324,7 @@ impl Assemble {
             None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
                 held.parts.reports.insert(key, report);
+                held.read = None;
                 held.revision += 1;
                 self.counts.add("reports", "applied");
                 // A score says nothing about the trace being over: its timers stay.
@@ -384,6 +386,7 @@ impl Assemble {
                 rubrics_asked: BTreeSet::new(),
                 texts_asked: None,
                 embedded: None,
+                read: None,
             };
             self.traces.insert(id, held);
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
@@ -411,14 +414,23 @@ impl Assemble {
         }
     }
 
+    /// Reads a trace as it stands, and asks what its reading leaves to ask.
+    fn read_and_ask(&mut self, id: TraceId) -> Option<TraceUpdate> {
+        let Reading { update, rubrics, texts } = self.read(id, self.traces.get(&id)?)?;
+        self.ask_judge(id, &update, rubrics);
+        self.ask_embedder(texts);
+        Some(update)
+    }
+
     /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
     /// model said: these need its texts, which stay here unless they are kept.
     fn read(&self, id: TraceId, held: &Held) -> Option<Reading> {
-        if held.state == State::Open || (self.suites.is_empty() && self.embedding.is_none()) {
-            let update = evaluate(id, &held.parts, &self.rules)?;
+        let done = held.state != State::Open;
+        if !done || (self.suites.is_empty() && self.embedding.is_none()) {
+            let update = evaluate(id, &held.parts, &self.rules, done)?;
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
-        let mut update = evaluate(id, &held.parts, &self.with_texts)?;
+        let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
         let (expected, rubrics) = expectations(&update, &self.suites, &held.judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
@@ -455,6 +467,7 @@ impl Assemble {
             return;
         };
         held.embedded = Some(Box::new(embedded));
+        held.read = None;
         held.revision += 1;
         held.touched = held.touched.max(now);
         self.dirty.insert(id);
@@ -482,6 +495,7 @@ impl Assemble {
             return;
         };
         held.judgements.extend(judgements);
+        held.read = None;
         held.revision += 1;
         held.touched = held.touched.max(now);
         self.dirty.insert(id);
@@ -491,6 +505,7 @@ impl Assemble {
     fn touch(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
         held.revision += 1;
+        held.read = None;
         held.touched = held.touched.max(now);
         if held.state == State::Done {
             held.revision += 1;

@@ -164,6 +164,33 @@ fn a_report_waits_for_its_trace_and_gives_up() {
 }
 
 #[test]
+fn what_comes_of_a_done_trace_is_read_and_stays() {
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let mut stage = stage().embedding(Some(1_000));
+    feed(&mut stage, vec![Span { input: text("Hello"), output: text("Hi"), ..root() }], at(0));
+    stage.handle_timeout(at(10));
+    let [update] = stage.drain().try_into().unwrap();
+    assert!(update.reported.is_empty());
+    assert_eq!(update.coherence_quanta, None);
+    let [asked] = stage.embed_requests().try_into().unwrap();
+
+    stage.handle(Input::Report(Box::new(report(5))), at(11));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!(update.reported[0].score_quanta, 5);
+
+    let embedded =
+        Embedded { texts: asked.texts, coherence: Some(Quanta(7)), ..Embedded::default() };
+    stage.handle(Input::Embedded(TraceId([7; 16]), embedded), at(12));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!(update.coherence_quanta, Some(7));
+
+    stage.finish(at(13));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (5, Some(7)));
+    assert!(stage.embed_requests().is_empty(), "it was asked about once");
+}
+
+#[test]
 fn a_done_trace_is_held_against_expectations_and_its_texts_stay_here() {
     let spec = Spec::parse(
         "agent: a

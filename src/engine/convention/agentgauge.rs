@@ -3,6 +3,8 @@
 //! What evaluation harnesses already send goes first; our own names are `agentgauge.*`, on any span of the trace or
 //! on the resource.
 
+use std::sync::Arc;
+
 use super::draft::{Draft, name};
 use super::lines::{Line, Says, line, success_named};
 use super::raw::{RawAttributes, RawLog, RawSpan};
@@ -69,10 +71,12 @@ impl Convention for AgentGauge {
         ]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
-        draft.attempt.violations.extend(violation(&raw.attributes));
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let events = raw.events.iter().filter(|event| event.name == VIOLATION);
-        draft.attempt.violations.extend(events.filter_map(|event| violation(&event.attributes)));
+        let on_events = events.filter_map(|event| violation(&event.attributes));
+        for violation in violation(&raw.attributes).into_iter().chain(on_events) {
+            draft.attempt().violations.push(violation);
+        }
     }
 
     fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
@@ -87,5 +91,5 @@ fn violation(attributes: &RawAttributes<'_>) -> Option<Violation> {
     let constraint = attributes.get("agentgauge.constraint.id").and_then(name)?;
     let severity = attributes.get("agentgauge.constraint.severity").and_then(name);
     let severity = severity.map(|severity| severity.to_ascii_lowercase().into());
-    Some(Violation { constraint, severity })
+    Some(Violation { constraint: Arc::from(constraint), severity })
 }

@@ -29,7 +29,7 @@ pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
     let value = sorted(unwrap(decoded(value)));
     let mut values = Vec::new();
     collect(&value, &mut values);
-    Arguments::from_canonical(value.to_string(), values)
+    Arguments::from_canonical(text_of(&value), values)
 }
 
 /// Hashes of all scalar values.
@@ -38,26 +38,30 @@ fn collect(value: &Value, values: &mut Vec<u64>) {
         Value::Array(items) => items.iter().for_each(|item| collect(item, values)),
         Value::Object(map) => map.values().for_each(|item| collect(item, values)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            values.push(xxh3_64(value.to_string().as_bytes()));
+            values.push(xxh3_64(text_of(value).as_bytes()));
         }
     }
 }
 
 /// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
 pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
-    hash_of(&messages::json(value))
+    hash(messages::json(value))
 }
 
 /// Returns the hash of a tool's result that is JSON already.
 pub(super) fn hash_of(value: &Value) -> u64 {
-    let value = read(value.clone());
+    hash(value.clone())
+}
+
+fn hash(value: Value) -> u64 {
+    let value = read(value);
     let result = match &value {
         Value::String(text) => python::content(text).map(Value::String),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
             messages::content_of_tool(&value).map(read)
         }
     };
-    xxh3_64(sorted(result.unwrap_or(value)).to_string().as_bytes())
+    xxh3_64(text_of(&sorted(result.unwrap_or(value))).as_bytes())
 }
 
 /// Returns whether a key is a library's bookkeeping rather than an argument or a result.
@@ -73,12 +77,27 @@ fn decoded(value: &RawValue<'_>) -> Value {
 fn read(mut value: Value) -> Value {
     for _ in 0..2 {
         let Value::String(text) = &value else { break };
-        match serde_json::from_str(text).ok().or_else(|| python::parse(text)) {
+        let json = || serde_json::from_str(text).ok();
+        match may_be_json(text).then(json).flatten().or_else(|| python::parse(text)) {
             Some(inner) => value = inner,
             None => break,
         }
     }
     value
+}
+
+/// Whether a text begins like JSON, which most texts do not.
+fn may_be_json(text: &str) -> bool {
+    let first = text.trim_start().bytes().next();
+    first.is_some_and(|byte| {
+        matches!(byte, b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n')
+    })
+}
+
+/// The JSON of a value.
+fn text_of(value: &Value) -> String {
+    // Fails only for maps whose keys are no strings, which a value has not.
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// Takes off what libraries put around the arguments.
@@ -117,6 +136,9 @@ fn unwrap(value: Value) -> Value {
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(map) => {
+            if map.keys().is_sorted() && map.values().all(is_scalar) {
+                return Value::Object(map);
+            }
             let mut entries: Vec<(String, Value)> = map.into_iter().collect();
             entries.sort_by(|(a, _), (b, _)| a.cmp(b));
             Value::Object(
@@ -126,6 +148,10 @@ fn sorted(value: Value) -> Value {
         Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
         other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
     }
+}
+
+fn is_scalar(value: &Value) -> bool {
+    !value.is_array() && !value.is_object()
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Convention for ClaudeCode {
         ]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let tokens = |key: &str| raw.attributes.get(key).and_then(count);
         let cached =
             tokens("cache_read_tokens").unwrap_or(0) + tokens("cache_creation_tokens").unwrap_or(0);

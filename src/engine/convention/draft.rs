@@ -3,7 +3,7 @@
 //! Conventions may overlap on one span. Each offers what it knows with a rank, and the lowest rank holds, so the
 //! order in which they are asked does not matter.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -12,9 +12,7 @@ use super::messages::{Asked, Said};
 use super::raw::RawValue;
 use super::{messages, text};
 use crate::engine::math::Quanta;
-use crate::engine::span::{
-    Arguments, Attempt, Operation, SessionName, Text, ToolFacts, ToolResult, Violation,
-};
+use crate::engine::span::{Arguments, Attempt, Operation, Text, ToolFacts, ToolResult, Violation};
 
 /// A concept's best value so far, by rank; of equal ranks the first.
 #[derive(Clone, Debug)]
@@ -22,24 +20,24 @@ pub(super) struct Ranked<T>(Option<(u8, T)>);
 
 /// What conventions say of a span.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct Draft<'v> {
     /// Which convention decided on the operation.
     pub(super) convention: Ranked<&'static str>,
     pub(super) operation: Ranked<Operation>,
-    pub(super) agent_name: Ranked<Arc<str>>,
-    pub(super) agent_version: Ranked<Arc<str>>,
-    pub(super) environment: Ranked<Arc<str>>,
-    pub(super) user: Ranked<Arc<str>>,
-    pub(super) session: Ranked<SessionName>,
-    pub(super) tool_name: Ranked<Arc<str>>,
-    pub(super) tool_call_id: Ranked<Arc<str>>,
+    pub(super) agent_name: Ranked<Cow<'v, str>>,
+    pub(super) agent_version: Ranked<Cow<'v, str>>,
+    pub(super) environment: Ranked<Cow<'v, str>>,
+    pub(super) user: Ranked<Cow<'v, str>>,
+    pub(super) session: Ranked<SessionDraft<'v>>,
+    pub(super) tool_name: Ranked<Cow<'v, str>>,
+    pub(super) tool_call_id: Ranked<Cow<'v, str>>,
     pub(super) arguments: Ranked<Arguments>,
     pub(super) result_hash: Ranked<u64>,
-    /// Results are wanted as texts too.
+    /// Results become texts too.
     pub(super) keep_results: bool,
     pub(super) result: Ranked<Text>,
-    pub(super) model: Ranked<Arc<str>>,
-    pub(super) response_id: Ranked<Arc<str>>,
+    pub(super) model: Ranked<Cow<'v, str>>,
+    pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
     pub(super) cached_tokens: Ranked<u64>,
     pub(super) output_tokens: Ranked<u64>,
@@ -51,27 +49,32 @@ pub(super) struct Draft {
     pub(super) output: Ranked<Text>,
     /// Some attribute says that it failed.
     pub(super) failed: bool,
-    pub(super) attempt: AttemptDraft,
+    attempt: Option<Box<AttemptDraft<'v>>>,
     /// The last input among message events, and what came last of all.
     pub(super) event_input: Option<String>,
     pub(super) event_results: Option<Vec<ToolResult>>,
     pub(super) last_asked: Option<bool>,
-    /// Names that stand for no tool.
-    pub(super) phantoms: BTreeSet<&'static str>,
+}
+
+/// A session id, and the attribute that it was found in.
+#[derive(Clone, Debug)]
+pub(super) struct SessionDraft<'v> {
+    pub(super) attribute: &'v str,
+    pub(super) id: Cow<'v, str>,
 }
 
 /// What conventions say of the attempt that a span is part of.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AttemptDraft {
-    pub(super) task: Ranked<Arc<str>>,
-    pub(super) run: Ranked<Arc<str>>,
-    pub(super) trial: Ranked<Arc<str>>,
+pub(super) struct AttemptDraft<'v> {
+    pub(super) task: Ranked<Cow<'v, str>>,
+    pub(super) run: Ranked<Cow<'v, str>>,
+    pub(super) trial: Ranked<Cow<'v, str>>,
     pub(super) success: Ranked<bool>,
     pub(super) abstained: Ranked<bool>,
-    pub(super) perturbation: Ranked<Arc<str>>,
-    pub(super) perturbation_id: Ranked<Arc<str>>,
+    pub(super) perturbation: Ranked<Cow<'v, str>>,
+    pub(super) perturbation_id: Ranked<Cow<'v, str>>,
     pub(super) baseline: Ranked<bool>,
-    pub(super) expected_output: Ranked<Arc<str>>,
+    pub(super) expected_output: Ranked<Cow<'v, str>>,
     pub(super) expected_tools: Ranked<Vec<Arc<str>>>,
     pub(super) retrieved: Ranked<Vec<Arc<str>>>,
     pub(super) cited: Ranked<Vec<Arc<str>>>,
@@ -81,7 +84,22 @@ pub(super) struct AttemptDraft {
 /// Texts and names that stand for nothing.
 const PLACEHOLDERS: [&str; 4] = ["<not specified>", "<REDACTED>", "<elided>", "N/A"];
 
-impl Draft {
+impl<'v> Draft<'v> {
+    /// Nothing is known yet; results become texts too where they are kept.
+    pub(super) fn new(keep_results: bool) -> Self {
+        Self { keep_results, ..Self::default() }
+    }
+
+    /// What is said of the attempt: of few spans anything is.
+    pub(super) fn attempt(&mut self) -> &mut AttemptDraft<'v> {
+        self.attempt.get_or_insert_default()
+    }
+
+    /// Takes what was said of the attempt; `None` if nothing was.
+    pub(super) fn take_attempt(&mut self) -> Option<Box<Attempt>> {
+        self.attempt.take()?.finish()
+    }
+
     /// Offers an input: its text, and what it tells of the turn.
     pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> Asked) {
         let model = self.operation.get() == Some(&Operation::Chat);
@@ -108,22 +126,22 @@ impl Draft {
     }
 }
 
-impl AttemptDraft {
-    /// What was said; `None` if nothing was.
-    pub(super) fn finish(self) -> Option<Box<Attempt>> {
+impl AttemptDraft<'_> {
+    fn finish(self) -> Option<Box<Attempt>> {
+        let name = |held: Ranked<Cow<'_, str>>| held.0.map(|(_, name)| Arc::from(name));
         let attempt = Attempt {
-            task: self.task.take(),
-            run: self.run.take(),
-            trial: self.trial.take(),
-            success: self.success.take(),
-            abstained: self.abstained.take(),
-            perturbation: self.perturbation.take(),
-            perturbation_id: self.perturbation_id.take(),
-            baseline: self.baseline.take(),
-            expected_output: self.expected_output.take(),
-            expected_tools: self.expected_tools.take().unwrap_or_default(),
-            retrieved: self.retrieved.take().unwrap_or_default(),
-            cited: self.cited.take().unwrap_or_default(),
+            task: name(self.task),
+            run: name(self.run),
+            trial: name(self.trial),
+            success: self.success.0.map(|(_, success)| success),
+            abstained: self.abstained.0.map(|(_, abstained)| abstained),
+            perturbation: name(self.perturbation),
+            perturbation_id: name(self.perturbation_id),
+            baseline: self.baseline.0.map(|(_, baseline)| baseline),
+            expected_output: name(self.expected_output),
+            expected_tools: self.expected_tools.0.map(|(_, tools)| tools).unwrap_or_default(),
+            retrieved: self.retrieved.0.map(|(_, ids)| ids).unwrap_or_default(),
+            cited: self.cited.0.map(|(_, ids)| ids).unwrap_or_default(),
             violations: self.violations,
         };
         (attempt != Attempt::default()).then(|| Box::new(attempt))
@@ -150,12 +168,12 @@ impl<T> Ranked<T> {
         self.0.as_ref().map(|(_, value)| value)
     }
 
-    pub(super) fn take(self) -> Option<T> {
-        self.0.map(|(_, value)| value)
+    pub(super) fn take(&mut self) -> Option<T> {
+        self.0.take().map(|(_, value)| value)
     }
 
-    pub(super) fn take_ranked(self) -> Option<(u8, T)> {
-        self.0
+    pub(super) fn take_ranked(&mut self) -> Option<(u8, T)> {
+        self.0.take()
     }
 }
 
@@ -172,14 +190,17 @@ pub(super) fn meant(text: &str) -> Option<&str> {
 }
 
 /// A name, from a string or a number; quotes of JSON are taken off.
-pub(super) fn name(value: &RawValue<'_>) -> Option<Arc<str>> {
+pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {
         RawValue::Str(text) if text.starts_with('"') => {
             let inner: Option<String> = serde_json::from_str(text).ok();
-            meant(inner.as_deref().unwrap_or(text)).map(Arc::from)
+            match inner {
+                Some(inner) => meant(&inner).map(|inner| inner.to_owned().into()),
+                None => meant(text).map(Cow::from),
+            }
         }
-        RawValue::Str(text) => meant(text).map(Arc::from),
-        RawValue::Int(number) => Some(Arc::from(number.to_string())),
+        RawValue::Str(text) => meant(text).map(Cow::from),
+        RawValue::Int(number) => Some(number.to_string().into()),
         RawValue::Null
         | RawValue::Bool(_)
         | RawValue::Double(_)
@@ -201,10 +222,19 @@ pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
         Value::Null | Value::Bool(_) | Value::Array(_) => None,
     };
     let Some(Value::Array(items)) = messages::parsed(value) else {
-        return name(value).map(|name| vec![name]);
+        return name(value).map(|name| vec![Arc::from(name)]);
     };
     let names: Vec<Arc<str>> = items.iter().filter_map(named).collect();
     (!names.is_empty()).then_some(names)
+}
+
+/// A word in lower case, copied only if it is not.
+pub(super) fn lower(word: &str) -> Cow<'_, str> {
+    if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        word.to_ascii_lowercase().into()
+    } else {
+        word.into()
+    }
 }
 
 /// Yes or no, from a boolean, a number or a word.
@@ -212,7 +242,7 @@ pub(super) fn flag(value: &RawValue<'_>) -> Option<bool> {
     match value {
         RawValue::Bool(flag) => Some(*flag),
         RawValue::Int(number) => Some(*number != 0),
-        RawValue::Str(text) => match text.trim().to_ascii_lowercase().as_str() {
+        RawValue::Str(text) => match &*lower(text.trim()) {
             "true" | "yes" | "1" => Some(true),
             "false" | "no" | "0" => Some(false),
             _ => None,

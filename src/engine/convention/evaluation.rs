@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Conventions;
 use super::draft::{meant, name, number};
+use super::finish::capped;
 use super::index::Hits;
-use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
-use super::{Conventions, capped};
+use super::raw::{RawAttributes, RawSpan, RawValue};
 use crate::engine::math::Quanta;
 use crate::engine::signal::CONSTRAINT_VIOLATION;
 use crate::engine::span::{Operation, Report, Source, Target, Timestamp, TraceId};
@@ -140,7 +141,7 @@ fn target_by_id(
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
-    let response = attributes.get("gen_ai.response.id").and_then(name);
+    let response = attributes.get("gen_ai.response.id").and_then(name).map(Arc::from);
     // Strands' evaluators put the trace id there; no provider's id looks like one.
     let response = response.map(|id| match trace_id(&id) {
         Some(trace_id) => Target::Trace(trace_id),
@@ -164,18 +165,19 @@ fn session(
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
-    let hits = Hits::new(&conventions.index, attributes, &RawScope::default());
+    let hits = Hits::new(&conventions.index, attributes, conventions.index.always());
     let name = conventions.session_of(&hits, attributes)?;
-    Some(Target::Session { tenant: tenant.cloned(), id: name.id })
+    let id = Arc::from(conventions.capped_name(&name.id));
+    Some(Target::Session { tenant: tenant.cloned(), id })
 }
 
 fn semconv<'a>(attributes: &'a RawAttributes<'a>) -> Finding<'a> {
     let value = |key: &str| attributes.get(key);
     Finding {
-        name: value("gen_ai.evaluation.name").and_then(name),
+        name: value("gen_ai.evaluation.name").and_then(name).map(Arc::from),
         value: value("gen_ai.evaluation.score.value"),
         label: attributes.str("gen_ai.evaluation.score.label"),
-        identifier: value("gen_ai.evaluation.evaluator.version").and_then(name),
+        identifier: value("gen_ai.evaluation.evaluator.version").and_then(name).map(Arc::from),
         failed: attributes.str("error.type").is_some(),
     }
 }
@@ -185,7 +187,11 @@ fn annotations<'a>(
     attributes: &'a RawAttributes<'a>,
 ) -> BTreeMap<(Scope, &'a str, usize), Finding<'a>> {
     let mut found: BTreeMap<(Scope, &str, usize), Finding<'_>> = BTreeMap::new();
-    for (key, value) in &attributes.0 {
+    for (key, value) in attributes.iter() {
+        // Nearly all keys are told apart by their first letter.
+        if !key.starts_with(['a', 'e', 's', 't']) {
+            continue;
+        }
         let (scope, rest) = match key.split_once('.') {
             Some(("trace", rest)) => (Scope::Trace, rest),
             Some(("session", rest)) => (Scope::Session, rest),
@@ -208,10 +214,10 @@ fn annotations<'a>(
         };
         let finding = found.entry((scope, list, number)).or_default();
         match field {
-            "name" => finding.name = name(value),
+            "name" => finding.name = name(value).map(Arc::from),
             "score" => finding.value = Some(value),
             "label" => finding.label = value.as_str(),
-            "identifier" => finding.identifier = name(value),
+            "identifier" => finding.identifier = name(value).map(Arc::from),
             _ => {}
         }
     }

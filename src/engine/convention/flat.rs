@@ -35,8 +35,11 @@ impl<'a> Messages<'a> {
     /// Collects the messages under a prefix.
     pub(super) fn of(attributes: &'a RawAttributes<'a>, prefix: &str) -> Self {
         let mut messages: BTreeMap<usize, Message<'a>> = BTreeMap::new();
-        for (key, value) in &attributes.0 {
-            let numbered = key.strip_prefix(prefix).and_then(numbered);
+        for (key, value) in attributes.iter() {
+            // Prefixes end in a dot; most other keys have none there.
+            let dotted = key.as_bytes().get(prefix.len() - 1) == Some(&b'.');
+            let rest = if dotted { key.strip_prefix(prefix) } else { None };
+            let numbered = rest.and_then(numbered);
             let Some((number, field)) = numbered.filter(|(number, _)| *number < MAX_MESSAGES)
             else {
                 continue;

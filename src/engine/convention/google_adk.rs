@@ -55,7 +55,7 @@ impl Convention for GoogleAdk {
         Some((60, operation))
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let said = |key: &str| raw.attributes.get(key).filter(|value| !is_empty(value));
         match draft.operation.get() {
             Some(Operation::ExecuteTool) => {

@@ -2,6 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::iter;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::draft::Draft;
 use super::lines::Says;
@@ -14,7 +18,7 @@ use crate::engine::options::ConventionOptions;
 pub(super) struct Index {
     // Invariant: in the order in which they are taken.
     rules: Vec<Rule>,
-    by_key: HashMap<String, Vec<Use>>,
+    by_key: HashMap<String, Vec<Use>, BuildHasherDefault<KeyHasher>>,
     session_json_keys: Vec<(String, String)>,
     /// Conventions without marks.
     always: u64,
@@ -51,12 +55,32 @@ pub(super) struct Hits<'i> {
     recognised: u64,
 }
 
+/// Hashes keys; the keys are known before any span comes, so nobody can make them collide.
+#[derive(Debug, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    // What ends a string.
+    fn write_u8(&mut self, byte: u8) {
+        self.0 ^= u64::from(byte);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl Index {
     pub(super) fn new(options: &ConventionOptions) -> Self {
         let mut rules = custom::rules(&options.attributes)
             .map(|(says, key)| Rule { says, rank: 0, key: key.to_owned(), convention: None })
             .collect::<Vec<_>>();
-        let mut by_key: HashMap<String, Vec<Use>> = HashMap::new();
+        let mut by_key: HashMap<String, Vec<Use>, BuildHasherDefault<KeyHasher>> =
+            HashMap::default();
         let mut always = 0;
         for (at, convention) in CONVENTIONS.iter().enumerate() {
             rules.extend(convention.lines().iter().map(|line| Rule {
@@ -91,25 +115,27 @@ impl Index {
         Self { rules, by_key, session_json_keys, always }
     }
 
-    /// Conventions that a scope's name tells.
-    fn by_scope(scope: &RawScope<'_>) -> u64 {
+    /// Conventions that are always read.
+    pub(super) fn always(&self) -> u64 {
+        self.always
+    }
+
+    /// Conventions that are always read, and those that a scope's name tells.
+    pub(super) fn by_scope(&self, scope: &RawScope<'_>) -> u64 {
         let told =
             |mark: &Mark| matches!(mark, Mark::Scope(start) if scope.name.starts_with(start));
         let conventions = CONVENTIONS.iter().enumerate();
         conventions
             .filter(|(_, convention)| !scope.name.is_empty() && convention.marks().iter().any(told))
-            .fold(0, |all, (at, _)| all | 1 << at)
+            .fold(self.always, |all, (at, _)| all | 1 << at)
     }
 }
 
 impl<'i> Hits<'i> {
-    pub(super) fn new(
-        index: &'i Index,
-        attributes: &RawAttributes<'_>,
-        scope: &RawScope<'_>,
-    ) -> Self {
-        let mut found = Vec::new();
-        for (at, (key, value)) in attributes.0.iter().enumerate() {
+    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
+    pub(super) fn new(index: &'i Index, attributes: &RawAttributes<'_>, recognised: u64) -> Self {
+        let mut found = Vec::with_capacity(attributes.len() + 4);
+        for (at, (key, value)) in attributes.iter().enumerate() {
             if *value != RawValue::Null
                 && let Some(uses) = index.by_key.get(key.as_ref())
             {
@@ -122,12 +148,15 @@ impl<'i> Hits<'i> {
             Use::Mark(at) => Some(1 << at),
             Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
         });
-        let recognised = marks.fold(index.always | Index::by_scope(scope), |all, mark| all | mark);
+        let recognised = marks.fold(recognised, |all, mark| all | mark);
         Self { index, found, recognised }
     }
 
     /// Finds what the span is about.
-    pub(super) fn take_operation(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    pub(super) fn take_operation<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>)
+    where
+        'i: 'v,
+    {
         for (rule, value) in self.rules(&raw.attributes) {
             if !matches!(rule.says, Says::Operation(_)) {
                 break;
@@ -147,7 +176,10 @@ impl<'i> Hits<'i> {
     }
 
     /// Reads everything else.
-    pub(super) fn take_rest(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    pub(super) fn take_rest<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>)
+    where
+        'i: 'v,
+    {
         let operation = draft.operation.get().copied().unwrap_or_default();
         for (rule, value) in self.rules(&raw.attributes) {
             let read = matches!(rule.says, Says::Operation(_));
@@ -161,7 +193,10 @@ impl<'i> Hits<'i> {
     }
 
     /// Reads what a resource may say for all of its spans.
-    pub(super) fn take_attempt(&self, attributes: &RawAttributes<'_>, draft: &mut Draft) {
+    pub(super) fn take_attempt<'v>(&self, attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>)
+    where
+        'i: 'v,
+    {
         for (rule, value) in self.rules(attributes) {
             if rule.says.order() >= Says::Task.order() {
                 rule.says.take(rule.rank, (&rule.key, value), draft);
@@ -170,12 +205,12 @@ impl<'i> Hits<'i> {
     }
 
     /// The session keys that are there, best first.
-    pub(super) fn sessions<'a>(
-        &'a self,
-        attributes: &'a RawAttributes<'_>,
-    ) -> impl Iterator<Item = (&'a str, &'a RawValue<'a>)> {
+    pub(super) fn sessions<'v>(
+        &self,
+        attributes: &'v RawAttributes<'v>,
+    ) -> impl Iterator<Item = (&'v str, &'v RawValue<'v>)> {
         self.found.iter().filter_map(|(used, at)| {
-            let (key, value) = attributes.0.get(at.0)?;
+            let (key, value) = attributes.at(at.0)?;
             matches!(used, Use::Session(_)).then_some((key.as_ref(), value))
         })
     }
@@ -188,25 +223,36 @@ impl<'i> Hits<'i> {
         self.found.iter().filter_map(|(used, at)| {
             let Use::SessionJson(number) = used else { return None };
             let (key, inner) = self.index.session_json_keys.get(*number)?;
-            Some((key.as_str(), inner.as_str(), &attributes.0.get(at.0)?.1))
+            Some((key.as_str(), inner.as_str(), &attributes.at(at.0)?.1))
         })
     }
 
     /// The lines to take, in order, with the values that they read.
-    fn rules<'a>(
-        &'a self,
-        attributes: &'a RawAttributes<'_>,
-    ) -> impl Iterator<Item = (&'a Rule, &'a RawValue<'a>)> {
-        self.found.iter().filter_map(|(used, at)| {
+    fn rules<'v>(
+        &self,
+        attributes: &'v RawAttributes<'v>,
+    ) -> impl Iterator<Item = (&'i Rule, &'v RawValue<'v>)> {
+        let (rules, marked) = (&self.index.rules, self.recognised);
+        self.found.iter().filter_map(move |(used, at)| {
             let Use::Rule(number) = used else { return None };
-            let rule = self.index.rules.get(*number)?;
-            let recognised = rule.convention.is_none_or(|at| self.recognised & (1 << at) != 0);
-            recognised.then_some((rule, &attributes.0.get(at.0)?.1))
+            let rule = rules.get(*number)?;
+            let recognised = rule.convention.is_none_or(|at| marked & (1 << at) != 0);
+            recognised.then_some((rule, &attributes.at(at.0)?.1))
         })
     }
 
+    /// Whether a name stands for no tool, by any of the conventions.
+    pub(super) fn phantom(&self, name: &str) -> bool {
+        self.conventions().any(|convention| convention.phantoms().contains(&name))
+    }
+
     fn conventions(&self) -> impl Iterator<Item = &'static dyn super::Convention> + '_ {
-        let all = CONVENTIONS.iter().copied().enumerate();
-        all.filter(|(at, _)| self.recognised & (1 << at) != 0).map(|(_, convention)| convention)
+        let mut left = self.recognised;
+        iter::from_fn(move || {
+            let at = usize::try_from(left.trailing_zeros()).ok()?;
+            // Clears the lowest bit.
+            left &= left.wrapping_sub(1);
+            CONVENTIONS.get(at).copied()
+        })
     }
 }

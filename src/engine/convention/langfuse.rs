@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::draft::Draft;
+use super::draft::{Draft, lower};
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, messages};
@@ -65,7 +65,7 @@ impl Convention for Langfuse {
         environment.starts_with(OWN_ENVIRONMENT).then_some((1, Operation::Evaluation))
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let usage = raw.attributes.get("langfuse.observation.usage_details");
         if let Some(usage) = usage.and_then(messages::parsed) {
             draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));
@@ -78,7 +78,7 @@ impl Convention for Langfuse {
 }
 
 fn operation(kind: &str) -> Option<Operation> {
-    Some(match kind.to_ascii_lowercase().as_str() {
+    Some(match &*lower(kind) {
         "generation" => Operation::Chat,
         "tool" => Operation::ExecuteTool,
         "agent" => Operation::InvokeAgent,

@@ -1,15 +1,15 @@
 //! What an attribute says, as data: the tables of the conventions are made of these lines, spans are read by them
 //! and the documentation is written from them.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::draft::{self, Draft, count, name, number};
+use super::draft::{self, Draft, SessionDraft, count, lower, name, number};
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{messages, text};
 use crate::engine::math::Quanta;
-use crate::engine::span::{Operation, SessionName};
+use crate::engine::span::Operation;
 
 /// One attribute that a convention reads.
 pub(super) struct Line {
@@ -178,14 +178,18 @@ impl Says {
     }
 
     /// Offers what the value says.
-    pub(super) fn take(self, rank: u8, (key, value): (&str, &RawValue<'_>), draft: &mut Draft) {
-        let attempt = &mut draft.attempt;
+    pub(super) fn take<'v>(
+        self,
+        rank: u8,
+        (key, value): (&'v str, &'v RawValue<'_>),
+        draft: &mut Draft<'v>,
+    ) {
         match self {
             Self::Operation(named) => {
                 draft.operation.offer(rank, word(value).and_then(|word| named(&word)));
             }
             Self::Session => {
-                let named = name(value).map(|id| SessionName { attribute: Arc::from(key), id });
+                let named = name(value).map(|id| SessionDraft { attribute: key, id });
                 draft.session.offer(rank, named);
             }
             Self::User => draft.user.offer(rank, name(value)),
@@ -212,20 +216,20 @@ impl Says {
             Self::Cost => draft.cost.offer(rank, cost(value)),
             Self::Input => draft.ask(rank, || messages::asked(value)),
             Self::Output => draft.say(rank, || messages::said(value)),
-            Self::Task => attempt.task.offer(rank, name(value)),
-            Self::Run => attempt.run.offer(rank, name(value)),
-            Self::Trial => attempt.trial.offer(rank, name(value)),
+            Self::Task => draft.attempt().task.offer(rank, name(value)),
+            Self::Run => draft.attempt().run.offer(rank, name(value)),
+            Self::Trial => draft.attempt().trial.offer(rank, name(value)),
             Self::Success(named) => {
-                attempt.success.offer(rank, word(value).and_then(|word| named(&word)));
+                draft.attempt().success.offer(rank, word(value).and_then(|word| named(&word)));
             }
-            Self::Abstained => attempt.abstained.offer(rank, draft::flag(value)),
-            Self::Perturbation => attempt.perturbation.offer(rank, name(value)),
-            Self::PerturbationId => attempt.perturbation_id.offer(rank, name(value)),
-            Self::Baseline => attempt.baseline.offer(rank, draft::flag(value)),
-            Self::ExpectedOutput => attempt.expected_output.offer(rank, name(value)),
-            Self::ExpectedTools => attempt.expected_tools.offer(rank, draft::names(value)),
-            Self::Retrieved => attempt.retrieved.offer(rank, draft::names(value)),
-            Self::Cited => attempt.cited.offer(rank, draft::names(value)),
+            Self::Abstained => draft.attempt().abstained.offer(rank, draft::flag(value)),
+            Self::Perturbation => draft.attempt().perturbation.offer(rank, name(value)),
+            Self::PerturbationId => draft.attempt().perturbation_id.offer(rank, name(value)),
+            Self::Baseline => draft.attempt().baseline.offer(rank, draft::flag(value)),
+            Self::ExpectedOutput => draft.attempt().expected_output.offer(rank, name(value)),
+            Self::ExpectedTools => draft.attempt().expected_tools.offer(rank, draft::names(value)),
+            Self::Retrieved => draft.attempt().retrieved.offer(rank, draft::names(value)),
+            Self::Cited => draft.attempt().cited.offer(rank, draft::names(value)),
             Self::ToolArguments | Self::ToolResult => {}
         }
     }
@@ -233,7 +237,7 @@ impl Says {
 
 /// Whether a task succeeded, in the words that are about.
 pub(super) fn success_named(word: &str) -> Option<bool> {
-    match word.to_ascii_lowercase().as_str() {
+    match &*lower(word) {
         "success" | "succeeded" | "pass" | "passed" | "true" | "completed" | "resolved" => {
             Some(true)
         }
@@ -266,16 +270,16 @@ pub(super) fn has_event(raw: &RawSpan<'_>, name: &str) -> bool {
 }
 
 /// A word; a JSON string is read, as some libraries write every value as JSON.
-fn word(value: &RawValue<'_>) -> Option<String> {
+fn word<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {
-        RawValue::Bool(flag) => Some(flag.to_string()),
+        RawValue::Bool(flag) => Some((if *flag { "true" } else { "false" }).into()),
         RawValue::Null
         | RawValue::Str(_)
         | RawValue::Int(_)
         | RawValue::Double(_)
         | RawValue::Bytes(_)
         | RawValue::Array(_)
-        | RawValue::Map(_) => name(value).map(|word| word.to_string()),
+        | RawValue::Map(_) => name(value),
     }
 }
 

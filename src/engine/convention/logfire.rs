@@ -56,7 +56,7 @@ impl Convention for Logfire {
         ]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let template = raw.attributes.str("logfire.msg_template").unwrap_or(&raw.name);
         if template.starts_with("Agent run") {
             draft.agent_name.offer(45, raw.attributes.get("name").and_then(name));

@@ -213,11 +213,11 @@ pub(super) fn content_of_tool(value: &Value) -> Option<Value> {
 }
 
 /// The name that a message from a tool gives; `None` if it is no such message or gives none.
-pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<Arc<str>> {
+pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<String> {
     let value = parsed(value)?;
     let value = value.get("output").filter(|inner| inner.is_object()).unwrap_or(&value);
     let name = body(value)?.get("name")?.as_str().filter(|name| !name.is_empty())?;
-    (role(value) == Some(Role::Tool)).then(|| Arc::from(name))
+    (role(value) == Some(Role::Tool)).then(|| name.to_owned())
 }
 
 /// A message, or content of one whose role is known from where it was.

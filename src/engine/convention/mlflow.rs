@@ -46,15 +46,16 @@ impl Convention for Mlflow {
         &["`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`."]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let usage = raw.attributes.get("mlflow.chat.tokenUsage").and_then(messages::parsed);
         let count = |key: &str| usage.as_ref()?.get(key)?.as_u64();
         draft.input_tokens.offer(60, count("input_tokens"));
         draft.output_tokens.offer(60, count("output_tokens"));
         draft.cached_tokens.offer(60, count("cache_read_input_tokens"));
-        let agent = raw.attributes.get("metadata").and_then(messages::parsed);
+        let metadata = raw.attributes.get("metadata").filter(|_| is_own(raw));
+        let agent = metadata.and_then(messages::parsed);
         let agent = agent.as_ref().and_then(|metadata| metadata.get("lc_agent_name")?.as_str());
-        draft.agent_name.offer(49, agent.filter(|_| is_own(raw)).map(Into::into));
+        draft.agent_name.offer(49, agent.map(|agent| agent.to_owned().into()));
     }
 }
 

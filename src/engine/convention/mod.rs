@@ -12,6 +12,7 @@ mod claude_code;
 mod custom;
 mod draft;
 mod evaluation;
+mod finish;
 mod flat;
 mod google_adk;
 mod index;
@@ -23,6 +24,7 @@ mod logfire;
 mod mastra;
 mod messages;
 mod mlflow;
+mod names;
 mod openinference;
 mod openlit;
 mod openllmetry;
@@ -38,22 +40,22 @@ mod vercel_ai;
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub use custom::concepts;
 pub use evaluation::{SentReport, trace_id};
+pub use names::Names;
 pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
 pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
-use self::draft::{Draft, meant, name};
+use self::draft::{Draft, lower, name};
 use self::index::{Hits, Index};
 use self::lines::Line;
 use super::options::ConventionOptions;
 use super::span::{
-    Log, ModelFacts, Operation, Report, Resource, SessionName, Span, Status, Target, Text, Tokens,
-    ToolFacts, ToolResult, Violation,
+    Log, Operation, Report, Resource, SessionName, Span, Target, Text, ToolFacts, ToolResult,
+    Violation,
 };
 
 /// What one library or specification calls things.
@@ -84,13 +86,18 @@ trait Convention: Sync {
         &[]
     }
 
+    /// Names that stand for no tool.
+    fn phantoms(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What a span is about, where no line tells; the rank is as that of a line.
     fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
         None
     }
 
     /// Offers what no line finds on a span.
-    fn read(&self, _raw: &RawSpan<'_>, _draft: &mut Draft) {}
+    fn read<'v>(&self, _raw: &'v RawSpan<'_>, _draft: &mut Draft<'v>) {}
 
     /// Takes what it finds in a log record; `event` is the event's name, wherever it was.
     fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
@@ -160,6 +167,17 @@ pub struct Conventions {
     index: Arc<Index>,
 }
 
+/// What a scope tells of all spans and records in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// Hash of its name.
+    id: u64,
+    /// The conventions to read.
+    recognised: u64,
+    /// It is ours: what is in it somebody sent back.
+    own: bool,
+}
+
 /// What was read from a span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
@@ -205,10 +223,10 @@ impl Conventions {
     pub fn resource(&self, raw: &RawResource<'_>, tenant: Option<&Arc<str>>) -> Arc<Resource> {
         let first = |keys: &[&str]| {
             let value = keys.iter().find_map(|key| raw.attributes.get(key)).and_then(name);
-            value.map(|value| self.cap_name(value))
+            value.map(|value| Arc::from(self.capped_name(&value)))
         };
         let mut draft = Draft::default();
-        let hits = Hits::new(&self.index, &raw.attributes, &RawScope::default());
+        let hits = Hits::new(&self.index, &raw.attributes, self.index.always());
         hits.take_attempt(&raw.attributes, &mut draft);
         Arc::new(Resource {
             service_name: first(&["service.name"]),
@@ -216,28 +234,40 @@ impl Conventions {
             instance_id: first(&["service.instance.id"]),
             environment: first(&["deployment.environment.name", "deployment.environment"]),
             agent_name: first(&["gen_ai.main_agent.name"]),
-            session: self.session_of(&hits, &raw.attributes),
+            session: self.session_of(&hits, &raw.attributes).map(|session| SessionName {
+                attribute: Arc::from(session.attribute),
+                id: Arc::from(self.capped_name(&session.id)),
+            }),
             tenant: tenant.cloned(),
-            attempt: draft.attempt.finish(),
+            attempt: draft.take_attempt(),
         })
     }
 
-    /// Reads a span.
+    /// Reads a scope.
+    pub fn scope(&self, raw: &RawScope<'_>) -> Scope {
+        Scope {
+            id: xxh3_64(raw.name.as_bytes()),
+            recognised: self.index.by_scope(raw),
+            own: raw.name == OWN_SCOPE,
+        }
+    }
+
+    /// Reads a span of a scope and a resource; names that were read before are shared.
     pub fn span(
         &self,
         raw: &RawSpan<'_>,
-        scope: &RawScope<'_>,
+        scope: Scope,
         resource: &Arc<Resource>,
+        names: &mut Names,
     ) -> Reading {
-        let hits = Hits::new(&self.index, &raw.attributes, scope);
-        let mut draft = Draft { keep_results: self.options.keep_results, ..Draft::default() };
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised);
+        let mut draft = Draft::new(self.options.keep_results);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
         let results = evaluation::of_span(self, raw, operation, resource.tenant.as_ref());
-        let mut span = self.finish(draft, &hits, raw, resource);
-        span.scope = xxh3_64(scope.name.as_bytes());
-        let mut reading = Reading { span, ..Reading::default() };
+        let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
+        let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
         for result in results {
             match result {
                 Ok(report) => reading.reports.push(report),
@@ -247,15 +277,10 @@ impl Conventions {
         reading
     }
 
-    /// Reads a log record.
-    pub fn log(
-        &self,
-        raw: &RawLog<'_>,
-        scope: &RawScope<'_>,
-        resource: &Arc<Resource>,
-    ) -> LogReading {
+    /// Reads a log record of a scope and a resource.
+    pub fn log(&self, raw: &RawLog<'_>, scope: Scope, resource: &Arc<Resource>) -> LogReading {
         // Scores of ours that somebody sent back.
-        if scope.name == OWN_SCOPE {
+        if scope.own {
             return LogReading { unused: vec!["own_score"], ..LogReading::default() };
         }
         let named = raw
@@ -309,118 +334,6 @@ impl Conventions {
         }
         reading
     }
-
-    /// The best session key among attributes.
-    fn session_of(&self, hits: &Hits<'_>, attributes: &RawAttributes<'_>) -> Option<SessionName> {
-        hits.sessions(attributes).find_map(|(key, value)| {
-            Some(SessionName { attribute: Arc::from(key), id: self.cap_name(name(value)?) })
-        })
-    }
-
-    /// A session id inside the JSON value of an attribute.
-    fn session_in_json(
-        &self,
-        hits: &Hits<'_>,
-        attributes: &RawAttributes<'_>,
-    ) -> Option<SessionName> {
-        hits.session_json(attributes).find_map(|(key, inner, value)| {
-            let value = messages::parsed(value)?;
-            let id = match value.get(inner)? {
-                Value::String(id) => meant(id)?.to_owned(),
-                Value::Number(id) => id.to_string(),
-                Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-            };
-            Some(SessionName { attribute: Arc::from(key), id: self.cap_name(Arc::from(id)) })
-        })
-    }
-
-    fn finish(
-        &self,
-        draft: Draft,
-        hits: &Hits<'_>,
-        raw: &RawSpan<'_>,
-        resource: &Arc<Resource>,
-    ) -> Span {
-        let operation = draft.operation.take().unwrap_or_default();
-        let cap = |name: Option<Arc<str>>| name.map(|name| self.cap_name(name));
-        let (custom, session) = draft.session.take_ranked().map_or((None, None), |(rank, name)| {
-            let name = SessionName { id: self.cap_name(name.id), ..name };
-            if rank == 0 { (Some(name), None) } else { (None, Some(name)) }
-        });
-        let is_tool = operation == Operation::ExecuteTool;
-        let result = draft.result.take().filter(|_| is_tool);
-        let output = result.or_else(|| draft.output.take());
-        let tool = is_tool.then(|| {
-            let from_span =
-                || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
-            let name = draft.tool_name.take().or_else(|| meant(from_span()).map(Arc::from));
-            ToolFacts {
-                phantom: name.as_deref().is_some_and(|name| draft.phantoms.contains(name)),
-                name: cap(name),
-                call_id: cap(draft.tool_call_id.take()),
-                arguments: draft.arguments.take(),
-                result_hash: draft.result_hash.take(),
-            }
-        });
-        let model = (operation == Operation::Chat).then(|| ModelFacts {
-            model: cap(draft.model.take()),
-            response_id: cap(draft.response_id.take()),
-            tokens: Tokens {
-                input: draft.input_tokens.take(),
-                cached: draft.cached_tokens.take(),
-                output: draft.output_tokens.take(),
-            },
-            cost: draft.cost.take(),
-            tool_calls: draft.tool_calls.take().unwrap_or_default(),
-            tool_results: draft.tool_results.take().unwrap_or_default(),
-            asked_by_user: draft.asked_by_user.take(),
-        });
-        Span {
-            trace_id: raw.trace_id,
-            span_id: raw.span_id,
-            parent: raw.parent,
-            start: raw.start,
-            end: raw.end,
-            name: self.cap_name(Arc::from(&*raw.name)),
-            operation,
-            status: raw.status,
-            // An exception may have been dealt with where the library says that all went well.
-            failed: raw.status == Status::Error
-                || draft.failed
-                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
-            convention: draft.convention.take(),
-            scope: 0,
-            resource: resource.clone(),
-            agent_name: cap(draft.agent_name.take()),
-            agent_version: cap(draft.agent_version.take()),
-            environment: cap(draft.environment.take()),
-            session: custom.or_else(|| self.session_of(hits, &raw.attributes)).or(session),
-            session_in_json: self.session_in_json(hits, &raw.attributes),
-            user: cap(draft.user.take()),
-            tool,
-            model,
-            attempt: draft.attempt.finish(),
-            input: draft.input.take().map(|text| self.cap_text(text)),
-            output: output.map(|text| self.cap_text(text)),
-        }
-    }
-
-    fn cap_name(&self, name: Arc<str>) -> Arc<str> {
-        if name.len() <= self.options.max_name_bytes {
-            name
-        } else {
-            Arc::from(capped(&name, self.options.max_name_bytes))
-        }
-    }
-
-    fn cap_text(&self, text: Text) -> Text {
-        let max = self.options.max_text_bytes;
-        if text.text.len() <= max {
-            text
-        } else {
-            Text { text: Arc::from(capped(&text.text, max)), ..text }
-        }
-    }
 }
 
 /// Operations that are none of those that count: steps of workflows, memory, messages between agents.
@@ -455,7 +368,7 @@ const OTHER_OPERATIONS: [&str; 26] = [
 
 /// What a span is about, by the name of its operation or kind.
 fn operation_named(name: &str) -> Option<Operation> {
-    match name.to_ascii_lowercase().as_str() {
+    match &*lower(name) {
         "chat" | "text_completion" | "generate_content" | "completion" | "llm" | "generation" => {
             Some(Operation::Chat)
         }
@@ -470,11 +383,6 @@ fn operation_named(name: &str) -> Option<Operation> {
     }
 }
 
-/// A text cut to at most `max` bytes, at a character.
-fn capped(text: &str, max: usize) -> &str {
-    &text[..text.floor_char_boundary(max)]
-}
-
 /// A hash of what a record says, so that it is the same record whenever it comes again.
 fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
     let mut hash = Xxh3::new();
@@ -483,7 +391,7 @@ fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
     hash.update(&raw.time.0.to_be_bytes());
     hash.update(event.as_bytes());
     hash.update(messages::json(&raw.body).to_string().as_bytes());
-    for (key, value) in &raw.attributes.0 {
+    for (key, value) in raw.attributes.iter() {
         hash.update(key.as_bytes());
         hash.update(messages::json(value).to_string().as_bytes());
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::draft::{Draft, name};
+use super::draft::{Draft, lower, name};
 use super::flat::Messages;
 use super::lines::{Line, Says, line};
 use super::raw::{RawAttributes, RawSpan};
@@ -72,18 +72,21 @@ impl Convention for OpenInference {
         ]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn phantoms(&self) -> &'static [&'static str] {
+        &["final_answer"]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let attributes = &raw.attributes;
         match draft.operation.get() {
-            Some(Operation::ExecuteTool) => {
-                draft.phantoms.insert("final_answer");
-                return;
-            }
+            Some(Operation::ExecuteTool) => return,
             Some(Operation::InvokeAgent) => {
                 let node = attributes.get("graph.node.id").and_then(name);
                 draft.agent_name.offer(60, node.filter(|node| !is_id(node)));
             }
-            Some(Operation::Retrieval) => draft.attempt.retrieved.offer(20, documents(attributes)),
+            Some(Operation::Retrieval) => {
+                draft.attempt().retrieved.offer(20, documents(attributes));
+            }
             Some(_) | None => {}
         }
         let asked = Messages::of(attributes, "llm.input_messages.");
@@ -111,14 +114,14 @@ impl Convention for OpenInference {
 }
 
 fn operation(kind: &str) -> Option<Operation> {
-    Some(match kind.to_ascii_uppercase().as_str() {
-        "LLM" => Operation::Chat,
-        "TOOL" => Operation::ExecuteTool,
-        "AGENT" => Operation::InvokeAgent,
-        "EMBEDDING" => Operation::Embeddings,
-        "RETRIEVER" | "RERANKER" => Operation::Retrieval,
-        "EVALUATOR" => Operation::Evaluation,
-        "CHAIN" | "GUARDRAIL" | "PROMPT" => Operation::Other,
+    Some(match &*lower(kind) {
+        "llm" => Operation::Chat,
+        "tool" => Operation::ExecuteTool,
+        "agent" => Operation::InvokeAgent,
+        "embedding" => Operation::Embeddings,
+        "retriever" | "reranker" => Operation::Retrieval,
+        "evaluator" => Operation::Evaluation,
+        "chain" | "guardrail" | "prompt" => Operation::Other,
         _ => return None,
     })
 }
@@ -126,7 +129,7 @@ fn operation(kind: &str) -> Option<Operation> {
 /// Ids of the documents that a retriever or a reranker gave, in order.
 fn documents(attributes: &RawAttributes<'_>) -> Option<Vec<Arc<str>>> {
     let mut documents: BTreeMap<usize, Arc<str>> = BTreeMap::new();
-    for (key, value) in &attributes.0 {
+    for (key, value) in attributes.iter() {
         let rest = ["retrieval.documents.", "reranker.output_documents."]
             .iter()
             .find_map(|prefix| key.strip_prefix(prefix));
@@ -134,7 +137,7 @@ fn documents(attributes: &RawAttributes<'_>) -> Option<Vec<Arc<str>>> {
             && let Some(number) = number.parse().ok().filter(|number| *number < MAX_DOCUMENTS)
             && let Some(id) = name(value)
         {
-            documents.insert(number, id);
+            documents.insert(number, Arc::from(id));
         }
     }
     (!documents.is_empty()).then(|| documents.into_values().collect())

@@ -3,6 +3,9 @@
 //! `traceloop.entity.input` holds the call of the decorated function as `{"args":[..],"kwargs":{..}}`,
 //! `traceloop.entity.output` what it returned, as JSON. `traceloop.entity.name` names an agent or a tool, by the kind.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use super::draft::{Draft, name};
 use super::flat::Messages;
 use super::lines::{Line, Says, line};
@@ -55,14 +58,17 @@ impl Convention for OpenLlmetry {
         ]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let attributes = &raw.attributes;
         let found = raw.events.iter().filter(|event| event.name == "db.query.result");
         let found: Vec<_> = found
             .filter_map(|event| event.attributes.get("db.query.result.id"))
             .filter_map(name)
+            .map(Arc::from)
             .collect();
-        draft.attempt.retrieved.offer(30, (!found.is_empty()).then_some(found));
+        if !found.is_empty() {
+            draft.attempt().retrieved.offer(30, found);
+        }
         match draft.operation.get() {
             Some(Operation::InvokeAgent)
                 if attributes.str("traceloop.span.kind") == Some("agent") =>
@@ -73,7 +79,7 @@ impl Convention for OpenLlmetry {
             Some(Operation::ExecuteTool) => {
                 let named =
                     attributes.get("traceloop.entity.output").and_then(messages::name_of_tool);
-                draft.tool_name.offer(55, named);
+                draft.tool_name.offer(55, named.map(Cow::from));
             }
             Some(Operation::Chat) => {
                 let asked = Messages::of(attributes, "gen_ai.prompt.");

@@ -83,11 +83,15 @@ impl Convention for OtelGenAi {
         ]
     }
 
+    fn phantoms(&self) -> &'static [&'static str] {
+        &["(merged tools)"]
+    }
+
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
         (raw.name == super::evaluation::RESULT).then_some((15, Operation::Evaluation))
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let is_tool = draft.operation.get() == Some(&Operation::ExecuteTool);
         for event in &raw.events {
             let attributes = &event.attributes;
@@ -122,7 +126,6 @@ impl Convention for OtelGenAi {
         let (asked, results) = (draft.last_asked.take(), draft.event_results.take());
         draft.asked_by_user.offer(71, asked);
         draft.tool_results.offer(71, results);
-        draft.phantoms.insert("(merged tools)");
     }
 
     fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
@@ -166,18 +169,18 @@ impl Convention for OtelGenAi {
     }
 }
 
-fn details(attributes: &RawAttributes<'_>, draft: &mut Draft) {
+fn details(attributes: &RawAttributes<'_>, draft: &mut Draft<'_>) {
     ask(draft, 70, attributes.get("gen_ai.input.messages"));
     say(draft, 70, attributes.get("gen_ai.output.messages"));
 }
 
-fn ask(draft: &mut Draft, rank: u8, value: Option<&RawValue<'_>>) {
+fn ask(draft: &mut Draft<'_>, rank: u8, value: Option<&RawValue<'_>>) {
     if let Some(value) = value {
         draft.ask(rank, || messages::asked(value));
     }
 }
 
-fn say(draft: &mut Draft, rank: u8, value: Option<&RawValue<'_>>) {
+fn say(draft: &mut Draft<'_>, rank: u8, value: Option<&RawValue<'_>>) {
     if let Some(value) = value {
         draft.say(rank, || messages::said(value));
     }

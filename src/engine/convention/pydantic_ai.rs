@@ -62,7 +62,7 @@ impl Convention for PydanticAi {
         Some((25, operation))
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         if draft.operation.get() == Some(&Operation::Chat)
             && let Some(events) = raw.attributes.get("events")
         {

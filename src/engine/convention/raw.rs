@@ -4,6 +4,7 @@
 //! build these, conventions read them, and nothing is copied in between.
 
 use std::borrow::Cow;
+use std::slice;
 
 use crate::engine::span::{SpanId, Status, Timestamp, TraceId};
 
@@ -31,7 +32,11 @@ pub enum RawValue<'a> {
 
 /// The attributes of something, in the order sent; of equal keys the last holds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RawAttributes<'a>(pub Vec<(Cow<'a, str>, RawValue<'a>)>);
+pub struct RawAttributes<'a> {
+    entries: Vec<(Cow<'a, str>, RawValue<'a>)>,
+    // Invariant: has the bit of every key's length. Most keys that are asked for are not there, and no other is as long.
+    lengths: u64,
+}
 
 /// A resource.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,9 +123,44 @@ pub struct RawLog<'a> {
 }
 
 impl<'a> RawAttributes<'a> {
+    /// None yet, with room for so many.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { entries: Vec::with_capacity(capacity), lengths: 0 }
+    }
+
+    /// Adds one after the others.
+    pub fn push(&mut self, key: Cow<'a, str>, value: RawValue<'a>) {
+        self.lengths |= length_bit(&key);
+        self.entries.push((key, value));
+    }
+
+    /// All keys and values, in order.
+    pub fn iter(&self) -> slice::Iter<'_, (Cow<'a, str>, RawValue<'a>)> {
+        self.entries.iter()
+    }
+
+    /// Returns the key and the value at a place in the order.
+    pub fn at(&self, place: usize) -> Option<&(Cow<'a, str>, RawValue<'a>)> {
+        self.entries.get(place)
+    }
+
+    /// Returns how many there are, those with the same key and with no value too.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Returns the last value under `key`, unless it is null.
+    #[inline]
     pub fn get(&self, key: &str) -> Option<&RawValue<'a>> {
-        let (_, value) = self.0.iter().rev().find(|(name, _)| name == key)?;
+        if self.lengths & length_bit(key) == 0 {
+            return None;
+        }
+        let (_, value) = self.entries.iter().rev().find(|(name, _)| name == key)?;
         (*value != RawValue::Null).then_some(value)
     }
 
@@ -130,9 +170,22 @@ impl<'a> RawAttributes<'a> {
     }
 }
 
+impl<'a> FromIterator<(Cow<'a, str>, RawValue<'a>)> for RawAttributes<'a> {
+    fn from_iter<I: IntoIterator<Item = (Cow<'a, str>, RawValue<'a>)>>(entries: I) -> Self {
+        let entries: Vec<_> = entries.into_iter().collect();
+        let lengths = entries.iter().fold(0, |all, (key, _)| all | length_bit(key));
+        Self { entries, lengths }
+    }
+}
+
 impl RawValue<'_> {
     /// Returns the string, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         if let Self::Str(text) = self { Some(text) } else { None }
     }
+}
+
+#[inline]
+fn length_bit(key: &str) -> u64 {
+    1 << (key.len() % 64)
 }

@@ -37,7 +37,7 @@ impl Convention for Strands {
         ]
     }
 
-    fn read(&self, raw: &RawSpan<'_>, draft: &mut Draft) {
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         if draft.operation.get() != Some(&Operation::ExecuteTool) {
             return;
         }

@@ -1,9 +1,9 @@
 use super::*;
 use crate::engine::math::Quanta;
-use crate::engine::span::{SpanId, Timestamp, TraceId};
+use crate::engine::span::{SpanId, Timestamp, Tokens, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
-    RawAttributes(list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
+    list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
 }
 
 fn text(value: &'static str) -> RawValue<'static> {
@@ -20,12 +20,16 @@ fn raw(name: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawSpa
     }
 }
 
+fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -> Reading {
+    conventions.span(raw, conventions.scope(scope), &Arc::default(), &mut Names::of_spans(1))
+}
+
 fn read(raw: &RawSpan<'_>) -> Reading {
     read_with(ConventionOptions::default(), raw)
 }
 
 fn read_with(options: ConventionOptions, raw: &RawSpan<'_>) -> Reading {
-    Conventions::new(options).span(raw, &RawScope::default(), &Arc::default())
+    span_of(&Conventions::new(options), raw, &RawScope::default())
 }
 
 fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawLog<'static> {
@@ -33,7 +37,8 @@ fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> Ra
 }
 
 fn read_log(raw: &RawLog<'_>) -> LogReading {
-    Conventions::new(ConventionOptions::default()).log(raw, &RawScope::default(), &Arc::default())
+    let conventions = Conventions::new(ConventionOptions::default());
+    conventions.log(raw, conventions.scope(&RawScope::default()), &Arc::default())
 }
 
 #[test]
@@ -437,7 +442,7 @@ fn a_scope_tells_a_library_whose_spans_have_names_alone() {
     let of = |name: &'static str| {
         let raw = raw(name, &[]);
         let conventions = Conventions::new(ConventionOptions::default());
-        conventions.span(&raw, &scope, &Arc::default()).span.operation
+        span_of(&conventions, &raw, &scope).span.operation
     };
     assert_eq!(of("FunctionTool.acall"), Operation::ExecuteTool);
     assert_eq!(of("OpenAI.astream_chat"), Operation::Chat);

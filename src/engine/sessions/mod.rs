@@ -35,10 +35,12 @@
 
 mod chain;
 mod departed;
+mod explain;
 mod fleet;
 mod held;
 mod histogram;
 mod key;
+mod list;
 mod names;
 mod pane;
 mod rules;
@@ -57,6 +59,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use histogram::SCORE_BOUNDS;
+pub use list::{Part, Sought};
 
 use departed::{Departed, Fate};
 use fleet::Fleet;
@@ -68,6 +71,7 @@ use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
+use super::explained::{SessionFilter, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{SessionUpdate, TraceState, TraceUpdate};
@@ -234,6 +238,22 @@ impl Sessions {
         Some(view::session(session, &self.shared.rules))
     }
 
+    /// Rows of the sessions after an id that fit, in the order of their ids, until `budget` traces were looked at.
+    pub fn rows(&self, after: Option<&str>, filter: &SessionFilter, budget: usize) -> Part {
+        list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
+    }
+
+    /// Looks for the session that holds a trace, in `budget` sessions after an id.
+    pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
+        list::find(&self.sessions, tenant, after, (trace, budget))
+    }
+
+    /// Why a trace has the score that it has; `None` if this session does not hold it.
+    pub fn explain(&self, tenant: &str, id: &str, trace: TraceId) -> Option<TraceExplanation> {
+        let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
+        explain::explain(self.sessions.get(&id)?, trace, &self.shared.rules)
+    }
+
     /// All sessions held, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
         let sessions = self.sessions.values();
@@ -287,10 +307,32 @@ impl Sessions {
         if !self.sessions.contains_key(id) && self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
-        let new = || Session::new(Arc::clone(id));
-        let mut session = self.sessions.remove(id).map_or_else(new, |found| self.unfile(found));
-        change(&mut session, &mut self.shared);
-        self.file(session);
+        let Some(session) = self.sessions.get_mut(id) else {
+            let mut session = Session::new(Arc::clone(id));
+            change(&mut session, &mut self.shared);
+            self.file(session);
+            return;
+        };
+        let (before, deadline) = (place(session), session.loop_deadline);
+        change(session, &mut self.shared);
+        let after = place(session);
+        if before != after {
+            self.open -= usize::from(before.0 == Standing::Open);
+            self.open += usize::from(after.0 == Standing::Open);
+            self.quiet.remove(&before);
+            self.quiet.insert(after);
+        }
+        if deadline != session.loop_deadline {
+            if let Some(at) = deadline {
+                self.loops.remove(&(at, Arc::clone(&session.id)));
+            }
+            if let Some(at) = session.loop_deadline {
+                self.loops.insert((at, Arc::clone(&session.id)));
+            }
+        }
+        if session.is_unsettled() {
+            self.unsettled.insert(Arc::clone(&session.id));
+        }
     }
 
     /// Takes a session out of the indexes.

@@ -64,7 +64,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     }
 }
 
-fn trace(held: &Held, rules: &Rules) -> TraceView {
+pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
     let update = &held.update;
     let risk = &held.scored.risk;
     let content = update.content.as_ref();
@@ -90,15 +90,7 @@ fn trace(held: &Held, rules: &Rules) -> TraceView {
         loops: held.loops().iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
         adjacent_tool_repeats: update.adjacent_tool_repeats,
         signals: signals
-            .map(|(name, (score, source))| {
-                let made = |made: &&ReportedScore| {
-                    made.name == *name
-                        && made.score_quanta == score.0
-                        && made.source == source.name()
-                };
-                let made = update.reported.iter().find(made);
-                (name.clone(), explained(signal(name, *score, *source, rules), made))
-            })
+            .map(|(name, scored)| (name.clone(), explained(held, name, *scored, rules)))
             .collect(),
         risks: floats(&risk.risks),
         risk: risk.risk.map(Quanta::to_f64),
@@ -134,11 +126,11 @@ fn attempt(update: &TraceUpdate) -> Option<AttemptView> {
     (view != AttemptView::default()).then_some(view)
 }
 
-fn is_flagged(held: &Held) -> bool {
+pub(super) fn is_flagged(held: &Held) -> bool {
     is_done(&held.update) && held.scored.risk.is_flagged()
 }
 
-fn agent(held: &Held) -> AgentName {
+pub(super) fn agent(held: &Held) -> AgentName {
     let sent = |name: &String| (!name.is_empty()).then(|| name.clone());
     let name = |key: &AgentKey| AgentName {
         service_name: sent(&key.service_name),
@@ -149,10 +141,22 @@ fn agent(held: &Held) -> AgentName {
     held.update.agent.as_ref().map(name).unwrap_or_default()
 }
 
-/// A score with what whoever made it said of it.
-fn explained(signal: SignalView, made: Option<&ReportedScore>) -> SignalView {
-    let evaluator = made.map(|made| made.identifier.clone()).filter(|name| !name.is_empty());
-    SignalView { evaluator, explanation: made.and_then(|made| made.explanation.clone()), ..signal }
+/// A trace's score with what whoever made it said of it.
+pub(super) fn explained(
+    held: &Held,
+    name: &str,
+    (score, source): (Quanta, Source),
+    rules: &Rules,
+) -> SignalView {
+    let made = |made: &&ReportedScore| {
+        made.name == name && made.score_quanta == score.0 && made.source == source.name()
+    };
+    let made = held.update.reported.iter().find(made);
+    SignalView {
+        evaluator: made.map(|made| made.identifier.clone()).filter(|name| !name.is_empty()),
+        explanation: made.and_then(|made| made.explanation.clone()),
+        ..signal(name, score, source, rules)
+    }
 }
 
 fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
@@ -175,7 +179,7 @@ fn status(status: SpanStatus) -> Option<&'static str> {
     }
 }
 
-fn tool(call: &ToolCall) -> ToolView {
+pub(super) fn tool(call: &ToolCall) -> ToolView {
     let json = |text: &String| {
         serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()))
     };
@@ -186,7 +190,7 @@ fn tool(call: &ToolCall) -> ToolView {
     }
 }
 
-fn found_loop(entry: &Loop) -> LoopView {
+pub(super) fn found_loop(entry: &Loop) -> LoopView {
     let hex = |id: &Vec<u8>| {
         let id = <[u8; 16]>::try_from(id.as_slice()).ok()?;
         Some(TraceId(id).to_string())
@@ -226,7 +230,7 @@ fn tokens(tokens: Option<Tokens>) -> TokensView {
     TokensView { input, output }
 }
 
-fn dollars(quanta: Option<i64>) -> Option<f64> {
+pub(super) fn dollars(quanta: Option<i64>) -> Option<f64> {
     quanta.map(|quanta| Quanta(quanta).to_f64())
 }
 

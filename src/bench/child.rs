@@ -1,0 +1,152 @@
+//! A server under test, in a process of its own.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::cores::{self, Cores};
+
+/// A server to measure.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Server {
+    /// Receives bytes and drops them, under the daemon's allocator
+    Floor,
+    /// Tonic and prost, decode and drop, under the system's allocator
+    Stock,
+    /// The same under the daemon's allocator
+    StockMimalloc,
+    /// Agentgauge itself, with full scoring
+    Daemon,
+}
+
+/// A running one; ended when dropped.
+pub(super) struct Running {
+    process: Child,
+    /// Where it takes OTLP/gRPC.
+    pub(super) grpc: SocketAddr,
+    /// Where the daemon has its metrics.
+    pub(super) http: Option<SocketAddr>,
+}
+
+/// What a server says when it is ready.
+#[derive(Deserialize)]
+struct Bound {
+    otlp_grpc: SocketAddr,
+    http: Option<SocketAddr>,
+}
+
+/// How long a page of metrics may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Server {
+    /// Its name, as on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Stock => "stock",
+            Self::StockMimalloc => "stock-mimalloc",
+            Self::Daemon => "daemon",
+        }
+    }
+
+    /// Whose memory it takes.
+    pub(super) fn allocator(self) -> &'static str {
+        match self {
+            Self::Floor | Self::StockMimalloc | Self::Daemon => "mimalloc",
+            Self::Stock => "system",
+        }
+    }
+
+    /// Whether it forgets what it was sent, so that it can be sent the same again.
+    pub(super) fn forgets(self) -> bool {
+        self != Self::Daemon
+    }
+
+    /// The program that is this server.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it was not built.
+    pub(crate) fn program(self) -> io::Result<PathBuf> {
+        let own = std::env::current_exe()?;
+        if self != Self::Stock {
+            return Ok(own);
+        }
+        let beside = own.with_file_name("examples").join("system_allocator");
+        if beside.exists() {
+            return Ok(beside);
+        }
+        let missing = format!(
+            "{} is not there; build it with `cargo build --release --example system_allocator`",
+            beside.display()
+        );
+        Err(io::Error::new(io::ErrorKind::NotFound, missing))
+    }
+
+    /// Starts it on the server's cores and waits until it is ready.
+    pub(super) fn start(self, cores: &Cores) -> io::Result<Running> {
+        let mut command = Command::new(self.program()?);
+        match self {
+            Self::Floor => command.args(["bench-server", "floor"]),
+            Self::Stock | Self::StockMimalloc => command.args(["bench-server", "stock"]),
+            Self::Daemon => command
+                .arg("serve")
+                .args(["--otlp-grpc", "127.0.0.1:0"])
+                .args(["--otlp-http", "127.0.0.1:0"])
+                .args(["--http", "127.0.0.1:0"])
+                .env("AGENTGAUGE__LOG__LEVEL", "warn"),
+        };
+        cores::pin(&cores.server)?;
+        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        cores::pin(&cores.generator)?;
+        Running::new(process?)
+    }
+}
+
+impl Running {
+    fn new(mut process: Child) -> io::Result<Self> {
+        let mut line = String::new();
+        if let Some(out) = process.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        match serde_json::from_str(&line) {
+            Ok(Bound { otlp_grpc: grpc, http }) => Ok(Self { process, grpc, http }),
+            Err(error) => {
+                process.kill()?;
+                process.wait()?;
+                Err(io::Error::other(format!("it did not say where it listens: {error}")))
+            }
+        }
+    }
+
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The daemon's page of metrics.
+    pub(super) fn metrics(&self) -> io::Result<String> {
+        let address = self.http.ok_or_else(|| io::Error::other("it has no metrics"))?;
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
+        // HTTP/1.0, so that the page ends with the connection.
+        write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, page)| page.to_owned()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Gone already if it failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

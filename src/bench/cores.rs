@@ -1,0 +1,159 @@
+//! Which cores the generator and the servers run on.
+//!
+//! A process inherits the cores of the thread that starts it, so a server is pinned before its first instruction, and
+//! the daemon's runtime sees as many cores as it has.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+/// A division of the machine.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub(crate) struct Cores {
+    /// The generator's; empty if it is not pinned.
+    pub(crate) generator: Vec<usize>,
+    /// The server's; empty if it is not pinned.
+    pub(crate) server: Vec<usize>,
+}
+
+impl Cores {
+    /// Of the cores of `asked`, or else the last one for the server and all but the first of the others for the
+    /// generator; and what could not be had. `available` are the cores that this process may use.
+    pub(super) fn divide(available: &[usize], asked: Option<&Self>) -> (Self, Option<String>) {
+        if let Some(asked) = asked {
+            let wanted: BTreeSet<_> = asked.generator.iter().chain(&asked.server).collect();
+            return if wanted.iter().all(|core| available.contains(core)) {
+                (asked.clone(), None)
+            } else {
+                let note = format!(
+                    "cores {wanted:?} were asked for and {available:?} are there: nothing is pinned"
+                );
+                (Self::default(), Some(note))
+            };
+        }
+        match available {
+            [] | [_] => {
+                let note = "fewer than two cores to divide: nothing is pinned";
+                (Self::default(), Some(note.to_owned()))
+            }
+            // The first core is left to the rest of the system where three remain.
+            [_, generator @ .., server] if generator.len() >= 2 => {
+                (Self { generator: generator.to_vec(), server: vec![*server] }, None)
+            }
+            [generator @ .., server] => {
+                (Self { generator: generator.to_vec(), server: vec![*server] }, None)
+            }
+        }
+    }
+
+    /// The server on the last core, the last two, and so on.
+    pub(super) fn growing(available: &[usize]) -> Vec<Self> {
+        let divide = |first: usize| {
+            let (left, server) = available.split_at(first);
+            let generator = if left.is_empty() { available } else { left };
+            Self { generator: generator.to_vec(), server: server.to_vec() }
+        };
+        (0..available.len()).rev().map(divide).collect()
+    }
+
+    /// Parses `1-2/3`: the generator's cores, then the server's.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let example = "write the generator's cores and the server's, such as 1-2/3";
+        let (generator, server) = text.split_once('/').ok_or(example)?;
+        let list = |text| list(text).filter(|list| !list.is_empty()).ok_or(example);
+        Ok(Self { generator: list(generator)?, server: list(server)? })
+    }
+}
+
+/// A list such as `0,2-3`.
+fn list(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= MAX_CORES || first > last {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    Some(cores)
+}
+
+/// What the kernel's set of cores has room for.
+const MAX_CORES: usize = 1024;
+
+/// The cores that this thread may use; none where that cannot be told.
+#[cfg(target_os = "linux")]
+pub(super) fn available() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    (0..MAX_CORES).filter(|core| set.is_set(*core)).collect()
+}
+
+/// Makes this thread, and what it starts from here on, run on `cores` alone; nothing is asked by an empty list.
+#[cfg(target_os = "linux")]
+pub(super) fn pin(cores: &[usize]) -> std::io::Result<()> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// The cores that this thread may use; none where that cannot be told.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn available() -> Vec<usize> {
+    Vec::new()
+}
+
+/// Makes this thread, and what it starts from here on, run on `cores` alone; nothing is asked by an empty list.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn pin(_: &[usize]) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_division_is_read_as_it_is_written() {
+        let cores = Cores::parse("0,2-3/5").unwrap();
+        assert_eq!((cores.generator, cores.server), (vec![0, 2, 3], vec![5]));
+        for wrong in ["", "1", "1/", "/1", "a/b", "3-1/2", "1/5000"] {
+            assert!(Cores::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_server_has_a_core_of_its_own() {
+        let divided = |available: &[usize]| {
+            let (cores, note) = Cores::divide(available, None);
+            (cores.generator, cores.server, note.is_some())
+        };
+        assert_eq!(divided(&[0, 1, 2, 3]), (vec![1, 2], vec![3], false));
+        assert_eq!(divided(&[0, 1]), (vec![0], vec![1], false));
+        assert_eq!(divided(&[0]), (vec![], vec![], true));
+    }
+
+    #[test]
+    fn the_generator_has_what_the_server_leaves() {
+        let growing: Vec<_> = Cores::growing(&[0, 1, 2])
+            .into_iter()
+            .map(|cores| (cores.generator, cores.server))
+            .collect();
+        assert_eq!(
+            growing,
+            [(vec![0, 1], vec![2]), (vec![0], vec![1, 2]), (vec![0, 1, 2], vec![0, 1, 2])]
+        );
+    }
+
+    #[test]
+    fn where_cores_are_missing_nothing_is_pinned() {
+        let asked = Cores::parse("1-2/9").unwrap();
+        let (cores, note) = Cores::divide(&[0, 1, 2], Some(&asked));
+        assert_eq!(cores, Cores::default());
+        assert!(note.is_some_and(|note| note.contains('9')));
+        assert_eq!(Cores::divide(&[1, 2, 9], Some(&asked)), (asked.clone(), None));
+    }
+}

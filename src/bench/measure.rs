@@ -1,0 +1,139 @@
+//! What the kernel says of a process, and what the daemon says of itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+/// The processor time of a process, thread by thread: threads that end are remembered as they were last seen.
+#[derive(Debug)]
+pub(super) struct Cpu {
+    process: u32,
+    // Nanoseconds on a core, by thread.
+    threads: BTreeMap<u32, u64>,
+}
+
+impl Cpu {
+    /// Begins to watch a process.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the kernel does not tell: `/proc/PID/task/*/schedstat`.
+    pub(super) fn watch(process: u32) -> io::Result<Self> {
+        let mut cpu = Self { process, threads: BTreeMap::new() };
+        cpu.nanos()?;
+        Ok(cpu)
+    }
+
+    /// Nanoseconds on a core since the process began.
+    pub(super) fn nanos(&mut self) -> io::Result<u64> {
+        for entry in fs::read_dir(format!("/proc/{}/task", self.process))? {
+            let entry = entry?;
+            let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            // A thread may end between the two.
+            let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
+            if let (Some(thread), Some(nanos)) = (thread, on_core(&text)) {
+                self.threads.insert(thread, nanos);
+            }
+        }
+        match self.threads.values().sum() {
+            0 => Err(io::Error::other("the kernel keeps no schedstat of its threads")),
+            nanos => Ok(nanos),
+        }
+    }
+}
+
+/// The first of the three numbers of a schedstat.
+fn on_core(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// The largest resident set that a process had, in bytes.
+///
+/// # Errors
+///
+/// Fails where the kernel does not tell: `VmHWM` of `/proc/PID/status`.
+pub(super) fn peak_resident_bytes(process: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    high_water(&status).ok_or_else(|| io::Error::other("no VmHWM in its status"))
+}
+
+fn high_water(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// What the daemon made of what it was sent, from its page of metrics.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Account {
+    /// Spans that came in.
+    pub(super) received: u64,
+    /// Traces whose risk was scored.
+    pub(super) scored: u64,
+    /// What should not have happened, by metric and labels.
+    pub(super) faults: BTreeMap<String, u64>,
+}
+
+/// Counters that stay at nothing if every span was new, whole, in time and within bounds.
+const FAULTS: &[&str] = &[
+    "agentgauge_duplicates_total",
+    "agentgauge_spans_rejected_total",
+    "agentgauge_spans_repaired_total",
+    "agentgauge_late_spans_total",
+    "agentgauge_traces_ignored_total",
+    "agentgauge_limits_reached_total",
+    "agentgauge_label_values_limited_total",
+    "agentgauge_requests_refused_total",
+];
+
+impl Account {
+    /// Reads a page.
+    pub(super) fn read(page: &str) -> Self {
+        let mut account = Self::default();
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, count)) = line.rsplit_once(' ') else { continue };
+            let Ok(count) = count.parse::<u64>() else { continue };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            if name == "agentgauge_spans_received_total" {
+                account.received += count;
+            } else if name == "agentgauge_trace_evaluations_total" {
+                // A trace that could not be scored is `skipped`.
+                let risk = labels.contains("signal=\"trace_risk\"");
+                let scored = risk && !labels.contains("verdict=\"skipped\"");
+                account.scored += if scored { count } else { 0 };
+            } else if count > 0 && FAULTS.contains(&name) {
+                account.faults.insert(series.to_owned(), count);
+            }
+        }
+        account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_tells_what_was_received_scored_and_wrong() {
+        let page = "# HELP x y\n\
+            agentgauge_spans_received_total{encoding=\"protobuf\",transport=\"grpc\"} 7\n\
+            agentgauge_spans_received_total{encoding=\"json\",transport=\"http\"} 2\n\
+            agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"pass\"} 3\n\
+            agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"fail\"} 1\n\
+            agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"skipped\"} 9\n\
+            agentgauge_trace_evaluations_total{signal=\"error\",verdict=\"pass\"} 5\n\
+            agentgauge_duplicates_total{what=\"spans\"} 1\n\
+            agentgauge_requests_refused_total{reason=\"overloaded\"} 0\n";
+        let account = Account::read(page);
+        assert_eq!((account.received, account.scored), (9, 4));
+        let duplicates = "agentgauge_duplicates_total{what=\"spans\"}".to_owned();
+        assert_eq!(account.faults, BTreeMap::from([(duplicates, 1)]));
+    }
+
+    #[test]
+    fn numbers_of_the_kernel_are_read() {
+        assert_eq!(on_core("38870662 39967204 112\n"), Some(38_870_662));
+        assert_eq!(on_core(""), None);
+        assert_eq!(high_water("Name: x\nVmHWM:\t  12 kB\nVmRSS:\t 4 kB\n"), Some(12_288));
+    }
+}

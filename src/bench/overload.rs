@@ -1,0 +1,117 @@
+//! More than the daemon can take: twice the spans that it took of a generator that waits for answers.
+//!
+//! Requests are sent when they are due, whether earlier ones were answered or not, and refused ones are not sent again.
+//! What was accepted has to be what the daemon counted, or there is no figure.
+
+use std::io::Write;
+
+use super::measure::{Account, Cpu, peak_resident_bytes};
+use super::pass::Material;
+use super::report::{Report, Spread};
+use super::{Bench, BenchError, Case, Sample, Server, client, since};
+
+/// What is offered, over what was taken.
+const TIMES: u64 = 2;
+
+/// How much longer than a measured pass it lasts: long enough to fill every queue.
+const PASSES: u64 = 4;
+
+/// Connections, so many that none has as many requests in flight as the daemon allows.
+const CONNECTIONS: usize = 32;
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overload {
+    /// Spans a second that it took of a generator that waits.
+    saturation: f64,
+    /// Spans a second that were offered.
+    offered: f64,
+    /// Spans a second that were accepted, until the last answer.
+    accepted: f64,
+    /// Spans that were accepted for a processor second, over those of a generator that waits: says the same where
+    /// others keep the processor from the daemon.
+    by_cpu: f64,
+    /// Share of requests that were refused.
+    refused: f64,
+    peak_bytes: u64,
+}
+
+impl Bench<'_> {
+    /// Measures a case under overload.
+    pub(super) fn overload(
+        &mut self,
+        case: Case,
+        report: &mut Report,
+        progress: &mut dyn Write,
+    ) -> Result<(), BenchError> {
+        let mut material = Material::new(&case);
+        let mut found = Vec::new();
+        for repeat in 1..=self.plan.repeats {
+            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let sample = self.measure(Server::Daemon, case, &warm, &pass)?;
+            drop((warm, pass));
+            let overload = self.flood(case, &mut material, &sample)?;
+            // Nobody has to watch.
+            let _ = writeln!(
+                progress,
+                "{case}: {repeat} of {}: {:.0} spans/s accepted of {:.0} offered, {:.0} at saturation",
+                self.plan.repeats, overload.accepted, overload.offered, overload.saturation
+            );
+            found.push(overload);
+        }
+        let each = |figure: fn(&Overload) -> f64| Spread::of(found.iter().map(figure));
+        report.add_overload(
+            case,
+            [
+                ("saturation, spans/s", each(|of| of.saturation)),
+                ("offered, spans/s", each(|of| of.offered)),
+                ("accepted, spans/s", each(|of| of.accepted)),
+                ("accepted / saturation", each(|of| of.accepted / of.saturation)),
+                ("accepted / saturation, by CPU", each(|of| of.by_cpu)),
+                ("requests refused, share", each(|of| of.refused)),
+                ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
+            ],
+        );
+        Ok(())
+    }
+
+    fn flood(
+        &self,
+        case: Case,
+        material: &mut Material,
+        unhurried: &Sample,
+    ) -> Result<Overload, BenchError> {
+        let server = Server::Daemon.name();
+        let failed = |source| BenchError::Server { server, source };
+        let (_, pass) = self.passes(material, self.plan.spans * PASSES)?;
+        let running = Server::Daemon.start(&self.cores).map_err(failed)?;
+        let sending = client::Sending { connections: CONNECTIONS, ..self.sending(case) };
+        let saturation = unhurried.spans_per_second();
+        let rate = saturation * TIMES as f64;
+        let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
+        let before = cpu.nanos().map_err(failed)?;
+        let start = self.clock.now();
+        let offer = client::offer(running.grpc, &pass, sending, (rate, &self.clock));
+        let outcome =
+            self.runtime.block_on(offer).map_err(|source| BenchError::Send { server, source })?;
+        let seconds = since(start, self.clock.now()) as f64 / 1e9;
+        let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
+        let received = Account::read(&running.metrics().map_err(failed)?).received;
+        if received != outcome.accepted_spans {
+            return Err(BenchError::Amiss(format!(
+                "it counted {received} spans under overload, and accepted {}",
+                outcome.accepted_spans
+            )));
+        }
+        let accepted = outcome.accepted_spans as f64;
+        Ok(Overload {
+            saturation,
+            offered: rate,
+            accepted: accepted / seconds,
+            by_cpu: accepted / busy_nanos as f64 * unhurried.busy_nanos as f64
+                / unhurried.spans as f64,
+            refused: outcome.refused as f64 / pass.messages.len() as f64,
+            peak_bytes: peak_resident_bytes(running.id()).map_err(failed)?,
+        })
+    }
+}

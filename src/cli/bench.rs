@@ -1,0 +1,147 @@
+//! `bench`: what a span costs on this machine, beside a floor and a stock server.
+
+use clap::Args;
+
+use super::{CliError, Process};
+use crate::bench::{self, Case, Cores, Plan, Question, Server, Sink, Workload};
+use crate::ingest::Compression;
+
+/// Measures what a span costs.
+#[derive(Args, Debug)]
+pub(super) struct Bench {
+    /// What spans hold; without this, --compression and --batch four cases are measured, or content for other questions
+    #[arg(long, value_enum)]
+    workload: Option<Workload>,
+    /// How requests are compressed: none, gzip, zstd
+    #[arg(long, value_name = "NAME", value_parser = compression)]
+    compression: Option<Compression>,
+    /// Spans of a request, up to 512
+    #[arg(long, value_name = "SPANS", value_parser = clap::value_parser!(u16).range(1..=512))]
+    batch: Option<u16>,
+    /// Bytes of a data frame: Go's client sends 16384, others up to 262144
+    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=262_144))]
+    frame: u32,
+    /// Servers to measure; without this all that were built
+    #[arg(long, value_enum, value_delimiter = ',')]
+    servers: Vec<Server>,
+    /// How often each server is measured
+    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+    /// Spans of a pass, at least; servers that keep nothing get it again until a second is over
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    spans: u64,
+    /// Connections of the generator
+    #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    connections: u16,
+    /// Requests in flight on each connection
+    #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    streams: u16,
+    /// Cores of the generator and of the server, such as 1-2/3
+    #[arg(long, value_name = "LIST/LIST", value_parser = Cores::parse)]
+    cores: Option<Cores>,
+    /// Offers the daemon twice what it can take instead: what it accepts, refuses and holds
+    #[arg(long, conflicts_with = "servers")]
+    overload: bool,
+    /// Gives the daemon one core, two, and so on instead
+    #[arg(long, conflicts_with_all = ["servers", "overload", "cores"])]
+    scaling: bool,
+    /// How the result is written
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// How the result is written.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// Runs a server that `bench` compares with.
+#[derive(Args, Debug)]
+pub(super) struct BenchServer {
+    #[arg(value_enum)]
+    sink: Sink,
+}
+
+impl Bench {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        let plan = self.plan();
+        if let Err(error) = Server::Stock.program()
+            && plan.question == Question::Cost
+            && self.servers.is_empty()
+        {
+            writeln!(process.err, "no stock server: {error}").map_err(CliError::Output)?;
+        }
+        let report = bench::run(&plan, process.err)?;
+        let text = match self.output {
+            Output::Table => report.to_string(),
+            Output::Json => serde_json::to_string_pretty(&report).map_err(CliError::Json)? + "\n",
+        };
+        write!(process.out, "{text}").map_err(CliError::Output)
+    }
+
+    fn plan(&self) -> Plan {
+        let all = [Server::Floor, Server::Stock, Server::StockMimalloc, Server::Daemon];
+        let servers = if self.servers.is_empty() {
+            all.into_iter().filter(|server| server.program().is_ok()).collect()
+        } else {
+            self.servers.clone()
+        };
+        let question = match (self.overload, self.scaling) {
+            (true, _) => Question::Overload,
+            (_, true) => Question::Scaling,
+            _ => Question::Cost,
+        };
+        Plan {
+            question,
+            cases: self.cases(),
+            servers,
+            repeats: self.repeats.into(),
+            spans: self.spans,
+            connections: self.connections.into(),
+            streams: self.streams.into(),
+            cores: self.cores.clone(),
+        }
+    }
+
+    /// The one that was asked for, or those that a daemon is judged by: as instrumentations send by default, with
+    /// content, content compressed as most exporters do, and spans that come one by one.
+    fn cases(&self) -> Vec<Case> {
+        let case = |workload, compression, batch| Case {
+            workload,
+            compression,
+            batch,
+            frame: usize::try_from(self.frame).unwrap_or(usize::MAX),
+        };
+        let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
+        if none && !self.overload && !self.scaling {
+            return vec![
+                case(Workload::Lean, Compression::None, 512),
+                case(Workload::Content, Compression::None, 512),
+                case(Workload::Content, Compression::Gzip, 512),
+                case(Workload::Lean, Compression::None, 1),
+            ];
+        }
+        vec![case(
+            self.workload.unwrap_or(Workload::Content),
+            self.compression.unwrap_or(Compression::None),
+            self.batch.unwrap_or(512).into(),
+        )]
+    }
+}
+
+impl BenchServer {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        bench::serve(self.sink, process.out).map_err(CliError::Runtime)
+    }
+}
+
+fn compression(text: &str) -> Result<Compression, &'static str> {
+    match text {
+        "none" => Ok(Compression::None),
+        "gzip" => Ok(Compression::Gzip),
+        "zstd" => Ok(Compression::Zstd),
+        _ => Err("possible values: none, gzip, zstd"),
+    }
+}

@@ -1,0 +1,325 @@
+//! OTLP protobuf, borrowed from the bytes: no message is built, nothing is copied, only what is used is looked at.
+//!
+//! Fields may come in any order (Go's Collector sends a resource after its spans), and more than once: of a value the
+//! last holds, messages and lists are merged, as protobuf has it. The pre-scan has bounded nesting and counts before.
+//! A string that is not UTF-8 is mended alone, so that the rest of the request survives.
+
+use std::borrow::Cow;
+use std::{mem, str};
+
+use super::builder::{Builder, Sent, SentLog, event, status};
+use super::repair::repaired;
+use super::wire::{Fields, Malformed, Wire};
+use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
+
+/// What is built, and how many strings had to be mended.
+struct Walk<'w, 'b> {
+    builder: &'w mut Builder<'b>,
+    record: fn(&mut Self, &[u8], Scope) -> Result<()>,
+    mended: u64,
+}
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// Attributes that most spans are below.
+const USUAL_ATTRIBUTES: usize = 16;
+
+/// Walks an `ExportTraceServiceRequest`.
+///
+/// # Errors
+///
+/// Says what is wrong with its first message that is none.
+pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
+    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: Scope| {
+        let span = walk.span(sent)?;
+        walk.builder.span(span, scope);
+        Ok(())
+    };
+    Walk { builder, record, mended: 0 }.request(body)
+}
+
+/// Walks an `ExportLogsServiceRequest`.
+///
+/// # Errors
+///
+/// As [`traces`].
+pub(super) fn logs(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
+    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: Scope| {
+        let log = walk.log(sent)?;
+        walk.builder.log(log, scope);
+        Ok(())
+    };
+    Walk { builder, record, mended: 0 }.request(body)
+}
+
+impl Walk<'_, '_> {
+    /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
+    fn request(mut self, body: &[u8]) -> Result<()> {
+        for field in Fields::of(body) {
+            if let (1, wire) = field? {
+                self.resource(wire.bytes()?)?;
+            }
+        }
+        if self.mended > 0 {
+            repaired(self.builder.tally(), "invalid_utf8", self.mended);
+        }
+        Ok(())
+    }
+
+    fn resource(&mut self, sent: &[u8]) -> Result<()> {
+        let mut attributes = RawAttributes::default();
+        for field in Fields::of(sent) {
+            match field? {
+                (1, wire) => {
+                    for field in Fields::of(wire.bytes()?) {
+                        match field? {
+                            (1, wire) => self.attribute(wire, &mut attributes)?,
+                            (2, wire) => drop(wire.varint()?),
+                            (3, wire) => drop(wire.bytes()?),
+                            _ => {}
+                        }
+                    }
+                }
+                (3, wire) => drop(wire.bytes()?),
+                _ => {}
+            }
+        }
+        self.builder.resource(attributes);
+        for field in Fields::of(sent) {
+            if let (2, wire) = field? {
+                self.scope(wire.bytes()?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn scope(&mut self, sent: &[u8]) -> Result<()> {
+        let mut scope = RawScope::default();
+        for field in Fields::of(sent) {
+            match field? {
+                (1, wire) => {
+                    for field in Fields::of(wire.bytes()?) {
+                        match field? {
+                            (1, wire) => scope.name = self.text(wire)?,
+                            (2, wire) => scope.version = self.text(wire)?,
+                            (3, wire) => drop(self.key_value(wire)?),
+                            (4, wire) => drop(wire.varint()?),
+                            _ => {}
+                        }
+                    }
+                }
+                (3, wire) => drop(wire.bytes()?),
+                _ => {}
+            }
+        }
+        let scope = self.builder.scope(&scope);
+        for field in Fields::of(sent) {
+            if let (2, wire) = field? {
+                (self.record)(self, wire.bytes()?, scope)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn span<'a>(&mut self, sent: &'a [u8]) -> Result<Sent<'a>> {
+        let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
+        let mut span = Sent { attributes, ..Sent::default() };
+        for field in Fields::of(sent) {
+            let (number, wire) = field?;
+            match number {
+                1 => span.trace_id = wire.bytes()?,
+                2 => span.span_id = wire.bytes()?,
+                4 => span.parent = wire.bytes()?,
+                5 => span.name = self.text(wire)?,
+                7 => span.start = wire.fixed64()?,
+                8 => span.end = wire.fixed64()?,
+                9 => self.attribute(wire, &mut span.attributes)?,
+                10 => span.dropped_attributes = low32(wire.varint()?),
+                11 => {
+                    let (name, time, attributes) = self.span_event(wire.bytes()?)?;
+                    span.events.push(event(name, time, attributes));
+                }
+                13 => span.links.push(self.link(wire.bytes()?)?),
+                15 => {
+                    for field in Fields::of(wire.bytes()?) {
+                        match field? {
+                            (2, wire) => span.status_message = self.text(wire)?,
+                            // An enum is the low half of its number, as a signed one.
+                            (3, wire) => {
+                                let code = low32(wire.varint()?).cast_signed();
+                                span.status = status(code.into());
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                3 => drop(wire.bytes()?),
+                6 | 12 | 14 => drop(wire.varint()?),
+                16 => wire.fixed32()?,
+                _ => {}
+            }
+        }
+        Ok(span)
+    }
+
+    fn span_event<'a>(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, u64, RawAttributes<'a>)> {
+        let (mut name, mut time, mut attributes) = (Cow::default(), 0, RawAttributes::default());
+        for field in Fields::of(sent) {
+            match field? {
+                (1, wire) => time = wire.fixed64()?,
+                (2, wire) => name = self.text(wire)?,
+                (3, wire) => self.attribute(wire, &mut attributes)?,
+                (4, wire) => drop(wire.varint()?),
+                _ => {}
+            }
+        }
+        Ok((name, time, attributes))
+    }
+
+    fn link<'a>(&mut self, sent: &'a [u8]) -> Result<(&'a [u8], &'a [u8])> {
+        let mut ids: (&[u8], &[u8]) = (&[], &[]);
+        for field in Fields::of(sent) {
+            match field? {
+                (1, wire) => ids.0 = wire.bytes()?,
+                (2, wire) => ids.1 = wire.bytes()?,
+                (3, wire) => drop(wire.bytes()?),
+                (4, wire) => drop(self.key_value(wire)?),
+                (5, wire) => drop(wire.varint()?),
+                (6, wire) => wire.fixed32()?,
+                _ => {}
+            }
+        }
+        Ok(ids)
+    }
+
+    fn log<'a>(&mut self, sent: &'a [u8]) -> Result<SentLog<'a>> {
+        let mut log = SentLog::default();
+        for field in Fields::of(sent) {
+            let (number, wire) = field?;
+            match number {
+                1 => log.time = wire.fixed64()?,
+                5 => self.any_value(wire, &mut log.body)?,
+                6 => self.attribute(wire, &mut log.attributes)?,
+                9 => log.trace_id = wire.bytes()?,
+                10 => log.span_id = wire.bytes()?,
+                11 => log.observed = wire.fixed64()?,
+                12 => log.event_name = self.text(wire)?,
+                2 | 7 => drop(wire.varint()?),
+                3 => drop(wire.bytes()?),
+                8 => wire.fixed32()?,
+                _ => {}
+            }
+        }
+        Ok(log)
+    }
+
+    #[inline]
+    fn attribute<'a>(&mut self, sent: Wire<'a>, attributes: &mut RawAttributes<'a>) -> Result<()> {
+        let (key, value) = self.key_value(sent)?;
+        attributes.push(key, value);
+        Ok(())
+    }
+
+    #[inline]
+    fn key_value<'a>(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
+        let (mut key, mut value) = (Cow::default(), RawValue::Null);
+        for field in Fields::of(sent.bytes()?) {
+            match field? {
+                (1, wire) => key = self.text(wire)?,
+                (2, wire) => self.any_value(wire, &mut value)?,
+                (3, wire) => drop(wire.varint()?),
+                _ => {}
+            }
+        }
+        Ok((key, value))
+    }
+
+    /// Reads a value over the one that is there.
+    #[inline]
+    fn any_value<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+        for field in Fields::of(sent.bytes()?) {
+            let (number, wire) = field?;
+            match number {
+                1 => *value = RawValue::Str(self.text(wire)?),
+                2 => *value = RawValue::Bool(wire.varint()? != 0),
+                3 => *value = RawValue::Int(wire.varint()?.cast_signed()),
+                4 => *value = RawValue::Double(f64::from_bits(wire.fixed64()?)),
+                5 => self.array(wire, value)?,
+                6 => self.map(wire, value)?,
+                7 => *value = RawValue::Bytes(wire.bytes()?.into()),
+                8 => {
+                    // An index into a dictionary that these signals do not have.
+                    wire.varint()?;
+                    *value = RawValue::Null;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn array<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+        let held = mem::take(value);
+        let mut items = if let RawValue::Array(items) = held { items } else { Vec::new() };
+        for field in Fields::of(sent.bytes()?) {
+            if let (1, wire) = field? {
+                let mut item = RawValue::Null;
+                self.any_value(wire, &mut item)?;
+                items.push(item);
+            }
+        }
+        *value = RawValue::Array(items);
+        Ok(())
+    }
+
+    fn map<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+        let held = mem::take(value);
+        let mut entries = if let RawValue::Map(entries) = held { entries } else { Vec::new() };
+        for field in Fields::of(sent.bytes()?) {
+            if let (1, wire) = field? {
+                entries.push(self.key_value(wire)?);
+            }
+        }
+        *value = RawValue::Map(entries);
+        Ok(())
+    }
+
+    #[inline]
+    fn text<'a>(&mut self, wire: Wire<'a>) -> Result<Cow<'a, str>> {
+        let bytes = wire.bytes()?;
+        Ok(match str::from_utf8(bytes) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) => {
+                self.mended += 1;
+                Cow::Owned(mended(bytes))
+            }
+        })
+    }
+}
+
+/// Replaces the bytes that are not UTF-8, each by a question mark.
+fn mended(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    text
+}
+
+/// The low half, as protobuf reads 32-bit numbers.
+fn low32(number: u64) -> u32 {
+    let [.., a, b, c, d] = number.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_is_mended_byte_by_byte() {
+        assert_eq!(mended(b"a\xff\xfeb\xe2\x82"), "a??b??");
+        assert_eq!(mended("grün".as_bytes()), "grün");
+    }
+}

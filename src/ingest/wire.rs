@@ -1,0 +1,186 @@
+//! Protobuf's wire format: the fields of a message, in the order sent, borrowed from its bytes.
+
+use super::Refusal;
+
+/// A field's value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wire<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Fixed32,
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message by their numbers; after an error there are no more.
+#[derive(Clone, Debug)]
+pub(super) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Malformed(pub(super) &'static str);
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(message: &'a [u8]) -> Self {
+        Self { rest: message }
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        // Nearly all tags and most lengths have one byte.
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        self.long_varint()
+    }
+
+    #[inline(never)]
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0_u64;
+        for (at, byte) in self.rest.iter().enumerate().take(10) {
+            // The tenth byte has room for one bit.
+            if at == 9 && *byte > 1 {
+                break;
+            }
+            value |= u64::from(byte & 0x7f) << (7 * at);
+            if *byte < 0x80 {
+                self.rest = &self.rest[at + 1..];
+                return Ok(value);
+            }
+        }
+        Err(Malformed("a number that does not end"))
+    }
+
+    #[inline]
+    fn take(&mut self, length: u64) -> Result<&'a [u8], Malformed> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(Malformed("a field longer than its message"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) =
+            self.rest.split_first_chunk::<N>().ok_or(Malformed("a truncated number"))?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    #[inline(always)]
+    fn field(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
+        let tag =
+            u32::try_from(self.varint()?).map_err(|_| Malformed("a field number too large"))?;
+        if tag < 1 << 3 {
+            return Err(Malformed("field number 0"));
+        }
+        // Most fields are strings and messages.
+        let wire = if tag & 7 == 2 {
+            let length = self.varint()?;
+            Wire::Bytes(self.take(length)?)
+        } else {
+            self.number(tag & 7)?
+        };
+        Ok((tag >> 3, wire))
+    }
+
+    fn number(&mut self, wire_type: u32) -> Result<Wire<'a>, Malformed> {
+        match wire_type {
+            0 => self.varint().map(Wire::Varint),
+            1 => self.fixed().map(u64::from_le_bytes).map(Wire::Fixed64),
+            5 => self.fixed::<4>().map(|_| Wire::Fixed32),
+            _ => Err(Malformed("an unknown wire type")),
+        }
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Wire<'a>), Malformed>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.rest = &[];
+        }
+        Some(field)
+    }
+}
+
+impl<'a> Wire<'a> {
+    /// The bytes of a string, of bytes, or of a message.
+    #[inline]
+    pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
+        if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(ANOTHER_TYPE) }
+    }
+
+    #[inline]
+    pub(super) fn varint(self) -> Result<u64, Malformed> {
+        if let Self::Varint(number) = self { Ok(number) } else { Err(ANOTHER_TYPE) }
+    }
+
+    #[inline]
+    pub(super) fn fixed64(self) -> Result<u64, Malformed> {
+        if let Self::Fixed64(number) = self { Ok(number) } else { Err(ANOTHER_TYPE) }
+    }
+
+    /// A fixed number of 32 bits, which nobody here wants to know.
+    #[inline]
+    pub(super) fn fixed32(self) -> Result<(), Malformed> {
+        if let Self::Fixed32 = self { Ok(()) } else { Err(ANOTHER_TYPE) }
+    }
+}
+
+impl Malformed {
+    /// The refusal of a request that has it in a message of this name.
+    pub(super) fn within(self, what: &'static str) -> Refusal {
+        Refusal::Malformed { what, why: self.0.to_owned() }
+    }
+}
+
+const ANOTHER_TYPE: Malformed = Malformed("a field of another type");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(message: &[u8]) -> Result<Vec<u32>, Malformed> {
+        Fields::of(message).map(|field| field.map(|(number, _)| number)).collect()
+    }
+
+    #[test]
+    fn a_field_has_a_number_and_a_value_of_its_length() {
+        let message = [&[0x08, 0x96, 0x01][..], &[0x12, 2, b'a', b'b'], &[0x19], &[7; 8]].concat();
+        let read: Vec<_> = Fields::of(&message).map(Result::unwrap).collect();
+        let [(1, Wire::Varint(150)), (2, Wire::Bytes(b"ab")), (3, Wire::Fixed64(number))] =
+            read[..]
+        else {
+            panic!("{read:?}");
+        };
+        assert_eq!(number, 0x0707_0707_0707_0707);
+    }
+
+    #[test]
+    fn what_is_no_field_ends_the_message() {
+        for (message, why) in [
+            (&[0x80][..], "a number that does not end"),
+            (&[0xff; 11], "a number that does not end"),
+            (&[0x0a, 2, b'a'], "a field longer than its message"),
+            (&[0x0d, 1, 2, 3], "a truncated number"),
+            (&[0x0b], "an unknown wire type"),
+            (&[0x02, 0], "field number 0"),
+            (&[0x80, 0x80, 0x80, 0x80, 0x10, 0], "a field number too large"),
+        ] {
+            assert_eq!(fields(message), Err(Malformed(why)), "{message:?}");
+        }
+        assert_eq!(fields(&[]), Ok(vec![]));
+    }
+}
