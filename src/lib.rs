@@ -21,3 +21,6 @@ pub mod ingest;
 pub mod judge;
 pub mod outbound;
 pub mod reference;
+pub mod rules;
+pub mod store;
+pub mod webhook;

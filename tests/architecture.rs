@@ -10,9 +10,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ingest", &["engine", "ingest"]),
     ("export", &["engine", "export", "outbound"]),
     ("outbound", &["outbound"]),
+    ("webhook", &["clock", "engine", "outbound", "webhook"]),
+    ("store", &["engine", "store"]),
     ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
     ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
-    ("config", &["config", "embed", "engine", "export", "ingest", "judge", "outbound"]),
+    (
+        "config",
+        &["config", "embed", "engine", "export", "ingest", "judge", "outbound", "store", "webhook"],
+    ),
 ];
 
 /// Crates that the engine may name beside std and itself.

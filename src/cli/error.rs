@@ -10,6 +10,7 @@ use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
 use crate::ingest::file::FileError;
+use crate::rules::RulesError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum CliError {
     /// Expectations cannot be used.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Rules for Prometheus that could never fire.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// A recording cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -32,6 +36,11 @@ pub enum CliError {
     /// The daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A sync of the log failed while the daemon ran.
+    #[error(
+        "the disk below `store.directory` failed to sync; nothing was acknowledged since: see to the disk and start again"
+    )]
+    Sync,
     /// The runtime does not start.
     #[error("failed to start the runtime")]
     Runtime(#[source] io::Error),
@@ -87,11 +96,17 @@ impl CliError {
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Expect(_) | Self::Start(StartError::Expect(_)) => EXIT_USAGE,
+            Self::Config(_)
+            | Self::Expect(_)
+            | Self::Rules(_)
+            | Self::Start(StartError::Expect(_) | StartError::Key(_) | StartError::Webhook(_)) => {
+                EXIT_USAGE
+            }
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }
             | Self::Start(_)
+            | Self::Sync
             | Self::Runtime(_)
             | Self::Output(_)
             | Self::Json(_)

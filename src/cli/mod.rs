@@ -9,6 +9,7 @@ mod expect;
 mod logging;
 mod metrics;
 mod replay;
+mod rules;
 mod serve;
 mod settings;
 mod verify;
@@ -55,6 +56,8 @@ enum Command {
     Conventions(conventions::Conventions),
     /// Prints what is measured and exported, as Markdown
     Metrics(metrics::Metrics),
+    /// Prints recording and alert rules for Prometheus
+    Rules(rules::Rules),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
     /// Measures what a span costs, beside a floor and a stock server
@@ -96,6 +99,7 @@ pub fn run(
         Command::Verify(verify) => verify.run(&mut process),
         Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Metrics(metrics) => metrics.run(&mut process),
+        Command::Rules(rules) => rules.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
         Command::Bench(bench) => bench.run(&mut process),
         Command::BenchServer(server) => server.run(&mut process),

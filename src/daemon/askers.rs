@@ -7,7 +7,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::router::Router;
-use super::tasks::Common;
 use super::{StartError, stopped};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -33,17 +32,11 @@ impl Askers {
         config: &Config,
         clock: &Clock,
         health: &Arc<Health>,
-    ) -> Result<(Self, Common), StartError> {
+    ) -> Result<(Self, Option<Handle>, Option<embed::Handle>), StartError> {
         let (scores_out, told) = scores_out(config, health)?.unzip();
         let (judge, judging) = judge(config, (clock, health), told)?.unzip();
         let (embedder, embedding) = embedder(config, clock, health)?.unzip();
-        let common = Common {
-            clock: clock.clone(),
-            health: health.clone(),
-            judge: judging,
-            embedder: embedding,
-        };
-        Ok((Self { judge, embedder, scores_out }, common))
+        Ok((Self { judge, embedder, scores_out }, judging, embedding))
     }
 
     /// Starts them; they give what they learn to the router.

@@ -7,6 +7,7 @@
 //!
 //! A reply belongs to the texts that it was made of: if a late span has changed them, it is asked again.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::math::Quanta;
@@ -31,7 +32,7 @@ pub struct EmbedRequest {
 }
 
 /// What a model made of them.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Embedded {
     /// The texts that it was asked about.
     pub texts: u64,

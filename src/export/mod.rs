@@ -12,6 +12,7 @@ pub mod otlp;
 mod page;
 pub mod prometheus;
 pub mod query;
+mod runbook;
 mod web;
 
 pub use openapi::openapi;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::admission::{Admission, Permit};
 use super::decode::Decoder;
 use super::status::Failure;
-use super::{Batch, Compression, Encoding, Overloaded, Refusal, Signal, Sink, Tally};
+use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
 use crate::engine::span::Timestamp;
 
 /// Who is told what came in, and counts it.
@@ -160,13 +160,17 @@ impl<S: Sink> Receiver<S> {
         body: &[u8],
         sent: Option<Timestamp>,
     ) -> Result<Taken, Failure> {
-        let Shared { decoder, now, admission, .. } = &*self.shared;
+        let Shared { decoder, sink, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
         let prepared = decoder.inspect(signal, encoding, body)?;
         permit.grow(prepared.estimated_bytes())?;
         let now = now();
-        let mut batch =
-            decoder.decode(prepared, Some(sent.map_or(now, |sent| sent.min(now))), None)?;
+        let sent = sent.map_or(now, |sent| sent.min(now));
+        let mut batch = decoder.decode(prepared, Some(sent), None)?;
+        batch.request = sink.keeps_log().then(|| {
+            let body = Bytes::copy_from_slice(body);
+            Request { signal, encoding, compression: Compression::None, sent: Some(sent), body }
+        });
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
         Ok(Taken { batch, permit, encoding })
@@ -235,11 +239,16 @@ impl<S: Sink> Receiver<S> {
 
     fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
         let Received { body, mut permit } = received;
-        let Shared { decoder, now, .. } = &*self.shared;
+        let Shared { decoder, sink, now, .. } = &*self.shared;
         let Envelope { signal, encoding, compression, .. } = envelope;
+        let request = sink.keeps_log().then(|| {
+            let body = body.clone();
+            Request { signal, encoding, compression, sent: None, body }
+        });
         let prepared = decoder.prepare(signal, encoding, compression, body)?;
         permit.grow(prepared.estimated_bytes())?;
-        let batch = decoder.decode(prepared, Some(now()), None)?;
+        let mut batch = decoder.decode(prepared, Some(now()), None)?;
+        batch.request = request;
         Ok((batch, permit))
     }
 }

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use self::sealed::Sealed;
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
@@ -61,7 +63,7 @@ pub struct Assemble {
 }
 
 /// A trace that can still change.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Held {
     parts: Parts,
     revision: u64,
@@ -75,14 +77,20 @@ struct Held {
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
+    #[serde(default)]
     judge_asked: bool,
     // By rule of its expectations; those of `rubrics_asked` may still come.
+    #[serde(default)]
     judgements: Judgements,
+    #[serde(default)]
     rubrics_asked: BTreeSet<String>,
     // The texts that an embedding model was asked about, and what it made of them.
+    #[serde(default)]
     texts_asked: Option<u64>,
+    #[serde(default)]
     embedded: Option<Box<Embedded>>,
     // How it was read when it was done; nothing has come since.
+    #[serde(skip)]
     read: Option<Box<TraceUpdate>>,
 }
 
@@ -95,7 +103,21 @@ struct Reading {
     texts: Option<EmbedRequest>,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A shard as it is written down: traces, sealed ones, waiting reports.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<T, S, W> {
+    traces: Vec<(TraceId, T)>,
+    sealed: S,
+    waiting: W,
+    next_waiting: u64,
+}
+
+/// A shard that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedTraces(Saved<Held, Sealed, BTreeMap<(Timestamp, u64), Report>>);
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum State {
     Open,
     Done,
@@ -259,6 +281,39 @@ impl Assemble {
     /// What could not be used, or did not change anything.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Counts from zero again.
+    pub fn restart_counts(&mut self) {
+        self.counts = Counts::default();
+    }
+
+    /// What outlives the process; nothing may wait to be drained.
+    pub fn save(&self) -> impl Serialize + '_ {
+        let traces = self.deadlines.iter().filter_map(|(_, id)| Some((*id, self.traces.get(id)?)));
+        Saved {
+            traces: traces.collect(),
+            sealed: &self.sealed,
+            waiting: &self.waiting,
+            next_waiting: self.next_waiting,
+        }
+    }
+
+    /// Takes over what an earlier process held.
+    pub fn restore(&mut self, saved: SavedTraces) {
+        let Saved { traces, sealed, waiting, next_waiting } = saved.0;
+        for (id, held) in traces {
+            self.deadlines.insert((held.deadline, id));
+            self.traces.insert(id, held);
+        }
+        self.sealed.restore(sealed);
+        for (key, report) in &waiting {
+            if let Target::Trace(id) = report.target {
+                self.waiting_for.entry(id).or_default().insert(*key);
+            }
+        }
+        self.waiting = waiting;
+        self.next_waiting = next_waiting;
     }
 
     /// How many traces can still change.

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 pub use self::expected::expectations;
 use self::shape::Shape;
+use serde::{Deserialize, Serialize};
+
 pub use self::transcript::{Step, Transcript, transcript};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
@@ -30,7 +32,7 @@ use super::update::{
 };
 
 /// All that is known of a trace.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Parts {
     /// Spans by id; boxed, as a node of the map has room for eleven.
     pub spans: BTreeMap<SpanId, Box<Span>>,
