@@ -126,8 +126,12 @@ impl Plan {
             ("runbook_url", runbook),
         ];
         if let Some(sort) = alert.explain {
-            let query = "service_name={{ $labels.service_name | urlquery }}\
-                         &agent_name={{ $labels.gen_ai_agent_name | urlquery }}";
+            // Money may be counted before the agent's name has come, and then under another.
+            let agent = match sort {
+                "cost" => "",
+                _ => "&agent_name={{ $labels.gen_ai_agent_name | urlquery }}",
+            };
+            let query = format!("service_name={{{{ $labels.service_name | urlquery }}}}{agent}");
             let url = format!("{}/api/v1/sessions?sort={sort}&{query}", self.url);
             annotations.push(("explain_url", url));
         }
