@@ -226,6 +226,7 @@ pub(super) async fn assemble(
         if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
             return;
         }
+        ask(&mut stage, &common, now);
         // A sender that has gone does not need to know.
         for acknowledge in acknowledgements {
             let _ = acknowledge.send(());
