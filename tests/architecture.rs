@@ -25,6 +25,7 @@ const ENGINE_CRATES: &[&str] = &[
     "fancy_regex",
     "jsonschema",
     "prost",
+    "rmp_serde",
     "schemars",
     "serde",
     "serde_json",

@@ -62,6 +62,11 @@ impl Fleet {
         }
     }
 
+    /// Widths of panes.
+    pub(super) fn widths(&self) -> Arc<[u64]> {
+        Arc::clone(&self.widths)
+    }
+
     /// What outlives the process.
     pub(super) fn save(&self) -> Saved<&Summary> {
         let agents = self.agents.iter().map(|(agent, summary)| (agent.clone(), summary));

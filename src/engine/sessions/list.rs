@@ -36,14 +36,14 @@ pub(super) fn rows(
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for (id, session) in sessions.following(&filter.tenant, after) {
+    for (id, session) in sessions.following(&filter.tenant, after, rules) {
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1;
         if let Some(first) = session.first()
-            && fits(session, first, filter)
+            && fits(&session, first, filter)
         {
             looked += session.traces.len();
-            let row = row(session, first, rules);
+            let row = row(&session, first, rules);
             if filter.loops.is_none_or(|loops| loops == (row.loops > 0)) {
                 part.rows.push(row);
             }
@@ -62,9 +62,10 @@ pub(super) fn find(
     tenant: &str,
     after: Option<&str>,
     (trace, budget): (TraceId, usize),
+    rules: &Rules,
 ) -> Sought {
     let mut sought = Sought::default();
-    for (looked, (id, session)) in sessions.following(tenant, after).enumerate() {
+    for (looked, (id, session)) in sessions.following(tenant, after, rules).enumerate() {
         if session.traces.contains_key(&trace) {
             return Sought { session: Some(id.id.clone()), next: None };
         }

@@ -33,7 +33,9 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
+mod bytes;
 mod chain;
+mod codec;
 mod departed;
 mod exemplar;
 mod explain;
@@ -44,6 +46,8 @@ mod histogram;
 mod key;
 mod list;
 mod names;
+mod packed;
+mod packed_trace;
 mod pane;
 mod rules;
 mod run;
@@ -58,8 +62,9 @@ mod verdict;
 mod view;
 mod waiting;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +77,7 @@ use key::SessionId;
 use names::Names;
 use rules::Rules;
 use session::{Session, Shared, Standing};
-use shelf::Shelf;
+use shelf::{Shelf, Written};
 use summary::Summary;
 use tally::Tally;
 use waiting::Waiting;
@@ -88,12 +93,14 @@ use super::view::SessionView;
 #[derive(Clone, Debug)]
 pub struct Sessions {
     sessions: Shelf,
-    // Invariant: every session once, as it is filed: where its standing and quiet time put it, or before. A session of
-    // which more comes stays where it is until its turn comes.
+    // Invariant: every session once, as it is filed: where its standing and quiet time put it, or, of the same standing,
+    // before. A session of which more comes stays where it is until its turn comes.
     quiet: BTreeSet<(Standing, Timestamp, Arc<SessionId>)>,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
     // In no order; some may be gone, or be there twice.
     unsettled: Vec<Arc<SessionId>>,
+    // Sessions that are to be packed when they have not changed for a while, and since when they wait.
+    resting: VecDeque<(Timestamp, Arc<SessionId>)>,
     departed: Departed,
     waiting: Waiting,
     open: usize,
@@ -102,10 +109,10 @@ pub struct Sessions {
     shared: Shared,
 }
 
-/// A shard as it is written down; `S` and `A` are sessions and agents.
+/// A shard as it is written down; its sessions, and what else it knows.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<S, D, W, N, A> {
-    sessions: Vec<S>,
+    sessions: S,
     departed: D,
     waiting: W,
     names: N,
@@ -118,7 +125,7 @@ struct Saved<S, D, W, N, A> {
 #[serde(transparent)]
 pub struct SavedSessions(
     Saved<
-        Session,
+        Vec<Session>,
         departed::Saved<Fate>,
         Waiting,
         names::Saved<String, AgentKey>,
@@ -141,10 +148,11 @@ impl Sessions {
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
-            sessions: Shelf::default(),
+            sessions: Shelf::new(fleet.widths()),
             quiet: BTreeSet::new(),
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
+            resting: VecDeque::new(),
             departed,
             waiting,
             open: 0,
@@ -167,7 +175,11 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "malformed");
             return;
         };
-        let held = self.sessions.get(&id);
+        if self.seal(&id, trace, &update) {
+            return self.names.resolve(&mut update);
+        }
+        let held = self.sessions.get_mut(&id, &self.shared.rules);
+        let held = held.map(|session| &*session);
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
@@ -199,8 +211,12 @@ impl Sessions {
         };
         let tenant = tenant.as_deref().unwrap_or_default().to_owned();
         let id = SessionId { tenant, id: id.to_string() };
-        match self.sessions.get_mut(&id).filter(|session| !session.traces.is_empty()) {
-            Some(session) => session.report(report, &mut self.shared),
+        match self
+            .sessions
+            .get_mut(&id, &self.shared.rules)
+            .filter(|session| !session.traces.is_empty())
+        {
+            Some(_) => self.change(id, |session, shared| session.report(report, shared)),
             None => {
                 let displaced = self.waiting.insert(Arc::new(id), report, self.shared.now);
                 self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
@@ -242,9 +258,9 @@ impl Sessions {
     /// The end of input: closes all sessions. They stay to be looked at.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
-        let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
-        let mut open: Vec<_> =
-            places.filter(|((standing, _), _)| *standing == Standing::Open).collect();
+        let places = self.sessions.ids().filter_map(|id| Some((self.sessions.places(id)?.1, id)));
+        let open = places.filter(|((standing, _), _)| *standing == Standing::Open);
+        let mut open: Vec<_> = open.map(|(place, id)| (place, Arc::clone(id))).collect();
         open.sort_unstable();
         for (_, id) in open {
             self.change_known(&id, |session, shared| session.close(FINISHED, shared));
@@ -257,18 +273,19 @@ impl Sessions {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         unsettled.sort_unstable();
         for id in unsettled {
-            if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(session) = self.sessions.get_mut(&id, &self.shared.rules) {
                 session.settle(&mut self.shared);
             }
         }
+        self.rest();
         self.shared.fleet.drain()
     }
 
     /// One session, explained; `None` if it is not held. The tenant is empty without tenants.
     pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        let session = self.sessions.get(&id).filter(|session| !session.traces.is_empty())?;
-        Some(view::session(session, &self.shared.rules))
+        let session = self.sessions.get(&id, &self.shared.rules)?;
+        (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
     /// Rows of the sessions after an id that fit, in the order of their ids, until `budget` traces were looked at.
@@ -278,24 +295,28 @@ impl Sessions {
 
     /// Looks for the session that holds a trace, in `budget` sessions after an id.
     pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
-        list::find(&self.sessions, tenant, after, (trace, budget))
+        list::find(&self.sessions, tenant, after, (trace, budget), &self.shared.rules)
     }
 
     /// Why a trace has the score that it has; `None` if this session does not hold it.
     pub fn explain(&self, tenant: &str, id: &str, trace: TraceId) -> Option<TraceExplanation> {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        explain::explain(self.sessions.get(&id)?, trace, &self.shared.rules)
+        let session = self.sessions.get(&id, &self.shared.rules)?;
+        explain::explain(&session, trace, &self.shared.rules)
     }
 
     /// All sessions held, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
-        let sessions = self.sessions.iter();
+        let sessions = self.sessions.iter(&self.shared.rules);
         let mut ordered: Vec<_> = sessions
-            .filter_map(|session| Some((session.order.first()?.0, &session.id.id, session)))
+            .filter_map(|session| Some((session.order.first()?.0, Arc::clone(&session.id))))
             .collect();
-        // They come by tenant, then id, and the sort is stable.
-        ordered.sort_by_key(|(start, id, _)| (*start, *id));
-        ordered.into_iter().map(|(_, _, session)| view::session(session, &self.shared.rules))
+        ordered.sort_by(|(a, one), (b, other)| {
+            (a, &one.id, &one.tenant).cmp(&(b, &other.id, &other.tenant))
+        });
+        let seen =
+            ordered.into_iter().filter_map(|(_, id)| self.sessions.get(&id, &self.shared.rules));
+        seen.map(|session| view::session(&session, &self.shared.rules))
     }
 
     /// Sessions in which a loop began or became critical since this was last asked: tenant, id, kind, severity.
@@ -322,7 +343,7 @@ impl Sessions {
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         Saved {
-            sessions: self.sessions.iter().collect(),
+            sessions: Written(&self.sessions, &self.shared.rules),
             departed: self.departed.save(),
             waiting: &self.waiting,
             names: self.names.save(),
@@ -389,7 +410,7 @@ impl Sessions {
 
     /// Changes a session, if it is held, and files it where it belongs then.
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(session) = self.sessions.get_mut(id, &self.shared.rules) else { return };
         let (before, deadline, waits) =
             (session.place(), session.loop_deadline, session.is_unsettled());
         change(session, &mut self.shared);
@@ -407,19 +428,52 @@ impl Sessions {
         if !waits && session.is_unsettled() {
             self.unsettled.push(Arc::clone(&session.id));
         }
-        if after < session.filed {
+        session.changed.0 = self.shared.now;
+        if !std::mem::replace(&mut session.changed.1, true) {
+            self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
+        }
+        // Within a standing it may wait until its turn comes.
+        if after.0 != session.filed.0 || after < session.filed {
             let id = Arc::clone(&session.id);
             self.refile(&id);
         }
     }
 
+    /// Takes note that nothing more will come of a trace of a session at rest, if that is all that an update says.
+    fn seal(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) -> bool {
+        let Some(held) = self.sessions.seal(id, (trace, update), &self.shared.rules) else {
+            return false;
+        };
+        self.shared.fleet.summary(&held.agent).active = self.shared.now;
+        true
+    }
+
+    /// Packs sessions that have not changed for a while. Nobody waits for it: it is done along with something else.
+    fn rest(&mut self) {
+        let now = self.shared.now;
+        while let Some((_, id)) = self.resting.pop_front_if(|(since, _)| since.after(REST) <= now) {
+            let Some(session) = self.sessions.awake(&id) else { continue };
+            let wanted = REST.saturating_add(
+                REST_OF_ONE.saturating_mul(u32::try_from(session.order.len()).unwrap_or(u32::MAX)),
+            );
+            if session.changed.0.after(wanted) <= now {
+                session.changed.1 = false;
+                self.refile(&id);
+                self.sessions.pack(&id, &self.shared.rules);
+            } else {
+                self.resting.push_back((now, id));
+            }
+        }
+    }
+
     /// Puts a session where it belongs in the order in which sessions go; returns whether it was not there.
     fn refile(&mut self, id: &SessionId) -> bool {
-        let Some(session) = self.sessions.get_mut(id) else { return false };
-        let ((standing, quiet), after) = (session.filed, session.place());
+        let Some(((standing, quiet), after)) = self.sessions.places(id) else { return false };
         if (standing, quiet) == after {
             return false;
         }
+        // One at rest is where it belongs.
+        let Some(session) = self.sessions.get_mut(id, &self.shared.rules) else { return false };
         session.filed = after;
         self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
         self.quiet.insert((after.0, after.1, Arc::clone(&session.id)))
@@ -438,6 +492,8 @@ impl Sessions {
     /// Puts a session where it belongs.
     fn file(&mut self, mut session: Box<Session>) {
         session.filed = session.place();
+        session.changed = (self.shared.now, true);
+        self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
         let (standing, quiet) = session.filed;
         self.open += usize::from(standing == Standing::Open);
         self.quiet.insert((standing, quiet, Arc::clone(&session.id)));
@@ -464,7 +520,7 @@ impl Sessions {
     }
 
     fn evict(&mut self, id: &Arc<SessionId>) {
-        let Some(session) = self.sessions.remove(id) else { return };
+        let Some(session) = self.sessions.remove(id, &self.shared.rules) else { return };
         self.unfile(&session);
         self.shared.runaways.retain(|(runaway, ..)| runaway != id);
         for trace in session.evict(&mut self.shared) {
@@ -498,6 +554,11 @@ fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
 
 /// All standings; a session that closes may be due to be let go of right away.
 const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Empty];
+
+/// How long a session has not changed before it is packed, and how much longer for each of its traces: to unpack many
+/// takes long.
+const REST: Duration = Duration::from_secs(10);
+const REST_OF_ONE: Duration = Duration::from_millis(100);
 
 /// Why sessions close.
 const IDLE: &str = "idle";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chain;
 use super::fleet::Fleet;
-use super::held::{Held, Past};
+use super::held::{Given, Held, Past};
 use super::key::{Agent, SessionId};
 use super::pane::PaneKey;
 use super::rules::Rules;
@@ -62,26 +62,32 @@ pub(super) struct Session {
     // Invariant: exactly the traces held.
     pub(super) order: BTreeSet<(Timestamp, TraceId)>,
     // Revisions at which traces left: an older update must not bring them back.
-    left: BTreeMap<TraceId, u64>,
+    pub(super) left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// It comes from a snapshot, which may have been made under other options.
+    #[serde(skip, default = "yes")]
+    pub(super) restored: bool,
+    /// When it last changed, and whether it waits to be packed.
+    #[serde(skip)]
+    pub(super) changed: (Timestamp, bool),
     /// Where it stands in the order in which sessions go, at the latest.
     #[serde(skip)]
     pub(super) filed: (Standing, Timestamp),
     /// Arrival time of the newest thing.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
-    close_counted: bool,
+    pub(super) close_counted: bool,
     pub(super) reliability: AgentReliability,
     pub(super) consistency: AgentConsistency,
     // Done traces of each agent by end, and in which panes the session counts for the newest.
     ends: BTreeMap<Agent, BTreeSet<(Timestamp, TraceId)>>,
-    marks: BTreeMap<Agent, (Timestamp, Vec<PaneKey>)>,
-    gates: BTreeMap<String, TrajectoryGate>,
+    pub(super) marks: BTreeMap<Agent, (Timestamp, Vec<PaneKey>)>,
+    pub(super) gates: BTreeMap<String, TrajectoryGate>,
     unsettled: BTreeSet<TraceId>,
-    placed: Option<(Agent, SessionScores)>,
-    growing: BTreeSet<TraceId>,
+    pub(super) placed: Option<(Agent, SessionScores)>,
+    pub(super) growing: BTreeSet<TraceId>,
     #[serde(deserialize_with = "saved::named")]
-    looping: BTreeSet<(Agent, Name, Name)>,
+    pub(super) looping: BTreeSet<(Agent, Name, Name)>,
     /// When one of its loops will have been quiet for long enough.
     pub(super) loop_deadline: Option<Timestamp>,
 }
@@ -95,6 +101,8 @@ impl Session {
             order: BTreeSet::new(),
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
+            restored: false,
+            changed: <(Timestamp, bool)>::default(),
             filed: <(Standing, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,
@@ -281,8 +289,7 @@ impl Session {
 
     /// Brings the gauges up to date: whether it is open, with which scores, and what loops.
     pub(super) fn refresh(&mut self, shared: &mut Shared) {
-        let open = self.first().filter(|_| !self.closed).map(|first| first.agent.clone());
-        let placed = open.map(|agent| (agent, self.scores(&shared.rules)));
+        let placed = self.placing(&shared.rules);
         if placed != self.placed {
             if let Some((agent, scores)) = self.placed.take() {
                 shared.fleet.summary(&agent).unopen(scores);
@@ -301,6 +308,21 @@ impl Session {
             shared.runaways.insert((Arc::clone(&self.id), kind, severity));
         }
         self.looping = looping;
+    }
+
+    /// Whose open session it is and with which scores; `None` if it is closed.
+    pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
+        let first = self.first().filter(|_| !self.closed)?;
+        Some((first.agent.clone(), self.scores(rules)))
+    }
+
+    /// Holds a trace that it held before, with all that it gave.
+    pub(super) fn take_back(&mut self, held: Held) {
+        self.order.insert(held.position());
+        if let Some(given) = &held.given {
+            self.add_up(given, held.id);
+        }
+        self.traces.insert(held.id, Box::new(held));
     }
 
     /// The scores as the profile has them.
@@ -438,11 +460,15 @@ impl Session {
 
     fn count_in(&mut self, held: &Held, shared: &mut Shared) {
         let Some(given) = &held.given else { return };
+        self.add_up(given, held.id);
+        self.mark(&given.agent, shared);
+    }
+
+    fn add_up(&mut self, given: &Given, trace: TraceId) {
         given.contribution.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
         let uncertainty = given.contribution.uncertainty.into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
-        self.ends.entry(given.agent.clone()).or_default().insert((given.end, held.id));
-        self.mark(&given.agent, shared);
+        self.ends.entry(given.agent.clone()).or_default().insert((given.end, trace));
     }
 
     fn retract(&mut self, held: &mut Held, shared: &mut Shared) {
@@ -509,4 +535,8 @@ impl Session {
         }
         looping
     }
+}
+
+fn yes() -> bool {
+    true
 }

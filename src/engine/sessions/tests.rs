@@ -432,7 +432,7 @@ proptest! {
         prop_assert_eq!(stage.sessions().collect::<Vec<_>>(), fresh.sessions().collect::<Vec<_>>());
         prop_assert_eq!(panes, fresh_panes);
         for view in stage.sessions() {
-            let held = stage.sessions.iter().find(|session| session.id.id == view.session_id).unwrap();
+            let held = stage.sessions.iter(&stage.shared.rules).find(|session| session.id.id == view.session_id).unwrap();
             let mut reliability = AgentReliability::default();
             let mut consistency = AgentConsistency::default();
             for held in held.traces.values().filter(|held| scoring::is_done(&held.update)) {
