@@ -99,7 +99,7 @@ pub struct Sessions {
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
     // In no order; some may be gone, or be there twice.
     unsettled: Vec<Arc<SessionId>>,
-    // Sessions that are to be packed when they have not changed for a while, and since when they wait.
+    // Invariant: every session that is not at rest, and when it was last looked at; some may be gone.
     resting: VecDeque<(Timestamp, Arc<SessionId>)>,
     departed: Departed,
     waiting: Waiting,
@@ -178,8 +178,8 @@ impl Sessions {
         if self.seal(&id, trace, &update) {
             return self.names.resolve(&mut update);
         }
-        let held = self.sessions.get_mut(&id, &self.shared.rules);
-        let held = held.map(|session| &*session);
+        self.wake(&id);
+        let held = self.sessions.awake(&id).map(|session| &*session);
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
@@ -211,11 +211,8 @@ impl Sessions {
         };
         let tenant = tenant.as_deref().unwrap_or_default().to_owned();
         let id = SessionId { tenant, id: id.to_string() };
-        match self
-            .sessions
-            .get_mut(&id, &self.shared.rules)
-            .filter(|session| !session.traces.is_empty())
-        {
+        self.wake(&id);
+        match self.sessions.awake(&id).filter(|session| !session.traces.is_empty()) {
             Some(_) => self.change(id, |session, shared| session.report(report, shared)),
             None => {
                 let displaced = self.waiting.insert(Arc::new(id), report, self.shared.now);
@@ -273,7 +270,7 @@ impl Sessions {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         unsettled.sort_unstable();
         for id in unsettled {
-            if let Some(session) = self.sessions.get_mut(&id, &self.shared.rules) {
+            if let Some(session) = self.sessions.awake(&id) {
                 session.settle(&mut self.shared);
             }
         }
@@ -410,7 +407,8 @@ impl Sessions {
 
     /// Changes a session, if it is held, and files it where it belongs then.
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
-        let Some(session) = self.sessions.get_mut(id, &self.shared.rules) else { return };
+        self.wake(id);
+        let Some(session) = self.sessions.awake(id) else { return };
         let (before, deadline, waits) =
             (session.place(), session.loop_deadline, session.is_unsettled());
         change(session, &mut self.shared);
@@ -428,10 +426,7 @@ impl Sessions {
         if !waits && session.is_unsettled() {
             self.unsettled.push(Arc::clone(&session.id));
         }
-        session.changed.0 = self.shared.now;
-        if !std::mem::replace(&mut session.changed.1, true) {
-            self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
-        }
+        session.changed = self.shared.now;
         // Within a standing it may wait until its turn comes.
         if after.0 != session.filed.0 || after < session.filed {
             let id = Arc::clone(&session.id);
@@ -448,21 +443,32 @@ impl Sessions {
         true
     }
 
+    /// Unpacks a session that is at rest, until it has not changed for a while.
+    fn wake(&mut self, id: &SessionId) {
+        if let Some(session) = self.sessions.wake(id, &self.shared.rules) {
+            session.changed = self.shared.now;
+            self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
+        }
+    }
+
     /// Packs sessions that have not changed for a while. Nobody waits for it: it is done along with something else.
     fn rest(&mut self) {
         let now = self.shared.now;
         while let Some((_, id)) = self.resting.pop_front_if(|(since, _)| since.after(REST) <= now) {
             let Some(session) = self.sessions.awake(&id) else { continue };
-            let wanted = REST.saturating_add(
-                REST_OF_ONE.saturating_mul(u32::try_from(session.order.len()).unwrap_or(u32::MAX)),
-            );
-            if session.changed.0.after(wanted) <= now {
-                session.changed.1 = false;
+            let traces = u32::try_from(session.order.len()).unwrap_or(u32::MAX);
+            let rest = REST.saturating_add(REST_OF_ONE.saturating_mul(traces));
+            let ripe = session.changed.after(rest) <= now;
+            if ripe {
                 self.refile(&id);
-                self.sessions.pack(&id, &self.shared.rules);
-            } else {
+            }
+            // One that does not rest yet is looked at again later.
+            if !ripe || !self.sessions.pack(&id, &self.shared.rules) {
                 self.resting.push_back((now, id));
             }
+        }
+        if self.resting.capacity() > 4 * self.resting.len().max(1_024) {
+            self.resting.shrink_to(2 * self.resting.len());
         }
     }
 
@@ -473,7 +479,7 @@ impl Sessions {
             return false;
         }
         // One at rest is where it belongs.
-        let Some(session) = self.sessions.get_mut(id, &self.shared.rules) else { return false };
+        let Some(session) = self.sessions.awake(id) else { return false };
         session.filed = after;
         self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
         self.quiet.insert((after.0, after.1, Arc::clone(&session.id)))
@@ -492,7 +498,7 @@ impl Sessions {
     /// Puts a session where it belongs.
     fn file(&mut self, mut session: Box<Session>) {
         session.filed = session.place();
-        session.changed = (self.shared.now, true);
+        session.changed = self.shared.now;
         self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
         let (standing, quiet) = session.filed;
         self.open += usize::from(standing == Standing::Open);

@@ -10,10 +10,7 @@
 //! sessions have is written as it is saved. A session that does not rest, or of which something does not follow as it
 //! should, stays as it is: after a restart with other options that may be so.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use super::bytes::{Reader, Writer};
 use super::codec::Codec;
@@ -25,7 +22,7 @@ use super::run;
 use super::session::{Session, Standing};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
-use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::TraceUpdate;
 
 const CLOSED: u8 = 1;
@@ -43,10 +40,6 @@ pub(super) struct Sealed {
     /// The trace.
     pub(super) trace: Held,
 }
-
-/// What few sessions have.
-#[derive(Debug, Deserialize, Serialize)]
-struct Reports(BTreeMap<Arc<str>, Report>);
 
 impl Packed {
     /// Packs a session; gives it back if it does not rest.

@@ -67,9 +67,9 @@ pub(super) struct Session {
     /// It comes from a snapshot, which may have been made under other options.
     #[serde(skip, default = "yes")]
     pub(super) restored: bool,
-    /// When it last changed, and whether it waits to be packed.
+    /// When it last changed.
     #[serde(skip)]
-    pub(super) changed: (Timestamp, bool),
+    pub(super) changed: Timestamp,
     /// Where it stands in the order in which sessions go, at the latest.
     #[serde(skip)]
     pub(super) filed: (Standing, Timestamp),
@@ -102,7 +102,7 @@ impl Session {
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
             restored: false,
-            changed: <(Timestamp, bool)>::default(),
+            changed: Timestamp::default(),
             filed: <(Standing, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,

@@ -68,13 +68,12 @@ impl Shelf {
         })
     }
 
-    /// The session of this id, to be changed.
-    pub(super) fn get_mut(&mut self, id: &SessionId, rules: &Rules) -> Option<&mut Session> {
+    /// Unpacks the session of this id; `None` if it is not at rest.
+    pub(super) fn wake(&mut self, id: &SessionId, rules: &Rules) -> Option<&mut Session> {
         let kept = self.sessions.get_mut(id)?;
-        if let Kept::AtRest(packed) = kept {
-            let id = self.in_order.get(id)?;
-            *kept = Kept::Awake(Box::new(packed.unpack(id, rules, &self.codec)));
-        }
+        let Kept::AtRest(packed) = kept else { return None };
+        let id = self.in_order.get(id)?;
+        *kept = Kept::Awake(Box::new(packed.unpack(id, rules, &self.codec)));
         match kept {
             Kept::Awake(session) => Some(session),
             Kept::AtRest(_) => None,
@@ -108,7 +107,7 @@ impl Shelf {
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId, rules: &Rules) -> Option<Box<Session>> {
-        self.get_mut(id, rules)?;
+        self.wake(id, rules);
         let Some((id, Kept::Awake(session))) = self.sessions.remove_entry(id) else { return None };
         self.in_order.remove(&id);
         // Gives memory back after a burst.
@@ -118,14 +117,19 @@ impl Shelf {
         Some(session)
     }
 
-    /// Packs a session that is filed where it belongs, if it rests.
-    pub(super) fn pack(&mut self, id: &SessionId, rules: &Rules) {
-        let Some((id, Kept::Awake(session))) = self.sessions.remove_entry(id) else { return };
+    /// Packs a session that is filed where it belongs, if it rests; returns whether it does.
+    pub(super) fn pack(&mut self, id: &SessionId, rules: &Rules) -> bool {
+        if self.awake(id).is_none() {
+            return false;
+        }
+        let Some((id, Kept::Awake(session))) = self.sessions.remove_entry(id) else { return false };
         let kept = match Packed::new(session, rules, &mut self.codec) {
             Ok(packed) => Kept::AtRest(packed),
             Err(session) => Kept::Awake(session),
         };
+        let at_rest = matches!(kept, Kept::AtRest(_));
         self.sessions.insert(id, kept);
+        at_rest
     }
 
     /// Notes that nothing more will come of a trace of a session at rest, if that is all that an update says; returns the
