@@ -123,15 +123,15 @@ struct Saved<S, D, W, N, A> {
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedSessions(
-    Saved<
-        Vec<Session>,
-        departed::Saved<Fate>,
-        Waiting,
-        names::Saved<String, AgentKey>,
-        fleet::Saved<Summary>,
-    >,
-);
+pub struct SavedSessions(Read);
+
+type Read = Saved<
+    Vec<Session>,
+    departed::Saved<Fate>,
+    Waiting,
+    names::Saved<String, AgentKey>,
+    fleet::Saved<Summary>,
+>;
 
 impl Sessions {
     /// No sessions yet. `shard` goes into every message.
