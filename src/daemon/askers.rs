@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::config::key;
 use crate::embed::{self, Embedder};
 use crate::engine::judging::Score;
+use crate::engine::math::Quanta;
 use crate::engine::options::EmptyScore;
 use crate::export::otlp::ScoresOut;
 use crate::health::Health;
@@ -27,14 +28,15 @@ pub(super) struct Askers {
 }
 
 impl Askers {
-    /// Sets them up, and what the stages have of them.
+    /// Sets them up, and what the stages have of them; `paid` is what an earlier process has spent on the judge.
     pub(super) fn new(
         config: &Config,
         clock: &Clock,
         health: &Arc<Health>,
+        paid: Vec<(u64, Quanta)>,
     ) -> Result<(Self, Option<Handle>, Option<embed::Handle>), StartError> {
         let (scores_out, told) = scores_out(config, health)?.unzip();
-        let (judge, judging) = judge(config, (clock, health), told)?.unzip();
+        let (judge, judging) = judge(config, (clock, health), (told, paid))?.unzip();
         let (embedder, embedding) = embedder(config, clock, health)?.unzip();
         Ok((Self { judge, embedder, scores_out }, judging, embedding))
     }
@@ -58,7 +60,7 @@ impl Askers {
 fn judge(
     config: &Config,
     (clock, health): (&Clock, &Health),
-    told: Option<mpsc::Sender<Score>>,
+    (told, paid): (Option<mpsc::Sender<Score>>, Vec<(u64, Quanta)>),
 ) -> Result<Option<(Judge, Handle)>, StartError> {
     let options = &config.judge;
     if !options.is_on() {
@@ -72,6 +74,7 @@ fn judge(
         clock: clock.clone(),
         registry: health.registry(),
         told,
+        paid,
     };
     Ok(Some(Judge::new(options, given)?))
 }
