@@ -246,6 +246,44 @@ async fn what_leaves_nothing_to_score_ends_early_and_stays_absent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn how_far_the_judge_is_from_itself_is_measured_on_what_it_judges_twice() {
+    let endpoint = Endpoint::start();
+    let model = "confidence.noisy.always.m";
+    let metrics = [Metric::Confidence, Metric::TaskCompletion, Metric::ConstraintViolation];
+    let options =
+        JudgeOptions { rejudge_rate: 1.0, ..options(&endpoint, Format::Openai, model, &metrics) };
+    let judged = judged(&options, transcript("found")).await;
+    // The first judgement is the one that counts.
+    assert_eq!(judged.score("confidence"), Some(0.75));
+    assert_eq!(judged.reports.len(), 3);
+    assert_eq!(endpoint.asked(model).len(), 8);
+    for metric in metrics {
+        judged.counts(&format!("rejudged_total{{metric=\"{}\"}} 1", metric.name()));
+    }
+    // Half of 0.2 squared, and the root of it.
+    judged.counts("noise{metric=\"confidence\"} 0.1414213562373095");
+    judged.counts("noise{metric=\"task_completion\"} 0");
+    judged.counts("noise{metric=\"constraint_violation\"} 0");
+    judged.counts("budget_left_usd 999.994");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_with_known_answers_tell_how_far_the_judge_has_drifted() {
+    let endpoint = Endpoint::start();
+    let options = JudgeOptions {
+        canary_interval: Duration::from_secs(3_600),
+        ..options(&endpoint, Format::Openai, "m", &[Metric::Confidence, Metric::PlanAdherence])
+    };
+    let judged = judged(&options, transcript("found")).await;
+    // 0.75 where 1 and 0 are known; 0.75 where 1 and 0.2 are.
+    judged.counts("drift{metric=\"confidence\"} 0.25");
+    judged.counts("drift{metric=\"plan_adherence\"} 0.15");
+    judged.counts("canaries_total{result=\"scored\"} 4");
+    // Four calls of each canary, and of the trace, whose scores alone are reported.
+    assert_eq!((endpoint.asked("m").len(), judged.reports.len()), (12, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn over_the_budget_nothing_is_sent_and_that_is_said() {
     let endpoint = Endpoint::start();
     let options = JudgeOptions {

@@ -128,25 +128,26 @@ impl Judge {
         let mut stop = pin!(stop);
         let every = judge.options.canary_interval;
         let mut rounds = (!every.is_zero()).then(|| tokio::time::interval(every));
-        loop {
+        let stopped = loop {
             tokio::select! {
                 biased;
-                () = &mut stop => break,
+                () = &mut stop => break true,
                 Some(_) = cases.join_next() => {}
                 () = next(&mut rounds) => {
                     let (judge, sink) = (judge.clone(), sink.clone());
                     cases.spawn(async move { judge.round(&sink).await });
                 }
                 waiting = inbox.next(), if cases.len() < judge.options.concurrency => {
-                    let Some(waiting) = waiting else { break };
+                    let Some(waiting) = waiting else { break false };
                     let (judge, sink) = (judge.clone(), sink.clone());
                     cases.spawn(async move { judge.trace(waiting, &sink).await });
                 }
             }
-        }
+        };
+        let patience = if stopped { GRACE } else { judge.options.deadline };
         let rest = async { while cases.join_next().await.is_some() {} };
-        // What is still out then is given up; its scores stay absent.
-        let _ = tokio::time::timeout(GRACE, rest).await;
+        // What is still out then is given up; where a log is kept, the next process asks the rest.
+        let _ = tokio::time::timeout(patience, rest).await;
     }
 
     /// Judges one trace and reports it.
