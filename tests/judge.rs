@@ -544,6 +544,61 @@ fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
 }
 
 #[test]
+fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
+    use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+    use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point::Value};
+    use prost::Message;
+    let collector = Endpoint::start();
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__SCORES_OUT__URL", collector.url.trim_end_matches("/v1")),
+        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__SCORES_OUT__METRICS_INTERVAL", "100ms"),
+    ]);
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
+    daemon.settles_at("agentgauge_agent_window_traces{", 1.0);
+    // The last value of each of these that was sent, of the first series.
+    let sent = |name: &str| {
+        let seen = collector.seen().into_iter().filter(|seen| seen.path == "/v1/metrics");
+        let requests = seen.map(|seen| ExportMetricsServiceRequest::decode(&*seen.raw).unwrap());
+        let metrics = requests.flat_map(|request| request.resource_metrics);
+        let metrics = metrics.flat_map(|metrics| metrics.scope_metrics);
+        let last = metrics.flat_map(|metrics| metrics.metrics).filter(|m| m.name == name).last();
+        let points = match last?.data? {
+            Data::Gauge(gauge) => gauge.data_points,
+            Data::Sum(sum) if sum.is_monotonic => sum.data_points,
+            other => panic!("{other:?}"),
+        };
+        match points.first()?.value {
+            Some(Value::AsDouble(value)) => Some(value),
+            Some(Value::AsInt(_)) | None => None,
+        }
+    };
+    for _ in 0..300 {
+        if sent("agentgauge_agent_window_traces") == Some(1.0) {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let page = daemon.get("/metrics");
+    for (name, shown) in [
+        ("agentgauge_agent_window_traces", "agentgauge_agent_window_traces{"),
+        ("agentgauge_agent_reliability_score", "agentgauge_agent_reliability_score{"),
+        ("agentgauge_traces", "agentgauge_traces_total{"),
+    ] {
+        let line = page.lines().find(|line| line.starts_with(shown)).unwrap();
+        let value = line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        assert_eq!(sent(name), Some(value), "{name}");
+    }
+    // They come back, as from a collector that sends everything everywhere, and nothing is made of them.
+    for seen in collector.seen() {
+        assert_eq!(daemon.post_protobuf("/v1/metrics", &seen.raw), 200);
+    }
+    daemon.settles_at("agentgauge_agent_window_traces{", 1.0);
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
 fn rules_for_answers_are_judged_and_decide() {
     let endpoint = Endpoint::start();
     endpoint.answers(Stage::Rubric, json!({ "score": 2, "label": "fail", "rationale": "rude" }));

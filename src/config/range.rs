@@ -340,6 +340,7 @@ fn scores_out(config: &Config, check: &mut Check<'_>) {
     check.lasting("scores_out.timeout", out.timeout, short, long);
     check.within("scores_out.max_attempts", out.max_attempts, 1, 100);
     check.lasting("scores_out.backoff", out.backoff, short, long);
+    check.lasting("scores_out.metrics_interval", out.metrics_interval, Duration::ZERO, 24 * long);
 }
 
 fn api(config: &Config, check: &mut Check<'_>) {

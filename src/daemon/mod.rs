@@ -178,7 +178,7 @@ impl Daemon {
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-        let (askers, judge, embedder) = Askers::new(config, &clock, &health, paid)?;
+        let (askers, judge, embedder) = Askers::new(config, &clock, &health, (paid, &board))?;
         let common = Common {
             clock: clock.clone(),
             health: health.clone(),
