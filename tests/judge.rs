@@ -562,11 +562,16 @@ fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
         let requests = seen.map(|seen| ExportMetricsServiceRequest::decode(&*seen.raw).unwrap());
         let metrics = requests.flat_map(|request| request.resource_metrics);
         let metrics = metrics.flat_map(|metrics| metrics.scope_metrics);
-        let last = metrics.flat_map(|metrics| metrics.metrics).filter(|m| m.name == name).last();
-        let points = match last?.data? {
+        let mut named = metrics.flat_map(|metrics| metrics.metrics).filter(|m| m.name == name);
+        let points = match named.next_back()?.data? {
             Data::Gauge(gauge) => gauge.data_points,
             Data::Sum(sum) if sum.is_monotonic => sum.data_points,
-            other => panic!("{other:?}"),
+            other @ (Data::Sum(_)
+            | Data::Histogram(_)
+            | Data::ExponentialHistogram(_)
+            | Data::Summary(_)) => {
+                panic!("{other:?}")
+            }
         };
         match points.first()?.value {
             Some(Value::AsDouble(value)) => Some(value),

@@ -23,8 +23,18 @@ const KEY: &str = "sk-this-key-is-shown-to-nobody-else";
 
 /// What may ask somebody: the variables that set its address, its leave for plain http and its key, and what else it needs.
 const ASKERS: [[&str; 4]; 3] = [
-    ["AGENTGAUGE__JUDGE__URL", "AGENTGAUGE__JUDGE__ALLOW_HTTP", "AGENTGAUGE_JUDGE_API_KEY", "judge"],
-    ["AGENTGAUGE__EMBED__URL", "AGENTGAUGE__EMBED__ALLOW_HTTP", "AGENTGAUGE_EMBED_API_KEY", "embed"],
+    [
+        "AGENTGAUGE__JUDGE__URL",
+        "AGENTGAUGE__JUDGE__ALLOW_HTTP",
+        "AGENTGAUGE_JUDGE_API_KEY",
+        "judge",
+    ],
+    [
+        "AGENTGAUGE__EMBED__URL",
+        "AGENTGAUGE__EMBED__ALLOW_HTTP",
+        "AGENTGAUGE_EMBED_API_KEY",
+        "embed",
+    ],
     [
         "AGENTGAUGE__SCORES_OUT__URL",
         "AGENTGAUGE__SCORES_OUT__ALLOW_HTTP",
@@ -47,7 +57,11 @@ fn command(environment: &[(&str, &str)]) -> Command {
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Sends a body and reads the answer.
@@ -136,7 +150,12 @@ impl Drop for Heard {
 fn an_endpoint_that_was_not_meant_stops_the_start() {
     for [url, allow, key, name] in ASKERS {
         let start = |address: &str, http: &str| {
-            let set = [(url, address), (allow, http), (key, KEY), ("AGENTGAUGE__JUDGE__FORMAT", "openai")];
+            let set = [
+                (url, address),
+                (allow, http),
+                (key, KEY),
+                ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
+            ];
             let judge = [("AGENTGAUGE__JUDGE__URL", "https://127.0.0.1:1/v1")];
             let output = command(&[&judge[..], &set[..]].concat()).output().unwrap();
             assert!(!output.status.success(), "{address}");
@@ -185,10 +204,9 @@ fn the_key_is_in_no_log_no_page_and_no_configuration_that_is_shown() {
     daemon.shows("agentgauge_scores_out_total{outcome=\"sent\"}");
     daemon.shows("agentgauge_embed_texts_total{outcome=\"embedded\"}");
     daemon.shows("agentgauge_metrics_out_total{outcome=\"sent\"}");
-    let said = daemon.ends();
-    assert!(!said.contains(KEY), "the key is shown");
-    let asked = endpoint.seen().into_iter().chain(collector.seen());
-    assert!(asked.map(|seen| seen.head.contains(KEY)).all(|has| has), "the endpoints have it");
+    assert!(!daemon.ends().contains(KEY), "the key is shown");
+    let mut asked = endpoint.seen().into_iter().chain(collector.seen());
+    assert!(asked.all(|seen| seen.head.contains(KEY)), "the endpoints have it");
     for arguments in [&["check"][..], &["serve", "--http", "no address"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
         let output = command.args(arguments).envs(environment).output().unwrap();

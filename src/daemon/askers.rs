@@ -133,8 +133,6 @@ fn metrics_out(
     let key = key::read("scores_out.authorization_file", file, variable)?;
     let (board, begun, detail, clock) =
         (Arc::clone(board), clock.now(), config.metrics.detail, clock.clone());
-    let page: Page = Arc::new(move || {
-        (render(&board.sorted(), Format::Text, detail), clock.now())
-    });
+    let page: Page = Arc::new(move || (render(&board.sorted(), Format::Text, detail), clock.now()));
     Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (page, begun))?))
 }

@@ -391,8 +391,11 @@ risk_count{service_name="a"} 4
         let metrics = families(PAGE, Timestamp(1), Timestamp(9));
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         assert_eq!(names, ["score", "traces", "risk"]);
-        let [Some(metric::Data::Gauge(gauge)), Some(metric::Data::Sum(sum)), Some(metric::Data::Histogram(risk))] =
-            [0, 1, 2].map(|at| metrics[at].data.clone())
+        let [
+            Some(metric::Data::Gauge(gauge)),
+            Some(metric::Data::Sum(sum)),
+            Some(metric::Data::Histogram(risk)),
+        ] = [0, 1, 2].map(|at| metrics[at].data.clone())
         else {
             panic!("{metrics:?}")
         };

@@ -685,8 +685,28 @@ queries:
 ",
         )
         .unwrap();
-        assert_eq!(spec.not_supported().len(), 5, "{:?}", spec.not_supported());
+        assert_eq!(spec.not_supported().len(), 4, "{:?}", spec.not_supported());
         assert_eq!(spec.rubrics_without(&Judgements::new()), 3);
+    }
+
+    #[test]
+    fn a_file_says_who_judges() {
+        let judges = |config: &str| {
+            let text = format!("agent: a\n{config}\nqueries: [{{query: x}}]\n");
+            Spec::parse(&text).unwrap().judges()
+        };
+        let models = |models: &[&str]| models.iter().map(|model| (*model).to_owned()).collect();
+        assert_eq!(judges("version: 1.0"), Judges::default());
+        let one = Judges { models: models(&["m"]), ensemble: false, temperature: Some(0.5) };
+        assert_eq!(judges("judge_config: {model: m, temperature: 0.5}"), one);
+        let off =
+            "judge_config: {model: m, temperature: 0.5, ensemble: {enabled: false, models: [a]}}";
+        assert_eq!(judges(off), one);
+        let several = Judges { models: models(&["a", "b"]), ensemble: true, temperature: None };
+        assert_eq!(
+            judges("judge_config: {model: m, ensemble: {enabled: true, models: [a, b]}}"),
+            several
+        );
     }
 
     #[test]
