@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["engine"]),
     ("reference", &["engine", "reference"]),
-    ("ingest", &["engine", "ingest"]),
-    ("export", &["engine", "export"]),
-    ("config", &["config", "engine", "export", "ingest"]),
+    ("access", &["access", "engine"]),
+    ("ingest", &["access", "engine", "ingest"]),
+    ("export", &["access", "engine", "export"]),
+    ("config", &["access", "config", "engine", "export", "ingest"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

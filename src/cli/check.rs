@@ -4,6 +4,8 @@ use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process};
+use crate::access::Access;
+use crate::access::tls::Tls;
 use crate::config::expect;
 
 /// Checks the configuration, without starting.
@@ -19,6 +21,8 @@ impl Check {
         for remark in expect::read(&config.expect.files)?.remarks {
             writeln!(process.out, "{remark}").map_err(CliError::Output)?;
         }
+        Tls::check(&config.tls)?;
+        Access::read(&config.access, config.tls.client_ca_file.is_some())?;
         let listen = &config.listen;
         writeln!(
             process.out,

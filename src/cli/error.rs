@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::io;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
+use crate::access::AccessError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
@@ -20,6 +21,9 @@ pub enum CliError {
     /// Expectations cannot be used.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Certificates or tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// A recording cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -87,7 +91,10 @@ impl CliError {
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Expect(_) | Self::Start(StartError::Expect(_)) => EXIT_USAGE,
+            Self::Config(_)
+            | Self::Expect(_)
+            | Self::Access(_)
+            | Self::Start(StartError::Expect(_) | StartError::Access(_)) => EXIT_USAGE,
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }

@@ -1,5 +1,6 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+mod doors;
 mod router;
 mod tasks;
 
@@ -17,7 +18,9 @@ use tokio::task::JoinHandle;
 
 pub use router::Router;
 
+use self::doors::Doors;
 use self::tasks::{Common, ToAssemble, ToSessions};
+use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
@@ -33,7 +36,7 @@ use crate::export::board::Board;
 use crate::export::http::{Exporter, Query};
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
-use crate::ingest::server::serve;
+use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
 
 /// A running daemon.
@@ -77,6 +80,9 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Certificates or tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -94,10 +100,11 @@ impl Daemon {
     ///
     /// # Errors
     ///
-    /// Fails if an address cannot be listened on or a file of expectations cannot be used.
+    /// Fails if an address cannot be listened on, or if a certificate, a token or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+        let doors = Doors::open(config)?;
         let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
         let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
         let export_listener = bind(&config.listen.http, "listen.http").await?;
@@ -106,6 +113,8 @@ impl Daemon {
             otlp_http: address(&http_listener, &config.listen.otlp_http, "listen.otlp_http")?,
             http: address(&export_listener, &config.listen.http, "listen.http")?,
         };
+
+        doors.warn(&bound);
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
@@ -132,24 +141,24 @@ impl Daemon {
         let stop = || stopped(stopping.clone());
         let servers = vec![
             tokio::spawn(serve(
-                grpc_listener,
-                grpc::router(receiver.clone()),
+                doors.port(Listener::OtlpGrpc, grpc_listener),
+                doors.guard(grpc::router(receiver.clone()), &health),
                 config.server.clone(),
-                full(&health),
+                tell(&health),
                 stop(),
             )),
             tokio::spawn(serve(
-                http_listener,
-                http::router(receiver.clone()),
+                doors.port(Listener::OtlpHttp, http_listener),
+                doors.guard(http::router(receiver.clone()), &health),
                 config.server.clone(),
-                full(&health),
+                tell(&health),
                 stop(),
             )),
             tokio::spawn(serve(
-                export_listener,
-                http::reports(receiver).merge(exporter.router()),
+                doors.port(Listener::Http, export_listener),
+                doors.guard(http::reports(receiver).merge(exporter.router()), &health),
                 config.server.clone(),
-                full(&health),
+                tell(&health),
                 stop(),
             )),
         ];
@@ -207,12 +216,18 @@ impl Daemon {
 }
 
 impl Query for SessionQuery {
-    async fn sessions(&self, limit: usize, offset: usize) -> Vec<SessionView> {
+    async fn sessions(
+        &self,
+        tenant: Option<&str>,
+        limit: usize,
+        offset: usize,
+    ) -> Vec<SessionView> {
         let mut replies = Vec::new();
         for shard in &self.sessions {
             let (reply, answer) = oneshot::channel();
             let first = limit.saturating_add(offset);
-            if shard.send(ToSessions::Many { first, reply }).await.is_ok() {
+            let tenant = tenant.map(str::to_owned);
+            if shard.send(ToSessions::Many { tenant, first, reply }).await.is_ok() {
                 replies.push(answer);
             }
         }
@@ -324,10 +339,13 @@ impl Observe for Health {
     }
 }
 
-/// Counts that a listener has as many connections as it may.
-fn full(health: &Arc<Health>) -> impl Fn() + Send + 'static {
+/// Counts what happens to connections.
+fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     let health = Arc::clone(health);
-    move || health.limit_reached("server_connections")
+    move |event| match event {
+        Event::Full => health.limit_reached("server_connections"),
+        Event::Handshake => health.refused("tls_handshake"),
+    }
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

@@ -40,8 +40,8 @@ pub(super) enum ToSessions {
     Barrier(Barrier),
     /// Somebody wants to see one session.
     One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
-    /// Somebody wants to see the first sessions, in their order.
-    Many { first: usize, reply: oneshot::Sender<Vec<SessionView>> },
+    /// Somebody wants to see the first sessions of a tenant, or of all, in their order.
+    Many { tenant: Option<String>, first: usize, reply: oneshot::Sender<Vec<SessionView>> },
 }
 
 /// To the agents task.
@@ -171,8 +171,9 @@ pub(super) async fn sessions(
                 ToSessions::One { tenant, id, reply } => {
                     drop(reply.send(stage.session(&tenant, &id)));
                 }
-                ToSessions::Many { first, reply } => {
-                    drop(reply.send(stage.sessions().take(first).collect()));
+                ToSessions::Many { tenant, first, reply } => {
+                    let sessions = stage.sessions_of(tenant.as_deref());
+                    drop(reply.send(sessions.take(first).collect()));
                 }
             }
         }

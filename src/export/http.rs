@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::board::Board;
 use super::prometheus::{Detail, Format, render};
+use crate::access::Identity;
 use crate::engine::view::{AgentView, SessionView};
 
 /// Scrapes at a time; more wait.
@@ -28,9 +29,10 @@ const MAX_PAGE: usize = 1_000;
 
 /// Who can be asked about sessions.
 pub trait Query: Clone + Send + Sync + 'static {
-    /// A page of sessions, by start of their first trace, then id.
+    /// A page of the sessions of a tenant, or of all, by start of their first trace, then id.
     fn sessions(
         &self,
+        tenant: Option<&str>,
         limit: usize,
         offset: usize,
     ) -> impl Future<Output = Vec<SessionView>> + Send;
@@ -61,6 +63,13 @@ struct Page {
     offset: Option<usize>,
 }
 
+/// Whose session is asked for, by those who see all.
+#[derive(Deserialize)]
+struct Whose {
+    #[serde(default)]
+    tenant: String,
+}
+
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions.
     pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail) -> Self {
@@ -84,14 +93,22 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderMap) -> Response {
+async fn metrics<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    headers: HeaderMap,
+) -> Response {
     // The semaphore is never closed.
     let _permit = exporter.scrapes.acquire().await.ok();
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let mut page = render(&exporter.board.sorted(), format, exporter.detail);
-    match health(&(exporter.health)(), format) {
+    let mut agents = exporter.board.sorted();
+    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let mut page = render(&agents, format, exporter.detail);
+    // A tenant is told nothing of what the daemon does for others.
+    let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
+    match health(&families, format) {
         Ok(text) => page.push_str(&text),
         Err(problem) => {
             return error(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &problem.to_string());
@@ -132,14 +149,16 @@ async fn ready<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
     }
 }
 
-async fn agents<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
-    let agents: Vec<AgentView> =
-        exporter.board.sorted().iter().map(|update| update.view.clone()).collect();
+async fn agents<Q: Query>(State(exporter): State<Exporter<Q>>, identity: Identity) -> Response {
+    let mut agents = exporter.board.sorted();
+    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let agents: Vec<AgentView> = agents.iter().map(|update| update.view.clone()).collect();
     Json(json!({ "agents": agents })).into_response()
 }
 
 async fn sessions<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     page: Result<Params<Page>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     let Ok(Params(page)) = page else {
@@ -150,15 +169,20 @@ async fn sessions<Q: Query>(
         );
     };
     let limit = page.limit.unwrap_or(PAGE).min(MAX_PAGE);
-    let sessions = exporter.query.sessions(limit, page.offset.unwrap_or(0)).await;
+    let sessions =
+        exporter.query.sessions(identity.tenant.as_deref(), limit, page.offset.unwrap_or(0));
+    let sessions = sessions.await;
     Json(json!({ "sessions": sessions })).into_response()
 }
 
 async fn session<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     Path(id): Path<String>,
+    Params(whose): Params<Whose>,
 ) -> Response {
-    match exporter.query.session("", &id).await {
+    let tenant = identity.tenant.as_deref().unwrap_or(&whose.tenant);
+    match exporter.query.session(tenant, &id).await {
         Some(session) => Json(session).into_response(),
         None => error(
             StatusCode::NOT_FOUND,
@@ -199,7 +223,7 @@ mod tests {
     struct Held;
 
     impl Query for Held {
-        async fn sessions(&self, limit: usize, offset: usize) -> Vec<SessionView> {
+        async fn sessions(&self, _: Option<&str>, limit: usize, offset: usize) -> Vec<SessionView> {
             let ids = ["a", "b", "c"].into_iter().skip(offset).take(limit);
             ids.map(|id| SessionView { session_id: id.to_owned(), ..SessionView::default() })
                 .collect()

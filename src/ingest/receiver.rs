@@ -49,12 +49,14 @@ struct Shared<S> {
 }
 
 /// What is known of a request before its body.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Envelope {
     pub(super) transport: &'static str,
     pub(super) signal: Signal,
     pub(super) encoding: Encoding,
     pub(super) compression: Compression,
+    /// Whose request it is, by its identity.
+    pub(super) tenant: Option<Arc<str>>,
 }
 
 /// A body that was read whole, with the room it takes.
@@ -174,6 +176,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
+        let Envelope { transport, encoding, .. } = envelope;
         let (batch, permit) = if is_small(envelope.compression, received.body.len()) {
             self.decode(envelope, received)?
         } else {
@@ -188,18 +191,18 @@ impl<S: Sink> Receiver<S> {
         let tally = batch.tally.clone();
         self.shared.sink.submit(batch).await?;
         drop(permit);
-        let Envelope { transport, encoding, .. } = envelope;
         self.shared.observe.received(transport, encoding.name(), &tally);
         Ok(tally)
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "it goes to another thread")]
     fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
         let Received { body, mut permit } = received;
         let Shared { decoder, now, .. } = &*self.shared;
-        let Envelope { signal, encoding, compression, .. } = envelope;
+        let Envelope { signal, encoding, compression, ref tenant, .. } = envelope;
         let prepared = decoder.prepare(signal, encoding, compression, body)?;
         permit.grow(prepared.estimated_bytes())?;
-        let batch = decoder.decode(prepared, Some(now()), None)?;
+        let batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
         Ok((batch, permit))
     }
 }

@@ -236,8 +236,14 @@ impl Sessions {
 
     /// All sessions held, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
+        self.sessions_of(None)
+    }
+
+    /// The sessions held of a tenant, or of all, in the same order.
+    pub fn sessions_of(&self, tenant: Option<&str>) -> impl Iterator<Item = SessionView> {
         let sessions = self.sessions.values();
         let mut ordered: Vec<_> = sessions
+            .filter(|session| tenant.is_none_or(|tenant| session.id.tenant == tenant))
             .filter_map(|session| Some((session.order.first()?.0, &session.id.id, session)))
             .collect();
         // The map is by tenant, then id, and the sort is stable.

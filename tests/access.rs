@@ -1,0 +1,561 @@
+//! Who comes in, over real sockets: TLS, certificates of clients, tokens, tenants.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::config::Config;
+use agentgauge::daemon::Daemon;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType, date_time_ymd,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+
+const LONG: Duration = Duration::from_secs(20);
+const SHOP: &str = "a-token-of-the-shop-0001";
+const BANK: &str = "a-token-of-the-bank-0001";
+const SCRAPER: &str = "a-token-of-the-scraper-1";
+const OPERATOR: &str = "a-token-of-the-operator-";
+
+/// An authority and what it signs.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, as PEM.
+#[derive(Clone)]
+struct Certified {
+    cert: String,
+    key: String,
+}
+
+struct Running {
+    daemon: Daemon,
+    folder: TempDir,
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    fn server(&self) -> Certified {
+        self.sign(&[], ExtendedKeyUsagePurpose::ServerAuth, 2099)
+    }
+
+    fn client(&self, uri: &str) -> Certified {
+        self.sign(&[uri], ExtendedKeyUsagePurpose::ClientAuth, 2099)
+    }
+
+    fn expired(&self, uri: &str) -> Certified {
+        self.sign(&[uri], ExtendedKeyUsagePurpose::ClientAuth, 2001)
+    }
+
+    fn sign(&self, uris: &[&str], usage: ExtendedKeyUsagePurpose, until: i32) -> Certified {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
+        params.subject_alt_names.extend(uris);
+        params.extended_key_usages = vec![usage];
+        params.not_before = date_time_ymd(2000, 1, 1);
+        params.not_after = date_time_ymd(until, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.0).unwrap();
+        Certified { cert: cert.pem(), key: key.serialize_pem() }
+    }
+}
+
+impl Running {
+    /// A daemon with this configuration, `{}` in which is a folder with these files.
+    async fn start(files: &[(&str, &str)], options: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), files);
+        let config = configured(folder.path(), options);
+        Self { daemon: Daemon::start(&config).await.unwrap(), folder }
+    }
+
+    async fn with_tokens() -> Self {
+        let tokens = r#"[access]
+        tokens = [
+          { name = "shop", env = "SHOP", tenant = "shop", may = ["ingest", "read", "metrics"] },
+          { name = "bank", env = "BANK", tenant = "bank", may = ["ingest", "read", "metrics"] },
+          { name = "scraper", file = "{}/scraper", may = ["metrics"] },
+          { name = "operator", env = "OPERATOR", may = ["read", "metrics"] },
+        ]
+        [assemble]
+        trace_idle = "50ms"
+        "#;
+        Self::start(&[("scraper", SCRAPER)], tokens).await
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.daemon.bound().http
+    }
+
+    fn otlp(&self) -> SocketAddr {
+        self.daemon.bound().otlp_http
+    }
+
+    async fn get(&self, path: &str, token: &str) -> Answer {
+        plain(self.http(), get(path, &format!("Bearer {token}"))).await
+    }
+
+    async fn json(&self, path: &str, token: &str) -> Value {
+        serde_json::from_slice(&self.get(path, token).await.body).unwrap()
+    }
+
+    async fn export(&self, token: &str, body: &Value) -> Answer {
+        plain(self.otlp(), post("/v1/traces", &format!("Bearer {token}"), body)).await
+    }
+}
+
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+fn configured(folder: &Path, options: &str) -> Config {
+    let text = options.replace("{}", folder.to_str().unwrap());
+    let listen = "[listen]\notlp_grpc = \"127.0.0.1:0\"\notlp_http = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n";
+    let path: PathBuf = folder.join("agentgauge.toml");
+    std::fs::write(&path, format!("{listen}{text}")).unwrap();
+    let variable = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let environment = [("SHOP", SHOP), ("BANK", BANK), ("OPERATOR", OPERATOR)].map(variable);
+    Config::load(Some(&path), environment, &[]).unwrap()
+}
+
+fn get(path: &str, authorization: &str) -> Request<Full<Bytes>> {
+    let request = Request::get(path).header("host", "localhost");
+    request.header("authorization", authorization).body(Full::default()).unwrap()
+}
+
+fn post(path: &str, authorization: &str, body: &Value) -> Request<Full<Bytes>> {
+    Request::post(path)
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .header("authorization", authorization)
+        .body(Full::from(body.to_string()))
+        .unwrap()
+}
+
+/// One model call of an agent, whose attributes claim another tenant.
+fn spans(trace: &str, session: &str) -> Value {
+    let string = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let now = std::fs::metadata("/proc/self").unwrap().modified().unwrap();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [string("service.name", "support"), string("tenant", "liar"),
+            string("tenant.id", "liar")]},
+        "scopeSpans": [{"spans": [{
+            "traceId": trace, "spanId": format!("{:.16}", trace), "name": "chat m", "kind": 3,
+            "startTimeUnixNano": (now - 1_000_000).to_string(), "endTimeUnixNano": now.to_string(),
+            "attributes": [string("gen_ai.operation.name", "chat"), string("gen_ai.request.model", "m"),
+                string("gen_ai.conversation.id", session), string("tenant", "liar")],
+        }]}],
+    }]})
+}
+
+async fn plain(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
+    exchange(TcpStream::connect(address).await.unwrap(), request).await.unwrap()
+}
+
+/// One exchange over HTTP/1; `None` if the connection ends instead.
+async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Option<Answer>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let connection = tokio::spawn(connection);
+    let response = timeout(LONG, sender.send_request(request)).await.unwrap().ok()?;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.ok()?.to_bytes();
+    connection.abort();
+    Some(Answer { status: head.status, headers: head.headers, body })
+}
+
+/// A client that trusts this authority, and may show a certificate.
+fn client(trusts: &Authority, shows: Option<&Certified>, protocol: &str) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusts.pem().as_bytes()).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match shows {
+        None => builder.with_no_client_auth(),
+        Some(Certified { cert, key }) => {
+            let cert = CertificateDer::from_pem_slice(cert.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(vec![cert], key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    TlsConnector::from(Arc::new(config))
+}
+
+async fn connect(
+    address: SocketAddr,
+    connector: &TlsConnector,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    connector.connect(ServerName::try_from("localhost").unwrap(), stream).await
+}
+
+/// What a client gets, or the error that it sees: with TLS 1.3 it learns of a refused certificate when it first reads.
+async fn secure(
+    address: SocketAddr,
+    connector: &TlsConnector,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, String> {
+    let mut stream = connect(address, connector).await.map_err(|error| error.to_string())?;
+    // An alert comes unasked; a server that is content says nothing yet.
+    let mut byte = [0];
+    match timeout(Duration::from_millis(100), stream.read(&mut byte)).await {
+        Ok(Err(error)) => return Err(error.to_string()),
+        Ok(Ok(_)) => return Err("the connection ended".to_owned()),
+        Err(_) => {}
+    }
+    exchange(stream, request).await.ok_or_else(|| "the connection ended".to_owned())
+}
+
+fn export(session: &str) -> Request<Full<Bytes>> {
+    post("/v1/traces", "", &spans("0af7651916cd43dd8448eb211c80319c", session))
+}
+
+fn anonymous(mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    request.headers_mut().remove("authorization");
+    request
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let polled = timeout(LONG, async {
+        while !holds().await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(polled.await.is_ok(), "{what}");
+}
+
+const TLS: &str = "[tls]\ncert_file = \"{}/cert\"\nkey_file = \"{}/key\"\n";
+
+#[tokio::test]
+async fn every_listener_speaks_tls_and_nothing_else() {
+    let authority = Authority::new();
+    let Certified { cert, key } = authority.server();
+    let running = Running::start(&[("cert", &cert), ("key", &key)], TLS).await;
+    let http1 = client(&authority, None, "http/1.1");
+    let answer = secure(running.otlp(), &http1, anonymous(export("s"))).await.unwrap();
+    assert_eq!(answer.status, StatusCode::OK);
+    let page = secure(running.http(), &http1, anonymous(get("/metrics", ""))).await.unwrap();
+    assert_eq!(page.status, StatusCode::OK);
+
+    let grpc = running.daemon.bound().otlp_grpc;
+    let stream = connect(grpc, &client(&authority, None, "h2")).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let request = Request::post(
+        "https://localhost/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    )
+    .header("content-type", "application/grpc")
+    .body(Full::<Bytes>::from(vec![0; 5]))
+    .unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/grpc");
+
+    // In plain text there is no answer, and who trusts another authority gets no connection.
+    let stream = TcpStream::connect(running.otlp()).await.unwrap();
+    assert!(exchange(stream, anonymous(export("s"))).await.is_none());
+    let stranger = client(&Authority::new(), None, "http/1.1");
+    assert!(connect(running.otlp(), &stranger).await.is_err());
+    let page = secure(running.http(), &http1, anonymous(get("/metrics", ""))).await.unwrap();
+    let page = String::from_utf8(page.body.to_vec()).unwrap();
+    assert!(
+        page.contains("agentgauge_requests_refused_total{reason=\"tls_handshake\"} 2\n"),
+        "{page}"
+    );
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_needs_a_certificate_that_is_good() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let Certified { cert, key } = authority.server();
+    let files = [("cert", &*cert), ("key", &*key), ("ca", &*clients.pem())];
+    let options = format!(
+        "{TLS}client_ca_file = \"{{}}/ca\"\n[access]\ncertificates = [{{ name = \"spiffe://t/shop\", tenant = \"shop\", may = [\"ingest\", \"read\"] }}]\n[assemble]\ntrace_idle = \"50ms\"\n"
+    );
+    let running = Running::start(&files, &options).await;
+    let shop = "spiffe://t/shop";
+    for (shown, alert) in [
+        (None, "CertificateRequired"),
+        (Some(Authority::new().client(shop)), "UnknownCA"),
+        (Some(clients.expired(shop)), "CertificateExpired"),
+    ] {
+        let connector = client(&authority, shown.as_ref(), "http/1.1");
+        let error = secure(running.otlp(), &connector, anonymous(export("s"))).await.err().unwrap();
+        assert!(error.contains(alert) || error.contains("DecryptError"), "{alert}: {error}");
+    }
+    let good = client(&authority, Some(&clients.client(shop)), "http/1.1");
+    let answer = secure(running.otlp(), &good, anonymous(export("s"))).await.unwrap();
+    assert_eq!(answer.status, StatusCode::OK);
+    running.daemon.flush().await;
+    let session = anonymous(get("/api/v1/sessions/s", ""));
+    let answer = secure(running.http(), &good, session.clone()).await.unwrap();
+    assert_eq!(answer.status, StatusCode::OK);
+    // Signed, but nobody that is named.
+    let other = client(&authority, Some(&clients.client("spiffe://t/other")), "http/1.1");
+    let answer = secure(running.http(), &other, session).await.unwrap();
+    assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+    let metrics = secure(running.http(), &good, anonymous(get("/metrics", ""))).await.unwrap();
+    assert_eq!(metrics.status, StatusCode::FORBIDDEN);
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_was_replaced_holds_for_new_connections() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let Certified { cert, key } = old.server();
+    let options = format!("{TLS}reload_interval = \"20ms\"\n");
+    let running = Running::start(&[("cert", &cert), ("key", &key)], &options).await;
+    let healthy = || anonymous(get("/healthz", ""));
+    let before = client(&old, None, "http/1.1");
+    assert!(secure(running.http(), &before, healthy()).await.is_ok());
+    // Half of the pair: the old ones stay.
+    let Certified { cert, key } = new.server();
+    write(running.folder.path(), &[("cert", &cert)]);
+    // Only time can show that nothing happens.
+    sleep(Duration::from_millis(100)).await;
+    assert!(secure(running.http(), &before, healthy()).await.is_ok());
+    write(running.folder.path(), &[("key", &key)]);
+    let after = client(&new, None, "http/1.1");
+    eventually("the new certificate is shown", async || {
+        secure(running.http(), &after, healthy()).await.is_ok()
+    })
+    .await;
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_takes_too_long_is_cut() {
+    let authority = Authority::new();
+    let Certified { cert, key } = authority.server();
+    let options = format!("{TLS}[server]\nheader_read_timeout = \"1s\"\nmax_connections = 1\n");
+    let running = Running::start(&[("cert", &cert), ("key", &key)], &options).await;
+    let mut silent = TcpStream::connect(running.http()).await.unwrap();
+    silent.write_all(&[22, 3, 1]).await.unwrap();
+    // The only slot is the silent client's until it is cut.
+    let connector = client(&authority, None, "http/1.1");
+    let answer = secure(running.http(), &connector, anonymous(get("/healthz", ""))).await;
+    assert_eq!(answer.unwrap().status, StatusCode::OK);
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_good_token_nothing_is_answered_but_health() {
+    let running = Running::with_tokens().await;
+    for path in ["/healthz", "/readyz"] {
+        let answer = plain(running.http(), anonymous(get(path, ""))).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}");
+    }
+    let mut bodies = Vec::new();
+    for request in [
+        anonymous(get("/api/v1/agents", "")),
+        get("/api/v1/agents", "Bearer wrong"),
+        get("/api/v1/agents", &format!("Bearer {SHOP}x")),
+        get("/api/v1/agents", "Bearer "),
+        get("/api/v1/agents", &format!("Digest {SHOP}")),
+        get("/api/v1/nothing", "Bearer wrong"),
+    ] {
+        let answer = plain(running.http(), request).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+        assert!(answer.headers["www-authenticate"].to_str().unwrap().starts_with("Bearer"));
+        bodies.push(answer.body);
+    }
+    // The same answer whatever was wrong.
+    bodies.dedup();
+    let [body] = bodies.as_slice() else { unreachable!("{bodies:?}") };
+    assert!(body.starts_with(br#"{"error":{"code":"unauthenticated""#), "{body:?}");
+    assert_eq!(running.get("/api/v1/agents", SCRAPER).await.status, StatusCode::FORBIDDEN);
+    assert_eq!(
+        running.export(SCRAPER, &spans(&"1".repeat(32), "s")).await.status,
+        StatusCode::FORBIDDEN
+    );
+    // A browser and a scraper can only send a user and a password.
+    let basic = format!("Basic {}", base64(&format!("me:{SCRAPER}")));
+    let answer = plain(running.http(), get("/metrics", &basic)).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let page = String::from_utf8(answer.body.to_vec()).unwrap();
+    for line in [
+        "agentgauge_requests_refused_total{reason=\"unauthenticated\"} 6\n",
+        "agentgauge_requests_refused_total{reason=\"forbidden\"} 2\n",
+    ] {
+        assert!(page.contains(line), "{line}{page}");
+    }
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn senders_are_refused_in_their_own_words() {
+    let running = Running::with_tokens().await;
+    let answer = running.export("wrong", &spans(&"1".repeat(32), "s")).await;
+    assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+    let body: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(body["code"], 16);
+
+    let request = Request::post("/v1/traces")
+        .header("content-type", "application/x-protobuf")
+        .body(Full::from(vec![0; 4 << 20]))
+        .unwrap();
+    let answer = plain(running.otlp(), request).await;
+    assert_eq!(answer.headers["content-type"], "application/x-protobuf");
+    let status: tonic_types::Status = prost::Message::decode(answer.body).unwrap();
+    assert_eq!(status.code, 16);
+
+    let stream = TcpStream::connect(running.daemon.bound().otlp_grpc).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    for (token, code) in [("wrong", "16"), (SCRAPER, "7"), (SHOP, "0")] {
+        let request = Request::post(
+            "http://localhost/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+        )
+        .header("content-type", "application/grpc")
+        .header("authorization", format!("Bearer {token}"))
+        .body(Full::<Bytes>::from(vec![0; 5]))
+        .unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+        let status = head.headers.get("grpc-status").or_else(|| trailers.get("grpc-status"));
+        assert_eq!(status.unwrap(), code, "{token}");
+    }
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenant_is_who_sends_and_sees_only_its_own() {
+    let running = Running::with_tokens().await;
+    let (first, second) = ("1".repeat(32), "2".repeat(32));
+    // The same session id; then the shop adds to the bank's trace, which is not its to change.
+    for (token, trace) in [(SHOP, &first), (BANK, &second), (SHOP, &second)] {
+        assert_eq!(running.export(token, &spans(trace, "same")).await.status, StatusCode::OK);
+    }
+    running.daemon.flush().await;
+    for (token, trace) in [(SHOP, &first), (BANK, &second)] {
+        let session = running.json("/api/v1/sessions/same", token).await;
+        assert_eq!(session["total_traces"], 1, "{session}");
+        assert_eq!(session["traces"][0]["trace_id"], json!(trace), "{session}");
+        // What is asked for does not matter to who asks.
+        let asked = running.json("/api/v1/sessions/same?tenant=bank", token).await;
+        assert_eq!(asked, session);
+        let sessions = running.json("/api/v1/sessions", token).await;
+        assert_eq!(sessions["sessions"].as_array().unwrap().len(), 1);
+    }
+    let session = running.json("/api/v1/sessions/same?tenant=bank", OPERATOR).await;
+    assert_eq!(session["traces"][0]["trace_id"], json!(second));
+    let missing = running.get("/api/v1/sessions/same", OPERATOR).await;
+    assert_eq!(missing.status, StatusCode::NOT_FOUND);
+
+    eventually("both agents are on the page", async || {
+        let page = text(&running.get("/metrics", SCRAPER).await);
+        page.contains("tenant=\"shop\"") && page.contains("tenant=\"bank\"")
+    })
+    .await;
+    let page = text(&running.get("/metrics", SCRAPER).await);
+    assert!(!page.contains("liar"), "{page}");
+    assert!(
+        page.contains("agentgauge_spans_rejected_total{reason=\"foreign_tenant\"} 1\n"),
+        "{page}"
+    );
+    let page = text(&running.get("/metrics", SHOP).await);
+    assert!(page.contains("tenant=\"shop\"") && !page.contains("bank"), "{page}");
+    assert!(!page.contains("agentgauge_requests_refused_total"), "{page}");
+    let agents = running.json("/api/v1/agents", BANK).await;
+    assert_eq!(agents["agents"].as_array().unwrap().len(), 1, "{agents}");
+    assert_eq!(
+        running.json("/api/v1/agents", OPERATOR).await["agents"].as_array().unwrap().len(),
+        2
+    );
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_says_which_option_and_shows_no_secret() {
+    let authority = Authority::new();
+    let (one, other) = (authority.server(), authority.server());
+    let folder = tempfile::tempdir().unwrap();
+    let files = [
+        ("cert", &*one.cert),
+        ("key", &*one.key),
+        ("other", &*other.key),
+        ("text", "-----BEGIN PRIVATE KEY-----\nverysecret!\n-----END PRIVATE KEY-----\n"),
+    ];
+    write(folder.path(), &files);
+    for (options, expected) in [
+        ("[tls]\ncert_file = \"{}/cert\"", "`tls.cert_file` needs `tls.key_file`"),
+        ("[tls]\nclient_ca_file = \"{}/cert\"", "`tls.client_ca_file` needs `tls.cert_file`"),
+        ("[tls]\ncert_file = \"{}/none\"\nkey_file = \"{}/key\"", "(`tls.cert_file`)"),
+        ("[tls]\ncert_file = \"{}/key\"\nkey_file = \"{}/key\"", "holds no certificate (PEM)"),
+        (
+            "[tls]\ncert_file = \"{}/cert\"\nkey_file = \"{}/text\"",
+            "holds no private key that can be read (PEM)",
+        ),
+        (
+            "[tls]\ncert_file = \"{}/cert\"\nkey_file = \"{}/other\"",
+            "cannot be used with `tls.key_file`",
+        ),
+        (
+            "[access]\ntokens = [{ name = \"a\", file = \"{}/none\", may = [\"read\"] }]",
+            "failed to read",
+        ),
+    ] {
+        let config = configured(folder.path(), options);
+        let error = Daemon::start(&config).await.err().unwrap().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(!error.contains("verysecret"), "{error}");
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    assert_eq!(answer.status, StatusCode::OK);
+    String::from_utf8(answer.body.to_vec()).unwrap()
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine;
+    base64::prelude::BASE64_STANDARD.encode(text)
+}
