@@ -2,11 +2,13 @@
 
 mod bench;
 mod check;
+mod completions;
 mod conventions;
 mod demo;
 mod error;
 mod expect;
 mod logging;
+mod man;
 mod metrics;
 mod replay;
 mod serve;
@@ -55,6 +57,10 @@ enum Command {
     Conventions(conventions::Conventions),
     /// Prints what is measured and exported, as Markdown
     Metrics(metrics::Metrics),
+    /// Prints what a shell needs to complete this command line
+    Completions(completions::Completions),
+    /// Prints the manual page, in roff
+    Man(man::Man),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
     /// Measures what a span costs, beside a floor and a stock server
@@ -96,6 +102,8 @@ pub fn run(
         Command::Verify(verify) => verify.run(&mut process),
         Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Metrics(metrics) => metrics.run(&mut process),
+        Command::Completions(completions) => completions.run(&mut process),
+        Command::Man(man) => man.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
         Command::Bench(bench) => bench.run(&mut process),
         Command::BenchServer(server) => server.run(&mut process),
