@@ -344,6 +344,30 @@ async fn a_client_needs_a_certificate_that_is_good() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_is_only_asked_for_is_needed_for_all_but_health() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let Certified { cert, key } = authority.server();
+    let files = [("cert", &*cert), ("key", &*key), ("ca", &*clients.pem())];
+    let options = format!(
+        "{TLS}client_ca_file = \"{{}}/ca\"\nclient_auth = \"request\"\nlisteners = [\"http\"]\n"
+    );
+    let running = Running::start(&files, &options).await;
+    let nobody = client(&authority, None, "http/1.1");
+    let somebody = client(&authority, Some(&clients.client("spiffe://t/any")), "http/1.1");
+    for (connector, path, expected) in [
+        (&nobody, "/readyz", StatusCode::OK),
+        (&nobody, "/metrics", StatusCode::UNAUTHORIZED),
+        (&somebody, "/metrics", StatusCode::OK),
+    ] {
+        let answer = secure(running.http(), connector, anonymous(get(path, ""))).await.unwrap();
+        assert_eq!(answer.status, expected, "{path}");
+    }
+    // The other listeners speak plain text, where nobody can show one.
+    assert_eq!(plain(running.otlp(), anonymous(export("s"))).await.status, StatusCode::OK);
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_certificate_that_was_replaced_holds_for_new_connections() {
     let (old, new) = (Authority::new(), Authority::new());
     let Certified { cert, key } = old.server();

@@ -38,8 +38,10 @@ pub struct Access {
     tokens: BTreeMap<[u8; 32], Identity>,
     certificates: BTreeMap<String, Identity>,
     open: Vec<May>,
-    // Nothing is set: whoever reaches a listener may do everything.
+    // Nobody is named: whoever reaches a listener may do everything,
     anybody: bool,
+    // and has to show a certificate of the clients' authority for that.
+    certified: bool,
 }
 
 /// Who sent a request.
@@ -117,8 +119,8 @@ impl Access {
     ///
     /// Fails if a token is missing, too short or there twice, and if certificates are named that nobody can show.
     pub fn read(options: &AccessOptions, certified: bool) -> Result<Self, AccessError> {
-        let mut access =
-            Self { open: options.open.clone(), anybody: !options.is_any(), ..Self::default() };
+        let (open, anybody) = (options.open.clone(), !options.is_any());
+        let mut access = Self { open, anybody, certified, ..Self::default() };
         for token in &options.tokens {
             let fault =
                 |why: &str| AccessError::Token { name: token.name.clone(), why: why.to_owned() };
@@ -147,6 +149,12 @@ impl Access {
         Ok(access)
     }
 
+    /// The same on a listener without TLS, where no certificate can be shown.
+    #[must_use]
+    pub fn in_plain_text(self) -> Self {
+        Self { certified: false, ..self }
+    }
+
     /// Who sent a request with this token or certificate, if it may do this.
     ///
     /// # Errors
@@ -159,7 +167,8 @@ impl Access {
         peer: Option<&PeerNames>,
     ) -> Result<Identity, Denied> {
         if self.anybody {
-            return Ok(Identity::default());
+            let enough = !self.certified || peer.is_some() || self.open.contains(&needed);
+            return enough.then(Identity::default).ok_or(Denied::Unknown);
         }
         let known = match (token, peer) {
             (Some(token), _) => self.tokens.get(&digested(token)),
@@ -323,6 +332,15 @@ mod tests {
         assert!(access.identify(May::Read, Some(TOKEN), None).is_ok());
         fs::remove_file(path).unwrap();
         assert!(read(vec![options], "").unwrap_err().contains("failed to read"));
+    }
+
+    #[test]
+    fn with_an_authority_of_clients_anybody_is_who_shows_its_certificate() {
+        let access = Access::read(&AccessOptions::default(), true).unwrap();
+        let peer: PeerNames = [].into();
+        assert!(access.identify(May::Read, None, Some(&peer)).is_ok());
+        assert_eq!(access.identify(May::Read, None, None), Err(Denied::Unknown));
+        assert!(access.in_plain_text().identify(May::Read, None, None).is_ok());
     }
 
     #[test]

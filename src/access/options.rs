@@ -35,7 +35,7 @@ pub enum ClientAuth {
     /// None without one gets a connection.
     #[default]
     Require,
-    /// One without can still bring a token; health can be asked for without either.
+    /// One without gets a connection, and on it health, what is open, and what a token is good for.
     Request,
 }
 

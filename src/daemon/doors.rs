@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::Bound;
 use crate::access::tls::Tls;
-use crate::access::{self, Access, AccessError, ClientAuth, Listener, TlsOptions};
+use crate::access::{self, Access, AccessError, Listener, TlsOptions};
 use crate::config::Config;
 use crate::health::Health;
 use crate::ingest::server::Port;
@@ -17,7 +17,7 @@ use crate::ingest::server::Port;
 pub(super) struct Doors {
     tls: Option<Tls>,
     options: TlsOptions,
-    access: Arc<Access>,
+    access: Access,
     // Whether nobody comes in without a token or a certificate.
     closed: bool,
 }
@@ -29,7 +29,7 @@ impl Doors {
         Ok(Self {
             tls: Tls::start(&config.tls)?,
             options: config.tls.clone(),
-            access: Arc::new(Access::read(&config.access, certified)?),
+            access: Access::read(&config.access, certified)?,
             closed: config.access.is_any(),
         })
     }
@@ -39,11 +39,13 @@ impl Doors {
         Port::new(listener, self.tls_of(name))
     }
 
-    /// A router that lets in only whom it should.
-    pub(super) fn guard(&self, router: Router, health: &Arc<Health>) -> Router {
+    /// The router of a listener, which lets in only whom it should.
+    pub(super) fn guard(&self, name: Listener, router: Router, health: &Arc<Health>) -> Router {
         let health = Arc::clone(health);
         let denied = Arc::new(move |reason| health.refused(reason));
-        access::guard(router, Arc::clone(&self.access), denied)
+        let access = self.access.clone();
+        let access = if self.tls_of(name).is_some() { access } else { access.in_plain_text() };
+        access::guard(router, Arc::new(access), denied)
     }
 
     /// Warns of every address that other machines can reach and that is not secured.
@@ -61,9 +63,7 @@ impl Doors {
 
     fn lacks(&self, name: Listener, address: SocketAddr) -> Option<&'static str> {
         let tls = self.tls_of(name).is_some();
-        let mutual = tls
-            && self.options.client_ca_file.is_some()
-            && self.options.client_auth == ClientAuth::Require;
+        let mutual = tls && self.options.client_ca_file.is_some();
         if address.ip().is_loopback() {
             return None;
         }

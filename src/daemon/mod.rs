@@ -142,21 +142,25 @@ impl Daemon {
         let servers = vec![
             tokio::spawn(serve(
                 doors.port(Listener::OtlpGrpc, grpc_listener),
-                doors.guard(grpc::router(receiver.clone()), &health),
+                doors.guard(Listener::OtlpGrpc, grpc::router(receiver.clone()), &health),
                 config.server.clone(),
                 tell(&health),
                 stop(),
             )),
             tokio::spawn(serve(
                 doors.port(Listener::OtlpHttp, http_listener),
-                doors.guard(http::router(receiver.clone()), &health),
+                doors.guard(Listener::OtlpHttp, http::router(receiver.clone()), &health),
                 config.server.clone(),
                 tell(&health),
                 stop(),
             )),
             tokio::spawn(serve(
                 doors.port(Listener::Http, export_listener),
-                doors.guard(http::reports(receiver).merge(exporter.router()), &health),
+                doors.guard(
+                    Listener::Http,
+                    http::reports(receiver).merge(exporter.router()),
+                    &health,
+                ),
                 config.server.clone(),
                 tell(&health),
                 stop(),
