@@ -139,32 +139,20 @@ impl Daemon {
         let gather = move || gathered.registry().gather();
         let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
         let stop = || stopped(stopping.clone());
+        let open = |name, listener, router| {
+            tokio::spawn(serve(
+                doors.port(name, listener),
+                doors.guard(name, router, &health),
+                config.server.clone(),
+                tell(&health),
+                stop(),
+            ))
+        };
+        let reports = http::reports(receiver.clone());
         let servers = vec![
-            tokio::spawn(serve(
-                doors.port(Listener::OtlpGrpc, grpc_listener),
-                doors.guard(Listener::OtlpGrpc, grpc::router(receiver.clone()), &health),
-                config.server.clone(),
-                tell(&health),
-                stop(),
-            )),
-            tokio::spawn(serve(
-                doors.port(Listener::OtlpHttp, http_listener),
-                doors.guard(Listener::OtlpHttp, http::router(receiver.clone()), &health),
-                config.server.clone(),
-                tell(&health),
-                stop(),
-            )),
-            tokio::spawn(serve(
-                doors.port(Listener::Http, export_listener),
-                doors.guard(
-                    Listener::Http,
-                    http::reports(receiver).merge(exporter.router()),
-                    &health,
-                ),
-                config.server.clone(),
-                tell(&health),
-                stop(),
-            )),
+            open(Listener::OtlpGrpc, grpc_listener, grpc::router(receiver.clone())),
+            open(Listener::OtlpHttp, http_listener, http::router(receiver)),
+            open(Listener::Http, export_listener, reports.merge(exporter.router())),
         ];
         Ok(Self {
             bound,
