@@ -126,7 +126,7 @@ impl Health {
         &self.registry
     }
 
-    /// Counts what one request held; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
+    /// Counts what one request held; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
     pub fn received(&self, transport: &str, encoding: &str, tally: &Tally) {
         let labels = [transport, encoding];
         self.received.with_label_values(&labels).inc_by(tally.spans);

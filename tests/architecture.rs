@@ -18,6 +18,7 @@ const ENGINE_CRATES: &[&str] = &[
     "fancy_regex",
     "jsonschema",
     "prost",
+    "schemars",
     "serde",
     "serde_json",
     "serde_saphyr",

@@ -177,3 +177,44 @@ fn a_file_that_is_not_there_is_named() {
     let error = Config::load(Some(Path::new("/nowhere/agentgauge.toml")), [], &[]).unwrap_err();
     assert!(error.to_string().contains("/nowhere/agentgauge.toml"), "{error}");
 }
+
+#[test]
+fn a_mistake_about_kafka_is_named() {
+    for (text, key) in [
+        ("brokers = [\"broker\"]", "kafka.brokers"),
+        ("brokers = [\"a:1,b:2\"]", "kafka.brokers"),
+        ("brokers = [\"a:1\"]\ngroup = \"\"", "kafka.group"),
+        ("brokers = [\"a:1\"]\ntraces_topics = [\"^all\"]", "kafka.traces_topics"),
+        ("brokers = [\"a:1\"]\nlogs_topics = [\"otlp_spans\"]", "kafka.logs_topics"),
+        ("brokers = [\"a:1\"]\ntraces_topics = []\nlogs_topics = []", "kafka.traces_topics"),
+        ("brokers = [\"a:1\"]\ndead_letter_topic = \"otlp_logs\"", "kafka.dead_letter_topic"),
+        ("traces_encoding = \"jaeger_proto\"", "kafka.traces_encoding"),
+        ("start = \"beginning\"", "kafka.start"),
+        ("brokers = [\"a:1\"]\nsasl_mechanism = \"plain\"", "kafka.sasl_username"),
+        (
+            "brokers = [\"a:1\"]\nsasl_mechanism = \"plain\"\nsasl_username = \"me\"",
+            "kafka.sasl_password",
+        ),
+        ("brokers = [\"a:1\"]\nsasl_password = \"x\"", "kafka.sasl_mechanism"),
+        ("brokers = [\"a:1\"]\ntls_key_file = \"x\"", "kafka.tls_key_file"),
+    ] {
+        let message = error(&format!("[kafka]\n{text}\n"), &[]);
+        assert!(message.contains(&format!("`{key}`")), "{text}: {message}");
+    }
+}
+
+#[test]
+#[cfg(not(feature = "kafka-tls"))]
+fn what_this_build_cannot_do_is_answered_with_the_feature() {
+    for text in ["tls = true", "sasl_mechanism = \"scram_sha512\""] {
+        let message = error(&format!("[kafka]\nbrokers = [\"a:1\"]\n{text}\n"), &[]);
+        assert!(message.contains("`kafka-tls`"), "{message}");
+    }
+}
+
+#[test]
+fn a_password_is_in_no_message() {
+    let text =
+        "[kafka]\nbrokers = [\"a:1\"]\nsasl_password = \"hunter2\"\nsasl_password_file = \"x\"\n";
+    assert!(!error(text, &[]).contains("hunter2"));
+}

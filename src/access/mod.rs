@@ -209,6 +209,16 @@ impl Identity {
         Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec() })
     }
 
+    /// Whose things it is shown that asks for a tenant's, or for all: its own, whatever it asks for.
+    pub fn scope(&self, asked: Option<String>) -> Option<String> {
+        self.tenant.as_deref().map(str::to_owned).or(asked)
+    }
+
+    /// The same for one thing, which is a tenant's or, with an empty one, nobody's.
+    pub fn instead_of<'a>(&'a self, asked: &'a str) -> &'a str {
+        self.tenant.as_deref().unwrap_or(asked)
+    }
+
     /// Whether it sees what is this tenant's; the empty one is nobody.
     pub fn sees(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)

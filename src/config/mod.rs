@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+mod kafka;
 mod layer;
 mod range;
 
@@ -19,8 +20,10 @@ use crate::engine::options::{
 };
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
+use crate::export::history::ApiOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
+use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
 
 /// The whole configuration; immutable after the start.
@@ -39,6 +42,8 @@ pub struct Config {
     pub tls: TlsOptions,
     /// Who may do what.
     pub access: AccessOptions,
+    /// The Kafka source.
+    pub kafka: KafkaOptions,
     /// How the engine is spread over tasks.
     pub engine: Shards,
     /// How spans are read.
@@ -63,6 +68,8 @@ pub struct Config {
     pub expect: ExpectOptions,
     /// What is exported.
     pub metrics: Metrics,
+    /// The query API.
+    pub api: ApiOptions,
 }
 
 /// What is exported.

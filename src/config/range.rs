@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use super::kafka;
 use super::layer::Origins;
 use super::{Config, ConfigError, Origin};
 use crate::engine::convention::concepts;
@@ -23,7 +24,7 @@ const MAX_WINDOWS: usize = 8;
 /// Panes of a window; one must last whole seconds.
 const PANES: u64 = 60;
 
-struct Check<'o> {
+pub(super) struct Check<'o> {
     origins: &'o Origins,
     error: Option<ConfigError>,
 }
@@ -33,16 +34,18 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     let mut check = Check { origins, error: None };
     shell(config, &mut check);
     ingest(config, &mut check);
+    kafka::check(config, &mut check);
     engine(config, &mut check);
     loops(config, &mut check);
     sessions(config, &mut check);
     windows(config, &mut check);
     runs(config, &mut check);
+    api(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
 
 impl Check<'_> {
-    fn within<T: Copy + PartialOrd + fmt::Display>(
+    pub(super) fn within<T: Copy + PartialOrd + fmt::Display>(
         &mut self,
         key: &'static str,
         was: T,
@@ -54,14 +57,20 @@ impl Check<'_> {
         }
     }
 
-    fn lasting(&mut self, key: &'static str, was: Duration, min: Duration, max: Duration) {
+    pub(super) fn lasting(
+        &mut self,
+        key: &'static str,
+        was: Duration,
+        min: Duration,
+        max: Duration,
+    ) {
         if was < min || was > max {
             let expected = format!("from {} to {}", human::render(min), human::render(max));
             self.fail(key, expected, human::render(was));
         }
     }
 
-    fn fail(&mut self, key: &'static str, expected: String, was: impl fmt::Display) {
+    pub(super) fn fail(&mut self, key: &'static str, expected: String, was: impl fmt::Display) {
         let origin = self.origins.get(key).cloned().unwrap_or(Origin::Default);
         let error = ConfigError::Range { key, origin, expected, was: was.to_string() };
         self.error.get_or_insert(error);
@@ -250,6 +259,14 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     check.within("drift.delta", drift.delta, 0.0, drift.max_step);
     check.within("drift.lambda", drift.lambda, 0.1, 1e6);
     check.within("drift.alpha", drift.alpha, 1e-9, 0.5);
+}
+
+fn api(config: &Config, check: &mut Check<'_>) {
+    let api = &config.api;
+    let (short, long) = (Duration::from_millis(100), Duration::from_secs(86_400));
+    check.lasting("api.history_step", api.history_step, short, long);
+    check.within("api.history_points", api.history_points, 1, 10_000);
+    check.within("api.max_streams", api.max_streams, 1, 10_000);
 }
 
 fn windows(config: &Config, check: &mut Check<'_>) {

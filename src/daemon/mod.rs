@@ -1,10 +1,12 @@
 //! The daemon: wiring only. The one place that names every stage.
 
 mod doors;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod query;
 mod router;
 mod tasks;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +15,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+pub use query::SessionQuery;
 pub use router::Router;
 
 use self::doors::Doors;
-use self::tasks::{Common, ToAssemble, ToSessions};
+use self::tasks::{Common, ToAssemble};
 use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -31,9 +34,8 @@ use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::sessions::Sessions;
 use crate::engine::update::Barrier;
-use crate::engine::view::SessionView;
 use crate::export::board::Board;
-use crate::export::http::{Exporter, Query};
+use crate::export::http::Exporter;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
@@ -47,7 +49,8 @@ pub struct Daemon {
     epoch: AtomicU64,
     flushed: watch::Receiver<u64>,
     shutdown: watch::Sender<bool>,
-    servers: Vec<JoinHandle<()>>,
+    /// Listeners, and what waits for the Kafka source to end.
+    sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -83,17 +86,21 @@ pub enum StartError {
     /// Certificates or tokens cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The Kafka source cannot be set up.
+    #[cfg(feature = "kafka")]
+    #[error(transparent)]
+    Kafka(#[from] crate::ingest::kafka::SourceError),
+    /// The system has no thread for a source.
+    #[cfg(feature = "kafka")]
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// Answers questions about sessions by asking the shards.
-#[derive(Clone)]
-pub struct SessionQuery {
-    route: Route,
-    sessions: Vec<mpsc::Sender<ToSessions>>,
-}
+/// Fails, and says why, while a part is not ready.
+type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 impl Daemon {
     /// Binds all addresses, then starts all tasks.
@@ -105,26 +112,28 @@ impl Daemon {
         let expected = expect::read(&config.expect.files)?;
         expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
         let doors = Doors::open(config)?;
-        let grpc_listener = bind(&config.listen.otlp_grpc, "listen.otlp_grpc").await?;
-        let http_listener = bind(&config.listen.otlp_http, "listen.otlp_http").await?;
-        let export_listener = bind(&config.listen.http, "listen.http").await?;
-        let bound = Bound {
-            otlp_grpc: address(&grpc_listener, &config.listen.otlp_grpc, "listen.otlp_grpc")?,
-            otlp_http: address(&http_listener, &config.listen.otlp_http, "listen.otlp_http")?,
-            http: address(&export_listener, &config.listen.http, "listen.http")?,
-        };
+        let listen = &config.listen;
+        let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
+        let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
+        let (export_listener, http) = bind(&listen.http, "listen.http").await?;
+        let bound = Bound { otlp_grpc, otlp_http, http };
 
         doors.warn(&bound);
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(config.api));
         let (router, tasks, flushed) = stages(
             config,
             &expected.suites.into(),
             &board,
             &Common { clock: clock.clone(), health: health.clone() },
         );
+
+        let sampler =
+            tasks::history(Arc::downgrade(&board), config.api.history_step, clock.clone());
+        // Not one of the tasks: it ends when the board has gone.
+        tokio::spawn(sampler);
 
         let (shutdown, stopping) = watch::channel(false);
         let receiver = Receiver::new(
@@ -134,10 +143,17 @@ impl Daemon {
             Arc::new(move || clock.now()),
             config.server.read_timeout,
         );
-        let query = SessionQuery { route: router.route, sessions: router.sessions.clone() };
+        #[cfg(feature = "kafka")]
+        let kafka =
+            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?;
+        #[cfg(not(feature = "kafka"))]
+        let kafka: Option<(JoinHandle<()>, Check)> = None;
+        let (mut sources, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
+        let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
         let gathered = health.clone();
         let gather = move || gathered.registry().gather();
-        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail);
+        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail)
+            .stopping(stopping.clone());
         let stop = || stopped(stopping.clone());
         let open = |name, listener, router| {
             tokio::spawn(serve(
@@ -149,11 +165,11 @@ impl Daemon {
             ))
         };
         let reports = http::reports(receiver.clone());
-        let servers = vec![
+        sources.extend([
             open(Listener::OtlpGrpc, grpc_listener, grpc::router(receiver.clone())),
             open(Listener::OtlpHttp, http_listener, http::router(receiver)),
             open(Listener::Http, export_listener, reports.merge(exporter.router())),
-        ];
+        ]);
         Ok(Self {
             bound,
             board,
@@ -161,7 +177,7 @@ impl Daemon {
             epoch: AtomicU64::new(0),
             flushed,
             shutdown,
-            servers,
+            sources,
             tasks,
         })
     }
@@ -193,9 +209,9 @@ impl Daemon {
     /// Stops accepting, lets what is in flight finish, and waits until it is applied.
     pub async fn stop(mut self) {
         self.shutdown.send_replace(true);
-        for server in std::mem::take(&mut self.servers) {
-            // A server that panicked has nothing left to finish.
-            let _ = server.await;
+        for source in std::mem::take(&mut self.sources) {
+            // One that panicked has nothing left to finish.
+            let _ = source.await;
         }
         self.flush().await;
         let tasks = std::mem::take(&mut self.tasks);
@@ -204,47 +220,6 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
-    }
-}
-
-impl Query for SessionQuery {
-    async fn sessions(
-        &self,
-        tenant: Option<&str>,
-        limit: usize,
-        offset: usize,
-    ) -> Vec<SessionView> {
-        let mut replies = Vec::new();
-        for shard in &self.sessions {
-            let (reply, answer) = oneshot::channel();
-            let first = limit.saturating_add(offset);
-            let tenant = tenant.map(str::to_owned);
-            if shard.send(ToSessions::Many { tenant, first, reply }).await.is_ok() {
-                replies.push(answer);
-            }
-        }
-        let mut sessions = BTreeMap::new();
-        for answer in replies {
-            for session in answer.await.unwrap_or_default() {
-                let start = session
-                    .traces
-                    .first()
-                    .and_then(|trace| trace.start_unix_nano.parse::<u64>().ok());
-                sessions.insert((start, session.session_id.clone()), session);
-            }
-        }
-        sessions.into_values().skip(offset).take(limit).collect()
-    }
-
-    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        let (reply, answer) = oneshot::channel();
-        let message = ToSessions::One { tenant: tenant.to_owned(), id: id.to_owned(), reply };
-        self.sessions[self.route.session(tenant, id)].send(message).await.ok()?;
-        answer.await.ok().flatten()
-    }
-
-    fn ready(&self) -> bool {
-        self.sessions.iter().all(|shard| !shard.is_closed())
     }
 }
 
@@ -301,24 +276,12 @@ fn stages(
     (router, tasks, flushed)
 }
 
-async fn bind(address: &str, key: &'static str) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|source| StartError::Bind {
-        address: address.to_owned(),
-        key,
-        source,
-    })
-}
-
-fn address(
-    listener: &TcpListener,
-    address: &str,
-    key: &'static str,
-) -> Result<SocketAddr, StartError> {
-    listener.local_addr().map_err(|source| StartError::Bind {
-        address: address.to_owned(),
-        key,
-        source,
-    })
+/// Listens at the address that this option sets; the port may be a free one.
+async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Bind { address: address.to_owned(), key, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 impl Observe for Health {

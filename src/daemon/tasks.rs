@@ -4,16 +4,18 @@
 //! sends wait for room, and there is no channel backwards, so nothing can deadlock.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::Clock;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
+use crate::engine::explained::{SessionFilter, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::Sessions;
-use crate::engine::span::{Report, Timestamp};
+use crate::engine::sessions::{Part, SessionId, Sessions, Sought};
+use crate::engine::span::{Report, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
@@ -40,8 +42,28 @@ pub(super) enum ToSessions {
     Barrier(Barrier),
     /// Somebody wants to see one session.
     One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
-    /// Somebody wants to see the first sessions of a tenant, or of all, in their order.
-    Many { tenant: Option<String>, first: usize, reply: oneshot::Sender<Vec<SessionView>> },
+    /// Somebody wants a part of a list of sessions.
+    Rows {
+        after: Option<SessionId>,
+        filter: SessionFilter,
+        budget: usize,
+        reply: oneshot::Sender<Part>,
+    },
+    /// Somebody looks for the session that holds a trace.
+    Find {
+        tenant: String,
+        after: Option<String>,
+        trace: TraceId,
+        budget: usize,
+        reply: oneshot::Sender<Sought>,
+    },
+    /// Somebody wants to know why a trace has its score.
+    Explain {
+        tenant: String,
+        id: String,
+        trace: TraceId,
+        reply: oneshot::Sender<Option<Box<TraceExplanation>>>,
+    },
 }
 
 /// To the agents task.
@@ -168,13 +190,10 @@ pub(super) async fn sessions(
                 ToSessions::Barrier(barrier) => {
                     barriers.extend(alignment.complete(barrier).then_some(barrier));
                 }
-                ToSessions::One { tenant, id, reply } => {
-                    drop(reply.send(stage.session(&tenant, &id)));
-                }
-                ToSessions::Many { tenant, first, reply } => {
-                    let sessions = stage.sessions_of(tenant.as_deref());
-                    drop(reply.send(sessions.take(first).collect()));
-                }
+                question @ (ToSessions::One { .. }
+                | ToSessions::Rows { .. }
+                | ToSessions::Find { .. }
+                | ToSessions::Explain { .. }) => answer(&stage, question),
             }
         }
         stage.handle_timeout(now);
@@ -190,6 +209,33 @@ pub(super) async fn sessions(
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source, stage.open_sessions());
+    }
+}
+
+/// Answers a question; whoever asked may have gone.
+fn answer(stage: &Sessions, question: ToSessions) {
+    match question {
+        ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
+        ToSessions::Rows { after, filter, budget, reply } => {
+            drop(reply.send(stage.rows(after, &filter, budget)));
+        }
+        ToSessions::Find { tenant, after, trace, budget, reply } => {
+            drop(reply.send(stage.find(&tenant, after.as_deref(), trace, budget)));
+        }
+        ToSessions::Explain { tenant, id, trace, reply } => {
+            drop(reply.send(stage.explain(&tenant, &id, trace).map(Box::new)));
+        }
+        // Not questions.
+        ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(_) => {}
+    }
+}
+
+/// Adds a point to every agent's past, at every step, for as long as somebody has the board.
+pub(super) async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
+    loop {
+        tokio::time::sleep(step).await;
+        let Some(board) = board.upgrade() else { return };
+        board.sample(clock.now());
     }
 }
 

@@ -456,7 +456,7 @@ impl AgentUpdate {
             .and_then(|cost| i64::try_from(cost).ok())
             .map(|cost| Quanta(cost).to_f64());
         AgentView {
-            agent: name_of(&self.agent),
+            agent: AgentName::from(&self.agent),
             sessions: all.sessions,
             traces: all.traces,
             traces_evaluated: all.traces_evaluated,
@@ -484,17 +484,6 @@ impl Buckets {
         }
         self.count += scores.count;
         self.sum += scores.sum_quanta.map_or(0, i128::from);
-    }
-}
-
-/// An agent's names as results have them: empty is absent.
-pub fn name_of(key: &AgentKey) -> AgentName {
-    let present = |text: &String| (!text.is_empty()).then(|| text.clone());
-    AgentName {
-        service_name: present(&key.service_name),
-        agent_name: present(&key.agent_name),
-        agent_version: present(&key.agent_version),
-        environment: present(&key.environment),
     }
 }
 

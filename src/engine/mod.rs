@@ -17,6 +17,7 @@ pub mod count;
 pub mod drift;
 pub mod drift_watch;
 pub mod expect;
+pub mod explained;
 pub mod loops;
 pub mod math;
 pub mod options;

@@ -96,7 +96,8 @@ pub struct Runs {
 #[derive(Debug, Default)]
 struct Parts {
     since: Timestamp,
-    traces: BTreeMap<(Timestamp, TraceId), RunTrace>,
+    // In the order of their starts. Most runs have one: a node of a map has room for eleven.
+    traces: Vec<((Timestamp, TraceId), RunTrace)>,
     reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
     // The one that was reported last.
     perturbation: Option<(Timestamp, Arc<str>)>,
@@ -127,7 +128,7 @@ impl Runs {
         if let Some(old) = self.traces.remove(&id) {
             let moved = key.as_ref() != Some(&old);
             if let Some(parts) = self.parts.get_mut(&old) {
-                parts.traces.retain(|(_, other), _| *other != id);
+                parts.traces.retain(|((_, other), _)| *other != id);
             }
             if moved {
                 changes.extend(self.settled(&old));
@@ -137,7 +138,9 @@ impl Runs {
             let start = Timestamp(trace.start_unix_nano);
             changes.extend(self.room(&key, start, counts));
             let Some(parts) = self.parts.get_mut(&key) else { return changes };
-            parts.traces.insert((start, id), trace);
+            let place = parts.traces.partition_point(|(other, _)| *other < (start, id));
+            parts.traces.insert(place, ((start, id), trace));
+            parts.traces.shrink_to_fit();
             self.traces.insert(id, key.clone());
             changes.extend(self.settled(&key));
         }
@@ -196,7 +199,7 @@ impl Runs {
         }
         let Some((_, oldest)) = self.oldest_first.pop_first() else { return Vec::new() };
         counts.add("runs", "forgotten");
-        for (_, trace) in self.parts.remove(&oldest).unwrap_or_default().traces.into_keys() {
+        for ((_, trace), _) in self.parts.remove(&oldest).unwrap_or_default().traces {
             self.traces.remove(&trace);
         }
         vec![Change::Gone(oldest)]
@@ -216,7 +219,7 @@ impl Runs {
 
 impl Parts {
     fn run(&self) -> Run {
-        let traces = || self.traces.values();
+        let traces = || self.traces.iter().map(|(_, trace)| trace);
         let attempts: Vec<&Attempt> = traces().filter_map(|trace| trace.attempt.as_ref()).collect();
         let times = || self.reports.values().map(|report| report.time);
         let start = traces().map(|trace| Timestamp(trace.start_unix_nano)).min();
@@ -267,7 +270,7 @@ impl Parts {
         let reports = self.reports.values().filter(|report| named(&report.name));
         let reports =
             reports.map(|report| (report.source, report.time.0, &*report.identifier, report.score));
-        let own = self.traces.values().flat_map(|trace| &trace.reported);
+        let own = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
         let own = own.filter(|score| named(&score.name)).map(|score| {
             let id = score.identifier.as_str();
             (source(score), score.time_unix_nano, id, Quanta(score.score_quanta))
@@ -293,7 +296,7 @@ impl Parts {
                 found.insert((report.identifier.clone(), report.label.clone()), ());
             }
         }
-        let reported = self.traces.values().flat_map(|trace| &trace.reported);
+        let reported = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
         for score in reported.filter(|score| score.name == CONSTRAINT_VIOLATION) {
             looked = true;
             if score.score_quanta < Quanta::ONE {

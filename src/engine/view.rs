@@ -4,10 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::update::AgentKey;
+
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Document {
     /// Sessions, by start of their first trace, then id.
     pub sessions: Vec<SessionView>,
@@ -16,7 +19,7 @@ pub struct Document {
 }
 
 /// Whose series something counts towards; null where nothing was sent.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Default, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct AgentName {
     /// `service.name`.
     pub service_name: Option<String>,
@@ -26,10 +29,27 @@ pub struct AgentName {
     pub agent_version: Option<String>,
     /// The deployment environment.
     pub environment: Option<String>,
+    /// Whose agent it is; left out where senders have no tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl From<&AgentKey> for AgentName {
+    /// An agent's names as results have them: empty is absent.
+    fn from(key: &AgentKey) -> Self {
+        let present = |text: &String| (!text.is_empty()).then(|| text.clone());
+        Self {
+            service_name: present(&key.service_name),
+            agent_name: present(&key.agent_name),
+            agent_version: present(&key.agent_version),
+            environment: present(&key.environment),
+            tenant: present(&key.tenant),
+        }
+    }
 }
 
 /// A score and who made it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct SignalView {
     /// In `[0,1]`, higher is better.
     pub score: f64,
@@ -42,7 +62,7 @@ pub struct SignalView {
 }
 
 /// Tokens; null where the wire does not carry them.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct TokensView {
     /// Tokens read, cached ones included.
     pub input: Option<u64>,
@@ -51,7 +71,7 @@ pub struct TokensView {
 }
 
 /// One tool call.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct ToolView {
     /// The tool; null if unknown.
     pub name: Option<String>,
@@ -62,7 +82,7 @@ pub struct ToolView {
 }
 
 /// One loop.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LoopView {
     /// `exact_repeat` and so on.
     pub kind: String,
@@ -85,7 +105,7 @@ pub struct LoopView {
 }
 
 /// What a trace says of the attempt at a task that it is part of.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AttemptView {
     /// The task or test case.
     pub task: Option<String>,
@@ -114,7 +134,7 @@ pub struct AttemptView {
 }
 
 /// A rule that an agent broke.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ViolationView {
     /// The rule.
     pub constraint: String,
@@ -123,7 +143,7 @@ pub struct ViolationView {
 }
 
 /// One trace, explained.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct TraceView {
     /// Hex.
     pub trace_id: String,
@@ -178,7 +198,7 @@ pub struct TraceView {
 }
 
 /// A trace against one query's expectations, layer by layer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct ExpectationView {
     /// The query's text in the file.
     pub query: String,
@@ -190,7 +210,7 @@ pub struct ExpectationView {
 }
 
 /// One layer of expectations.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LayerView {
     /// `skip`, `pass`, `warn` or `fail`.
     pub status: &'static str,
@@ -203,7 +223,7 @@ pub struct LayerView {
 }
 
 /// One session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct SessionView {
     /// The session id.
     pub session_id: String,
@@ -240,7 +260,7 @@ pub struct SessionView {
 }
 
 /// One agent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AgentView {
     /// Whose numbers these are.
     #[serde(flatten)]
@@ -279,7 +299,7 @@ pub struct AgentView {
 }
 
 /// A score, or one for each k.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ScoreValue {
     /// In `[0,1]`; `ars` in `[0,100]`.
@@ -289,7 +309,7 @@ pub enum ScoreValue {
 }
 
 /// The agent reliability score, from 0 to 100. The weights and ceilings are ours, not the source's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ArsView {
     /// From 0 to 100.
     pub score: f64,
@@ -300,7 +320,7 @@ pub struct ArsView {
 }
 
 /// One component of the agent reliability score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ArsComponentView {
     /// From 0 to 100.
     pub score: f64,
@@ -311,7 +331,7 @@ pub struct ArsComponentView {
 }
 
 /// A score that shifted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ChangePointView {
     /// Which score.
     pub score: String,
@@ -328,7 +348,7 @@ pub struct ChangePointView {
 }
 
 /// How an agent's version differs from an earlier one, at 95 % confidence whenever one looks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct VersionView {
     /// The earlier version.
     pub baseline: String,
@@ -343,7 +363,7 @@ pub struct VersionView {
 }
 
 /// One task.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct TaskView {
     /// The task's id.
     pub task_id: String,
@@ -383,7 +403,7 @@ impl AgentView {
 }
 
 /// An agent over one window.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct WindowView {
     /// Traces in the window.
     pub traces: u64,

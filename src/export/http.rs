@@ -1,48 +1,29 @@
 //! The HTTP endpoints: metrics, health, and the JSON API.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Query as Params, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
-use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::board::Board;
 use super::prometheus::{Detail, Format, render};
+use super::query::Query;
+use super::{api, grpc, web};
 use crate::access::Identity;
-use crate::engine::view::{AgentView, SessionView};
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
 
-/// Sessions on one page, unless asked for otherwise, and at most.
-const PAGE: usize = 100;
-const MAX_PAGE: usize = 1_000;
-
-/// Who can be asked about sessions.
-pub trait Query: Clone + Send + Sync + 'static {
-    /// A page of the sessions of a tenant, or of all, by start of their first trace, then id.
-    fn sessions(
-        &self,
-        tenant: Option<&str>,
-        limit: usize,
-        offset: usize,
-    ) -> impl Future<Output = Vec<SessionView>> + Send;
-
-    /// One session; `None` if it is not held.
-    fn session(&self, tenant: &str, id: &str) -> impl Future<Output = Option<SessionView>> + Send;
-
-    /// Whether all stages are running.
-    fn ready(&self) -> bool;
-}
+/// Lists of sessions that are made at a time; more wait.
+const MAX_LISTS: usize = 2;
 
 /// Gathers the daemon's own metrics.
 pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
@@ -50,30 +31,33 @@ pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 /// What the endpoints read.
 #[derive(Clone)]
 pub struct Exporter<Q> {
-    board: Arc<Board>,
+    pub(super) board: Arc<Board>,
     health: Gather,
-    query: Q,
+    pub(super) query: Q,
     detail: Detail,
     scrapes: Arc<Semaphore>,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    limit: Option<usize>,
-    offset: Option<usize>,
-}
-
-/// Whose session is asked for, by those who see all.
-#[derive(Deserialize)]
-struct Whose {
-    #[serde(default)]
-    tenant: String,
+    /// Permits for lists of sessions; more wait.
+    pub(super) lists: Arc<Semaphore>,
+    /// Permits for live streams; more are refused.
+    pub(super) streams: Arc<Semaphore>,
+    /// True once the daemon goes down; streams end then.
+    pub(super) stopping: watch::Receiver<bool>,
 }
 
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions.
     pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail) -> Self {
-        Self { board, health, query, detail, scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)) }
+        let permits = |most| Arc::new(Semaphore::new(most));
+        let (scrapes, lists) = (permits(MAX_SCRAPES), permits(MAX_LISTS));
+        let streams = permits(board.options().max_streams);
+        let (_, stopping) = watch::channel(false);
+        Self { board, health, query, detail, scrapes, lists, streams, stopping }
+    }
+
+    /// Ends its streams when this becomes true.
+    #[must_use]
+    pub fn stopping(self, stopping: watch::Receiver<bool>) -> Self {
+        Self { stopping, ..self }
     }
 
     /// The routes.
@@ -82,9 +66,9 @@ impl<Q: Query> Exporter<Q> {
             .route("/metrics", get(metrics::<Q>))
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready::<Q>))
-            .route("/api/v1/agents", get(agents::<Q>))
-            .route("/api/v1/sessions", get(sessions::<Q>))
-            .route("/api/v1/sessions/{id}", get(session::<Q>))
+            .merge(api::router())
+            .merge(web::router())
+            .merge(grpc::router(&self))
             .fallback(|| async {
                 error(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path")
             })
@@ -142,65 +126,55 @@ fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheu
 }
 
 async fn ready<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
-    if exporter.query.ready() {
-        "ready\n".into_response()
-    } else {
-        error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "a stage is not running")
+    match exporter.query.ready() {
+        Ok(()) => "ready\n".into_response(),
+        Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", &why),
     }
 }
 
-async fn agents<Q: Query>(State(exporter): State<Exporter<Q>>, identity: Identity) -> Response {
-    let mut agents = exporter.board.sorted();
-    agents.retain(|update| identity.sees(&update.agent.tenant));
-    let agents: Vec<AgentView> = agents.iter().map(|update| update.view.clone()).collect();
-    Json(json!({ "agents": agents })).into_response()
+/// An error as every endpoint tells it.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) status: StatusCode,
+    /// For programs; does not change.
+    code: &'static str,
+    /// For people.
+    pub(super) message: String,
 }
 
-async fn sessions<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    page: Result<Params<Page>, axum::extract::rejection::QueryRejection>,
-) -> Response {
-    let Ok(Params(page)) = page else {
-        return error(
-            StatusCode::BAD_REQUEST,
-            "bad_request",
-            "`limit` and `offset` are whole numbers from 0",
-        );
-    };
-    let limit = page.limit.unwrap_or(PAGE).min(MAX_PAGE);
-    let sessions =
-        exporter.query.sessions(identity.tenant.as_deref(), limit, page.offset.unwrap_or(0));
-    let sessions = sessions.await;
-    Json(json!({ "sessions": sessions })).into_response()
-}
-
-async fn session<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    Path(id): Path<String>,
-    Params(whose): Params<Whose>,
-) -> Response {
-    let tenant = identity.tenant.as_deref().unwrap_or(&whose.tenant);
-    match exporter.query.session(tenant, &id).await {
-        Some(session) => Json(session).into_response(),
-        None => error(
-            StatusCode::NOT_FOUND,
-            "session_not_found",
-            "no session of this id is held; it may have been evicted",
-        ),
+impl Refused {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: &str) -> Self {
+        Self { status, code, message: message.to_owned() }
     }
 }
 
-fn error(status: StatusCode, code: &str, message: &str) -> Response {
-    (status, Json(json!({ "error": { "code": code, "message": message } }))).into_response()
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Self { status, code, message } = self;
+        let mut response = (status, Json(json!({ "error": { "code": code, "message": message } })))
+            .into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        }
+        response
+    }
 }
+
+fn error(status: StatusCode, code: &'static str, message: &str) -> Response {
+    Refused::new(status, code, message).into_response()
+}
+
+/// Nothing from elsewhere, no text that becomes code, and in nobody's frame.
+const CONTENT_SECURITY: HeaderValue = HeaderValue::from_static(
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
+);
 
 /// Browsers are to take answers for what they say they are, and to load nothing from elsewhere.
 async fn hardened(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'self'"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY);
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(
         HeaderName::from_static("cross-origin-resource-policy"),
         HeaderValue::from_static("same-origin"),
@@ -218,23 +192,34 @@ mod tests {
 
     use super::*;
     use crate::engine::agents::AgentUpdate;
+    use crate::engine::explained::{SessionRow, TraceExplanation};
+    use crate::engine::span::TraceId;
+    use crate::engine::view::SessionView;
+    use crate::export::query::{ListRequest, Listing};
 
     #[derive(Clone)]
     struct Held;
 
     impl Query for Held {
-        async fn sessions(&self, _: Option<&str>, limit: usize, offset: usize) -> Vec<SessionView> {
-            let ids = ["a", "b", "c"].into_iter().skip(offset).take(limit);
-            ids.map(|id| SessionView { session_id: id.to_owned(), ..SessionView::default() })
-                .collect()
+        async fn list(&self, request: ListRequest) -> Listing {
+            let ids = ["a", "b", "c"].into_iter().skip(request.offset).take(request.limit);
+            let rows = ids
+                .map(|id| SessionRow { session_id: id.to_owned(), ..SessionRow::default() })
+                .collect();
+            Listing { rows, total: 3 }
         }
 
         async fn session(&self, _: &str, id: &str) -> Option<SessionView> {
-            (id == "a/b").then(SessionView::default)
+            let view = SessionView { session_id: id.to_owned(), ..SessionView::default() };
+            (id != "nobody").then_some(view)
         }
 
-        fn ready(&self) -> bool {
-            true
+        async fn explain(&self, _: &str, _: Option<&str>, _: TraceId) -> Option<TraceExplanation> {
+            None
+        }
+
+        fn ready(&self) -> Result<(), String> {
+            Ok(())
         }
     }
 
@@ -284,13 +269,49 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(body["sessions"][0]["session_id"], "b");
         assert_eq!(body["sessions"].as_array().unwrap().len(), 1);
-        assert_eq!(ask("/api/v1/sessions?limit=x", "*/*").await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(body["total"], 3);
+        let (_, _, body) = ask("/api/v1/sessions?detail=row", "*/*").await;
+        assert!(body.contains("worst_loop"), "{body}");
         assert_eq!(ask("/api/v1/sessions/a%2Fb", "*/*").await.0, StatusCode::OK);
     }
 
     #[tokio::test]
+    async fn what_is_asked_wrongly_is_told_so() {
+        for path in [
+            "/api/v1/sessions?limit=x",
+            "/api/v1/sessions?offset=1000000000",
+            "/api/v1/sessions?sort=best",
+            "/api/v1/sessions?limti=1",
+            "/api/v1/sessions?limit=-1",
+            "/api/v1/agents?sort=loops",
+            "/api/v1/traces/xyz",
+            "/api/v1/sessions/%ff",
+        ] {
+            let (status, _, body) = ask(path, "*/*").await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
+            assert!(body.starts_with(r#"{"error":{"code":"bad_request""#), "{path}: {body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_page_comes_from_the_binary() {
+        for path in ["/", "/assets/app.js", "/assets/style.css", "/assets/uplot/uPlot.min.css"] {
+            let (status, headers, body) = ask(path, "*/*").await;
+            assert_eq!((status, body.is_empty()), (StatusCode::OK, false), "{path}");
+            let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'self';") && !policy.contains("unsafe"));
+        }
+        assert_eq!(ask("/assets/../Cargo.toml", "*/*").await.0, StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
     async fn what_is_not_there_says_so_in_json() {
-        for path in ["/nothing", "/api/v1/sessions/nobody"] {
+        for path in [
+            "/nothing",
+            "/api/v1/sessions/nobody",
+            "/api/v1/traces/00000000000000000000000000000001",
+            "/api/v1/agents/history?service_name=nobody",
+        ] {
             let (status, _, body) = ask(path, "*/*").await;
             assert_eq!(status, StatusCode::NOT_FOUND);
             assert!(body.starts_with(r#"{"error":{"code":"#), "{body}");

@@ -41,12 +41,12 @@ pub struct Decoder {
     conventions: Arc<Conventions>,
 }
 
-/// A request that is within the limits but not decoded yet.
+/// A request that is within the limits but not decoded yet; its body is owned, or borrowed from where it lies.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct Prepared<B = Bytes> {
     signal: Signal,
     encoding: Encoding,
-    body: Bytes,
+    body: B,
     scan: Scan,
 }
 
@@ -86,10 +86,32 @@ impl Decoder {
         compression: Compression,
         body: Bytes,
     ) -> Result<Prepared, Refusal> {
-        let body = inflate::inflate(compression, body, self.limits.max_request_bytes)?;
+        self.inspect(
+            signal,
+            encoding,
+            inflate::inflate(compression, body, self.limits.max_request_bytes)?,
+        )
+    }
+
+    /// Looks at what is inside an uncompressed request, where it lies.
+    ///
+    /// # Errors
+    ///
+    /// As [`Decoder::prepare`].
+    pub fn inspect<B: AsRef<[u8]>>(
+        &self,
+        signal: Signal,
+        encoding: Encoding,
+        body: B,
+    ) -> Result<Prepared<B>, Refusal> {
+        let max = self.limits.max_request_bytes;
+        if body.as_ref().len() > max {
+            let (what, key) = ("the request", "ingest.max_request_bytes");
+            return Err(Refusal::TooLarge { what, max, key });
+        }
         let scan = match encoding {
-            Encoding::Protobuf => prescan::scan(signal, &body, self.bounds())?,
-            Encoding::Json => json::scan(&body, self.bounds())?,
+            Encoding::Protobuf => prescan::scan(signal, body.as_ref(), self.bounds())?,
+            Encoding::Json => json::scan(body.as_ref(), self.bounds())?,
         };
         Ok(Prepared { signal, encoding, body, scan })
     }
@@ -100,9 +122,9 @@ impl Decoder {
     /// # Errors
     ///
     /// Refuses what is malformed as a whole.
-    pub fn decode(
+    pub fn decode<B: AsRef<[u8]>>(
         &self,
-        prepared: Prepared,
+        prepared: Prepared<B>,
         arrival: Option<Timestamp>,
         tenant: Option<&Arc<str>>,
     ) -> Result<Batch, Refusal> {
@@ -114,8 +136,8 @@ impl Decoder {
         };
         let mut builder = Builder::new(&self.conventions, repair, tenant);
         match encoding {
-            Encoding::Protobuf => protobuf::decode(signal, &body, &scan, &mut builder)?,
-            Encoding::Json => json::decode(signal, &body, self.bounds(), &mut builder)?,
+            Encoding::Protobuf => protobuf::decode(signal, body.as_ref(), &scan, &mut builder)?,
+            Encoding::Json => json::decode(signal, body.as_ref(), self.bounds(), &mut builder)?,
         }
         Ok(builder.finish())
     }
@@ -131,8 +153,7 @@ impl Decoder {
         encoding: Encoding,
         body: &[u8],
     ) -> Result<Batch, Refusal> {
-        let body = Bytes::copy_from_slice(body);
-        self.decode(self.prepare(signal, encoding, Compression::None, body)?, None, None)
+        self.decode(self.inspect(signal, encoding, body)?, None, None)
     }
 
     fn bounds(&self) -> Bounds {
@@ -140,7 +161,7 @@ impl Decoder {
     }
 }
 
-impl Prepared {
+impl<B> Prepared<B> {
     /// What decoding allocates, at most, in bytes: what admission counts.
     pub fn estimated_bytes(&self) -> usize {
         self.scan.estimated_bytes

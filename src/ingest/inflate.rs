@@ -4,8 +4,12 @@ use std::io::Read;
 
 use bytes::Bytes;
 use libdeflater::{Crc, DecompressionError, Decompressor};
+use memchr::memmem;
 
 use super::{Compression, Refusal};
+
+/// The checksum and the size at the end of a gzip member.
+const TRAILER_BYTES: usize = 8;
 
 /// Deflate cannot do better than about 1,032 to 1.
 const MAX_DEFLATE_RATIO: usize = 1_040;
@@ -32,7 +36,10 @@ pub(super) fn inflate(compression: Compression, body: Bytes, max: usize) -> Resu
 
 fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     // The last four bytes are the sender's word for the size of the last member: a hint, no more.
-    let (crc, size) = trailer(body).ok_or_else(|| malformed("gzip", "truncated"))?;
+    let (rest, trailer) =
+        body.split_last_chunk::<TRAILER_BYTES>().ok_or_else(|| malformed("gzip", "truncated"))?;
+    let [.., a, b, c, d] = *trailer;
+    let size = u32::from_le_bytes([a, b, c, d]);
     let bound = max.min(body.len().saturating_mul(MAX_DEFLATE_RATIO));
     let mut capacity = usize::try_from(size).unwrap_or(max).clamp(1, bound.max(1));
     let mut decompressor = Decompressor::new();
@@ -41,10 +48,9 @@ fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
         match decompressor.gzip_decompress(body, &mut inflated) {
             Ok(length) => {
                 inflated.truncate(length);
-                // It reads the first member alone; another one shows in a trailer that is not this one's.
-                let mut sum = Crc::new();
-                sum.update(&inflated);
-                let whole = sum.sum() == crc && u32::try_from(length).ok() == Some(size);
+                // It reads the first member alone. That is all if its trailer ends the body, and stands nowhere else.
+                let whole =
+                    trailer_of(&inflated) == *trailer && memmem::find(rest, trailer).is_none();
                 return if whole { Ok(inflated) } else { members(body, max) };
             }
             Err(DecompressionError::InsufficientSpace) if capacity < bound => {
@@ -82,11 +88,13 @@ fn read(
     if inflated.len() > max { Err(too_large(max)) } else { Ok(inflated) }
 }
 
-/// The checksum and size at the end of a gzip body.
-fn trailer(body: &[u8]) -> Option<(u32, u32)> {
-    let (rest, size) = body.split_last_chunk::<4>()?;
-    let (_, crc) = rest.split_last_chunk::<4>()?;
-    Some((u32::from_le_bytes(*crc), u32::from_le_bytes(*size)))
+/// The checksum and the size, modulo 2^32, at the end of the member that holds these bytes.
+fn trailer_of(inflated: &[u8]) -> [u8; TRAILER_BYTES] {
+    let mut sum = Crc::new();
+    sum.update(inflated);
+    let [.., a, b, c, d] = (inflated.len() as u64).to_be_bytes();
+    let size = u32::from_be_bytes([a, b, c, d]);
+    (u64::from(size) << 32 | u64::from(sum.sum())).to_le_bytes()
 }
 
 fn malformed(what: &'static str, why: &str) -> Refusal {
@@ -116,6 +124,13 @@ mod tests {
         let body = [gzipped(b"first, "), gzipped(b"second")].concat();
         let inflated = inflate(Compression::Gzip, body.into(), 100).unwrap();
         assert_eq!(&inflated[..], b"first, second");
+    }
+
+    #[test]
+    fn a_member_that_comes_again_is_read_again() {
+        let body = gzipped(b"twice, ").repeat(2);
+        let inflated = inflate(Compression::Gzip, body.into(), 100).unwrap();
+        assert_eq!(&inflated[..], b"twice, twice, ");
     }
 
     #[test]

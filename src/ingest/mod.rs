@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod http;
 mod inflate;
 mod json;
+pub mod kafka;
 pub mod prescan;
 mod protobuf;
 mod receiver;

@@ -21,7 +21,7 @@ use crate::engine::span::Timestamp;
 
 /// Who is told what came in, and counts it.
 pub trait Observe: Send + Sync {
-    /// A request was applied; `transport` is `grpc` or `http`, `encoding` `protobuf` or `json`.
+    /// A request was applied; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
     fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally);
 
     /// A request was refused whole, for one of a few reasons.
@@ -63,6 +63,13 @@ pub(super) struct Envelope {
 pub(super) struct Received {
     pub(super) body: Bytes,
     pub(super) permit: Permit,
+}
+
+/// A message that was decoded where it lay, with the room it takes.
+pub(super) struct Taken {
+    batch: Batch,
+    permit: Permit,
+    encoding: Encoding,
 }
 
 /// Room for the first bytes of a body, whatever its sender says about its length.
@@ -146,6 +153,41 @@ impl<S: Sink> Receiver<S> {
         tokio::spawn(receiver.run(envelope, received)).await.unwrap_or_else(|error| failed(&error))
     }
 
+    /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are
+    /// held against `sent`, when its broker had it.
+    #[cfg(feature = "kafka")]
+    pub(super) fn take(
+        &self,
+        (signal, encoding): (Signal, Encoding),
+        body: &[u8],
+        sent: Option<Timestamp>,
+    ) -> Result<Taken, Failure> {
+        let Shared { decoder, now, admission, .. } = &*self.shared;
+        let mut permit = admission.permit();
+        let prepared = decoder.inspect(signal, encoding, body)?;
+        permit.grow(prepared.estimated_bytes())?;
+        let now = now();
+        let mut batch =
+            decoder.decode(prepared, Some(sent.map_or(now, |sent| sent.min(now))), None)?;
+        // A backlog is read much faster than it was written: timers go by when a message is read.
+        batch.arrival = now;
+        Ok(Taken { batch, permit, encoding })
+    }
+
+    /// Applies what was taken, and counts what was in it.
+    pub(super) async fn hand_on(
+        &self,
+        transport: &'static str,
+        taken: Taken,
+    ) -> Result<(), Overloaded> {
+        let Taken { batch, permit, encoding } = taken;
+        let tally = batch.tally.clone();
+        self.shared.sink.submit(batch).await?;
+        drop(permit);
+        self.shared.observe.received(transport, encoding.name(), &tally);
+        Ok(())
+    }
+
     async fn collect(&self, body: &mut Body, max: usize) -> Result<Received, Failure> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > max {
@@ -189,9 +231,7 @@ impl<S: Sink> Receiver<S> {
             decoded.await.unwrap_or_else(|error| failed(&error))?
         };
         let tally = batch.tally.clone();
-        self.shared.sink.submit(batch).await?;
-        drop(permit);
-        self.shared.observe.received(transport, encoding.name(), &tally);
+        self.hand_on(transport, Taken { batch, permit, encoding }).await?;
         Ok(tally)
     }
 

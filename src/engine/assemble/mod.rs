@@ -64,6 +64,8 @@ struct Held {
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
+    // How it was read when it was done; nothing has come since.
+    read: Option<Box<TraceUpdate>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -163,8 +165,13 @@ impl Assemble {
         let mut tombstones = Vec::new();
         let mut updates = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
-            let update = self.traces.get(&id).and_then(|held| self.read(id, held));
+            let known = self.traces.get_mut(&id).and_then(|held| held.read.take());
+            let read = || self.traces.get(&id).and_then(|held| self.read(id, held));
+            let update = known.map_or_else(read, |known| Some(*known));
             let Some(held) = self.traces.get_mut(&id) else { continue };
+            if held.state == State::Done {
+                held.read = update.clone().map(Box::new);
+            }
             let session = update.as_ref().and_then(|update| update.session.clone());
             if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
                 tombstones.push(TraceUpdate {
@@ -324,6 +331,7 @@ impl Assemble {
                 telling: BTreeMap::new(),
                 told: BTreeMap::new(),
                 counted_ignored: false,
+                read: None,
             };
             self.traces.insert(id, held);
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
@@ -354,10 +362,11 @@ impl Assemble {
     /// Reads a trace as it stands. Once it is done it is held against expectations: these need its texts, which
     /// stay here unless they are kept.
     fn read(&self, id: TraceId, held: &Held) -> Option<TraceUpdate> {
-        if held.state == State::Open || self.suites.is_empty() {
-            return evaluate(id, &held.parts, &self.rules);
+        let done = held.state != State::Open;
+        if !done || self.suites.is_empty() {
+            return evaluate(id, &held.parts, &self.rules, done);
         }
-        let mut update = evaluate(id, &held.parts, &self.with_texts)?;
+        let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
         update.expectations = expectations(&update, &self.suites);
         if !self.rules.keep_content {
             update.content = None;
@@ -370,6 +379,7 @@ impl Assemble {
     fn touch(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
         held.revision += 1;
+        held.read = None;
         held.touched = held.touched.max(now);
         if held.state == State::Done {
             held.revision += 1;

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Conventions;
 use super::draft::{meant, name, number};
+use super::finish::capped;
 use super::index::Hits;
 use super::raw::{RawAttributes, RawSpan, RawValue};
-use super::{Conventions, capped};
 use crate::engine::math::Quanta;
 use crate::engine::signal::CONSTRAINT_VIOLATION;
 use crate::engine::span::{Operation, Report, Source, Target, Timestamp, TraceId};

@@ -12,6 +12,7 @@ mod claude_code;
 mod custom;
 mod draft;
 mod evaluation;
+mod finish;
 mod flat;
 mod google_adk;
 mod index;
@@ -36,10 +37,8 @@ mod strands;
 mod text;
 mod vercel_ai;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde_json::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub use custom::concepts;
@@ -48,13 +47,13 @@ pub use names::Names;
 pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
 
-use self::draft::{Draft, SessionDraft, lower, meant, name};
+use self::draft::{Draft, lower, name};
 use self::index::{Hits, Index};
 use self::lines::Line;
 use super::options::ConventionOptions;
 use super::span::{
-    Log, ModelFacts, Operation, Report, Resource, SessionName, Span, Status, Target, Text, Tokens,
-    ToolFacts, ToolResult, Violation,
+    Log, Operation, Report, Resource, SessionName, Span, Target, Text, ToolFacts, ToolResult,
+    Violation,
 };
 
 /// What one library or specification calls things.
@@ -323,140 +322,6 @@ impl Conventions {
         }
         reading
     }
-
-    /// The best session key among attributes.
-    fn session_of<'v>(
-        &self,
-        hits: &Hits<'_>,
-        attributes: &'v RawAttributes<'_>,
-    ) -> Option<SessionDraft<'v>> {
-        hits.sessions(attributes)
-            .find_map(|(attribute, value)| Some(SessionDraft { attribute, id: name(value)? }))
-    }
-
-    /// A session id inside the JSON value of an attribute.
-    fn session_in_json(
-        &self,
-        hits: &Hits<'_>,
-        attributes: &RawAttributes<'_>,
-    ) -> Option<SessionName> {
-        hits.session_json(attributes).find_map(|(key, inner, value)| {
-            let value = messages::parsed(value)?;
-            let id = match value.get(inner)? {
-                Value::String(id) => meant(id)?.to_owned(),
-                Value::Number(id) => id.to_string(),
-                Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-            };
-            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.capped_name(&id)) })
-        })
-    }
-
-    fn finish(
-        &self,
-        (raw, hits, draft): (&RawSpan<'_>, &Hits<'_>, &mut Draft<'_>),
-        scope: Scope,
-        resource: &Arc<Resource>,
-        names: &mut Names,
-    ) -> Span {
-        let operation = draft.operation.take().unwrap_or_default();
-        let custom_or_late = draft.session.take_ranked();
-        let (custom, late) = match custom_or_late {
-            Some((0, session)) => (Some(session), None),
-            Some((_, session)) => (None, Some(session)),
-            None => (None, None),
-        };
-        let session = custom.or_else(|| self.session_of(hits, &raw.attributes)).or(late);
-        let mut shared =
-            |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.capped_name(&name)));
-        Span {
-            trace_id: raw.trace_id,
-            span_id: raw.span_id,
-            parent: raw.parent,
-            start: raw.start,
-            end: raw.end,
-            operation,
-            status: raw.status,
-            // An exception may have been dealt with where the library says that all went well.
-            failed: raw.status == Status::Error
-                || draft.failed
-                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
-            convention: draft.convention.take(),
-            agent_name: shared(draft.agent_name.take()),
-            agent_version: shared(draft.agent_version.take()),
-            environment: shared(draft.environment.take()),
-            user: shared(draft.user.take()),
-            session: session.map(|session| SessionName {
-                id: names.share(self.capped_name(&session.id)),
-                attribute: names.share(session.attribute),
-            }),
-            session_in_json: self.session_in_json(hits, &raw.attributes),
-            tool: (operation == Operation::ExecuteTool).then(|| self.tool(draft, hits, raw, names)),
-            model: (operation == Operation::Chat).then(|| self.model(draft, names)),
-            name: names.share(self.capped_name(&raw.name)),
-            attempt: draft.take_attempt(),
-            input: draft.input.take().map(|text| self.cap_text(text)),
-            output: draft.output.take().map(|text| self.cap_text(text)),
-            scope: scope.id,
-            resource: Arc::clone(resource),
-        }
-    }
-
-    fn tool(
-        &self,
-        draft: &mut Draft<'_>,
-        hits: &Hits<'_>,
-        raw: &RawSpan<'_>,
-        names: &mut Names,
-    ) -> ToolFacts {
-        let from_span =
-            || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
-        let name = draft.tool_name.take().or_else(|| meant(from_span()).map(Cow::from));
-        ToolFacts {
-            phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
-            name: name.map(|name| names.share(self.capped_name(&name))),
-            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.capped_name(&id))),
-            arguments: draft.arguments.take(),
-            result_hash: draft.result_hash.take(),
-        }
-    }
-
-    fn model(&self, draft: &mut Draft<'_>, names: &mut Names) -> ModelFacts {
-        ModelFacts {
-            model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
-            response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
-            tokens: Tokens {
-                input: draft.input_tokens.take(),
-                cached: draft.cached_tokens.take(),
-                output: draft.output_tokens.take(),
-            },
-            cost: draft.cost.take(),
-            tool_calls: draft.tool_calls.take().unwrap_or_default(),
-            tool_results: draft.tool_results.take().unwrap_or_default(),
-            asked_by_user: draft.asked_by_user.take(),
-        }
-    }
-
-    /// A name cut to its limit.
-    fn capped_name<'v>(&self, name: &'v str) -> &'v str {
-        capped(name, self.options.max_name_bytes)
-    }
-
-    fn cap_name(&self, name: Arc<str>) -> Arc<str> {
-        if name.len() <= self.options.max_name_bytes {
-            name
-        } else {
-            Arc::from(capped(&name, self.options.max_name_bytes))
-        }
-    }
-
-    fn cap_text(&self, text: Text) -> Text {
-        let max = self.options.max_text_bytes;
-        if text.text.len() <= max {
-            text
-        } else {
-            Text { text: Arc::from(capped(&text.text, max)), ..text }
-        }
-    }
 }
 
 /// Operations that are none of those that count: steps of workflows, memory, messages between agents.
@@ -504,11 +369,6 @@ fn operation_named(name: &str) -> Option<Operation> {
         name if OTHER_OPERATIONS.contains(&name) => Some(Operation::Other),
         _ => None,
     }
-}
-
-/// A text cut to at most `max` bytes, at a character.
-fn capped(text: &str, max: usize) -> &str {
-    &text[..text.floor_char_boundary(max)]
 }
 
 /// A hash of what a record says, so that it is the same record whenever it comes again.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::math::Quanta;
-use crate::engine::span::{SpanId, Timestamp, TraceId};
+use crate::engine::span::{SpanId, Timestamp, Tokens, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
     list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()

@@ -10,7 +10,6 @@ use serde_json::Value;
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::ratio;
 use crate::engine::update::OutputDigest;
 
 /// Dimensions of the hashed embedding.
@@ -26,20 +25,33 @@ const STOP_WORDS: [&str; 70] = [
     "to", "too", "very", "was", "were", "will", "with", "would", "yet",
 ];
 
+/// Bytes of the longest stop word.
+const LONGEST: usize = 7;
+
 /// Returns what a text is compared by; `None` for an empty one.
 pub fn digest(text: &str) -> Option<OutputDigest> {
     if text.is_empty() {
         return None;
     }
-    let words = words(text);
-    let tokens: BTreeSet<u64> =
-        words.iter().filter(|word| is_token(word)).map(|word| xxh3_64(word.as_bytes())).collect();
-    Some(OutputDigest { tokens: tokens.into_iter().collect(), embedding: embed(&words) })
+    let lower = text.to_lowercase();
+    let mut embedding = Embedding::default();
+    let mut tokens = Vec::new();
+    for word in words(&lower) {
+        embedding.add(word);
+        if is_token(word) {
+            tokens.push(xxh3_64(word.as_bytes()));
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens.shrink_to_fit();
+    Some(OutputDigest { tokens, embedding: embedding.cells })
 }
 
 /// Returns the set of tokens of a text: its lower-case words without stop words and single characters.
 pub fn tokens(text: &str) -> BTreeSet<String> {
-    words(text).into_iter().filter(|word| is_token(word)).collect()
+    let lower = text.to_lowercase();
+    words(&lower).filter(|word| is_token(word)).map(str::to_owned).collect()
 }
 
 /// Jaccard similarity of two sorted sets, in `[0,1]`; 0 for two empty ones.
@@ -58,11 +70,13 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
 ///
 /// Dot product and norms are integers, so the bits are the same everywhere.
 pub fn cosine(a: &[i32], b: &[i32]) -> f64 {
-    let dot = |x: &[i32], y: &[i32]| -> i128 {
-        x.iter().zip(y).map(|(x, y)| i128::from(*x) * i128::from(*y)).sum()
+    // 64 bits hold the sum for texts of up to 2^26 features, which is more than a span may have.
+    let dot = |x: &[i32], y: &[i32]| -> f64 {
+        let products = x.iter().zip(y).map(|(x, y)| i64::from(*x) * i64::from(*y));
+        products.fold(0_i64, i64::wrapping_add) as f64
     };
-    let norms = ratio(dot(a, a), 1) * ratio(dot(b, b), 1);
-    if norms > 0.0 { (ratio(dot(a, b), 1) / norms.sqrt()).clamp(0.0, 1.0) } else { 0.0 }
+    let norms = dot(a, a) * dot(b, b);
+    if norms > 0.0 { (dot(a, b) / norms.sqrt()).clamp(0.0, 1.0) } else { 0.0 }
 }
 
 /// Writes a value as the reference does: null as nothing, a string as it is, anything else as Python's
@@ -79,9 +93,9 @@ pub fn to_text(value: &Value) -> String {
     }
 }
 
-fn words(text: &str) -> Vec<String> {
-    let lower = text.to_lowercase();
-    lower.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+/// The words of a text in lower case.
+fn words(lower: &str) -> impl Iterator<Item = &str> {
+    lower.split(|c| !is_word(c)).filter(|word| !word.is_empty())
 }
 
 fn is_word(c: char) -> bool {
@@ -102,30 +116,47 @@ fn is_word(c: char) -> bool {
 }
 
 fn is_token(word: &str) -> bool {
-    word.chars().nth(1).is_some() && STOP_WORDS.binary_search(&word).is_err()
+    let is_stop_word = || word.len() <= LONGEST && STOP_WORDS.binary_search(&word).is_ok();
+    word.chars().nth(1).is_some() && !is_stop_word()
 }
 
-/// Counts words and their three-character pieces into hashed dimensions, with a hashed sign, so that
-/// unrelated texts come out near zero.
-fn embed(words: &[String]) -> Vec<i32> {
-    let mut embedding = vec![0_i32; 256];
-    let mut count = |feature: &[u8]| {
+/// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
+/// come out near zero.
+struct Embedding {
+    cells: Vec<i32>,
+    // A word between its marks.
+    padded: String,
+}
+
+impl Default for Embedding {
+    fn default() -> Self {
+        Self { cells: vec![0; 256], padded: String::new() }
+    }
+}
+
+impl Embedding {
+    fn add(&mut self, word: &str) {
+        self.count(word.as_bytes());
+        let mut padded = std::mem::take(&mut self.padded);
+        padded.clear();
+        padded.push('^');
+        padded.push_str(word);
+        padded.push('$');
+        let ends = padded.char_indices().map(|(at, c)| at + c.len_utf8()).skip(2);
+        for ((start, _), end) in padded.char_indices().zip(ends) {
+            self.count(&padded.as_bytes()[start..end]);
+        }
+        self.padded = padded;
+    }
+
+    fn count(&mut self, feature: &[u8]) {
         let hash = xxh3_64(feature);
         let sign = if hash >> 63 == 0 { 1 } else { -1 };
-        if let Some(cell) =
-            usize::try_from(hash % DIMENSIONS).ok().and_then(|at| embedding.get_mut(at))
-        {
+        let cell = usize::try_from(hash % DIMENSIONS).ok().and_then(|at| self.cells.get_mut(at));
+        if let Some(cell) = cell {
             *cell = cell.saturating_add(sign);
         }
-    };
-    for word in words {
-        count(word.as_bytes());
-        let padded: Vec<char> = std::iter::once('^').chain(word.chars()).chain(['$']).collect();
-        for piece in padded.windows(3) {
-            count(piece.iter().collect::<String>().as_bytes());
-        }
     }
-    embedding
 }
 
 fn dump(value: &Value, text: &mut String) {

@@ -53,7 +53,7 @@ pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
 }
 
 /// All calls, and which trace of the chain each is of. What came of a call may be told in a later trace.
-fn calls(chain: &[&Held]) -> (Vec<ToolCall>, Vec<usize>) {
+pub(super) fn calls(chain: &[&Held]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut calls: Vec<ToolCall> = Vec::new();
     let mut owners = Vec::new();
     for (at, held) in chain.iter().enumerate() {

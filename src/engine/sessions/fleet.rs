@@ -17,6 +17,8 @@ pub(super) struct Fleet {
     agents: BTreeMap<Agent, Summary>,
     dirty: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
+    // The agent that was asked for last, if it is still among the dirty and not among the gone.
+    current: Option<Agent>,
     overflow: Agent,
     widths: Arc<[u64]>,
     /// How long an agent of which nothing is held is remembered.
@@ -35,6 +37,7 @@ impl Fleet {
             agents: BTreeMap::new(),
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),
+            current: None,
             overflow: Agent::overflow(),
             widths: pane::widths(&options.windows),
             remember: idle.saturating_add(longest),
@@ -48,8 +51,11 @@ impl Fleet {
     /// `__overflow__` for want of room.
     pub(super) fn resolve(&self, key: AgentKey) -> (Agent, bool) {
         let agent = Agent::from(key);
+        if let Some((known, _)) = self.agents.get_key_value(&agent) {
+            return (known.clone(), false);
+        }
         let others = self.agents.len() - usize::from(self.agents.contains_key(&self.overflow));
-        if self.agents.contains_key(&agent) || others < self.options.max_agents {
+        if others < self.options.max_agents {
             (agent, false)
         } else {
             (self.overflow.clone(), true)
@@ -58,8 +64,11 @@ impl Fleet {
 
     /// An agent's summary, which then counts as changed.
     pub(super) fn summary(&mut self, agent: &Agent) -> &mut Summary {
-        self.dirty.insert(agent.clone());
-        self.gone.remove(agent);
+        if !self.current.as_ref().is_some_and(|current| current.is(agent)) {
+            self.dirty.insert(agent.clone());
+            self.gone.remove(agent);
+            self.current = Some(agent.clone());
+        }
         self.agents.entry(agent.clone()).or_insert_with(|| {
             let AgentOptions { last_traces, max_signals_per_agent, .. } = self.options;
             Summary::new(Arc::clone(&self.widths), last_traces, max_signals_per_agent)
@@ -80,6 +89,7 @@ impl Fleet {
 
     /// Lets old panes go, and agents that nothing was heard of for long.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        self.current = None;
         for (agent, summary) in &mut self.agents {
             summary.expire(now);
             if summary.held == 0 && summary.active.after(self.remember) <= now {
@@ -93,6 +103,7 @@ impl Fleet {
 
     /// One message for each agent that changed, in the order of their names.
     pub(super) fn drain(&mut self) -> Vec<SessionUpdate> {
+        self.current = None;
         let dirty = std::mem::take(&mut self.dirty);
         dirty.iter().filter_map(|agent| self.message(agent)).collect()
     }

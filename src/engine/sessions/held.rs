@@ -59,6 +59,26 @@ impl Held {
         Self { id, update, agent, scored, given, tally, growth, link, run }
     }
 
+    /// Takes note that nothing more will come, if that is all that an update says of a trace that is done; returns whether
+    /// it is.
+    pub(super) fn seal(&mut self, update: &TraceUpdate) -> bool {
+        let states = (self.update.state(), update.state());
+        if states != (TraceState::Done, TraceState::Sealed) {
+            return false;
+        }
+        let before = (self.update.revision, self.update.state, self.update.touched_unix_nano);
+        let after = (update.revision, update.state, update.touched_unix_nano);
+        let all = |update: &mut TraceUpdate, (revision, state, touched)| {
+            (update.revision, update.state, update.touched_unix_nano) = (revision, state, touched);
+        };
+        all(&mut self.update, after);
+        let same = self.update == *update;
+        if !same {
+            all(&mut self.update, before);
+        }
+        same
+    }
+
     /// What outlives this form of the trace.
     pub(super) fn into_past(self) -> Past {
         Past { given: self.given, tally: self.tally, growth: self.growth, run: self.run }

@@ -35,10 +35,12 @@
 
 mod chain;
 mod departed;
+mod explain;
 mod fleet;
 mod held;
 mod histogram;
 mod key;
+mod list;
 mod names;
 mod pane;
 mod rules;
@@ -57,10 +59,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use histogram::SCORE_BOUNDS;
+pub use key::SessionId;
+pub use list::{Part, Sought};
 
 use departed::{Departed, Fate};
 use fleet::Fleet;
-use key::SessionId;
 use names::Names;
 use rules::Rules;
 use session::{Session, Shared};
@@ -68,6 +71,7 @@ use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
+use super::explained::{SessionFilter, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{SessionUpdate, TraceState, TraceUpdate};
@@ -234,16 +238,26 @@ impl Sessions {
         Some(view::session(session, &self.shared.rules))
     }
 
-    /// All sessions held, by the start of their first trace, then id.
-    pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
-        self.sessions_of(None)
+    /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
+    pub fn rows(&self, after: Option<SessionId>, filter: &SessionFilter, budget: usize) -> Part {
+        list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
     }
 
-    /// The sessions held of a tenant, or of all, in the same order.
-    pub fn sessions_of(&self, tenant: Option<&str>) -> impl Iterator<Item = SessionView> {
+    /// Looks for the session that holds a trace, in `budget` sessions after an id.
+    pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
+        list::find(&self.sessions, tenant, after, (trace, budget))
+    }
+
+    /// Why a trace has the score that it has; `None` if this session does not hold it.
+    pub fn explain(&self, tenant: &str, id: &str, trace: TraceId) -> Option<TraceExplanation> {
+        let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
+        explain::explain(self.sessions.get(&id)?, trace, &self.shared.rules)
+    }
+
+    /// All sessions held, by the start of their first trace, then id.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
         let sessions = self.sessions.values();
         let mut ordered: Vec<_> = sessions
-            .filter(|session| tenant.is_none_or(|tenant| session.id.tenant == tenant))
             .filter_map(|session| Some((session.order.first()?.0, &session.id.id, session)))
             .collect();
         // The map is by tenant, then id, and the sort is stable.
@@ -293,10 +307,32 @@ impl Sessions {
         if !self.sessions.contains_key(id) && self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
-        let new = || Session::new(Arc::clone(id));
-        let mut session = self.sessions.remove(id).map_or_else(new, |found| self.unfile(found));
-        change(&mut session, &mut self.shared);
-        self.file(session);
+        let Some(session) = self.sessions.get_mut(id) else {
+            let mut session = Session::new(Arc::clone(id));
+            change(&mut session, &mut self.shared);
+            self.file(session);
+            return;
+        };
+        let (before, deadline) = (place(session), session.loop_deadline);
+        change(session, &mut self.shared);
+        let after = place(session);
+        if before != after {
+            self.open -= usize::from(before.0 == Standing::Open);
+            self.open += usize::from(after.0 == Standing::Open);
+            self.quiet.remove(&before);
+            self.quiet.insert(after);
+        }
+        if deadline != session.loop_deadline {
+            if let Some(at) = deadline {
+                self.loops.remove(&(at, Arc::clone(&session.id)));
+            }
+            if let Some(at) = session.loop_deadline {
+                self.loops.insert((at, Arc::clone(&session.id)));
+            }
+        }
+        if session.is_unsettled() {
+            self.unsettled.insert(Arc::clone(&session.id));
+        }
     }
 
     /// Takes a session out of the indexes.

@@ -110,6 +110,13 @@ impl Session {
         shared: &mut Shared,
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
+        if let Some(held) = self.traces.get_mut(&trace)
+            && held.seal(&update)
+        {
+            shared.fleet.summary(&held.agent).active = shared.now;
+            self.refresh(shared);
+            return;
+        }
         let (agent, overflow) = shared.fleet.resolve(update.agent.clone().unwrap_or_default());
         shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
         let summary = shared.fleet.summary(&agent);

@@ -13,8 +13,7 @@ use crate::engine::score::agent_reliability::band;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{
-    AgentKey, Expectation, ExpectedLayer, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate,
-    Violation,
+    Expectation, ExpectedLayer, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate, Violation,
 };
 use crate::engine::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
@@ -64,7 +63,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     }
 }
 
-fn trace(held: &Held, rules: &Rules) -> TraceView {
+pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
     let update = &held.update;
     let risk = &held.scored.risk;
     let content = update.content.as_ref();
@@ -126,22 +125,15 @@ fn attempt(update: &TraceUpdate) -> Option<AttemptView> {
     (view != AttemptView::default()).then_some(view)
 }
 
-fn is_flagged(held: &Held) -> bool {
+pub(super) fn is_flagged(held: &Held) -> bool {
     is_done(&held.update) && held.scored.risk.is_flagged()
 }
 
-fn agent(held: &Held) -> AgentName {
-    let sent = |name: &String| (!name.is_empty()).then(|| name.clone());
-    let name = |key: &AgentKey| AgentName {
-        service_name: sent(&key.service_name),
-        agent_name: sent(&key.agent_name),
-        agent_version: sent(&key.agent_version),
-        environment: sent(&key.environment),
-    };
-    held.update.agent.as_ref().map(name).unwrap_or_default()
+pub(super) fn agent(held: &Held) -> AgentName {
+    held.update.agent.as_ref().map(AgentName::from).unwrap_or_default()
 }
 
-fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
+pub(super) fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
     SignalView {
         score: score.to_f64(),
         source: source.name().to_owned(),
@@ -159,7 +151,7 @@ fn status(status: SpanStatus) -> Option<&'static str> {
     }
 }
 
-fn tool(call: &ToolCall) -> ToolView {
+pub(super) fn tool(call: &ToolCall) -> ToolView {
     let json = |text: &String| {
         serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()))
     };
@@ -170,7 +162,7 @@ fn tool(call: &ToolCall) -> ToolView {
     }
 }
 
-fn found_loop(entry: &Loop) -> LoopView {
+pub(super) fn found_loop(entry: &Loop) -> LoopView {
     let hex = |id: &Vec<u8>| {
         let id = <[u8; 16]>::try_from(id.as_slice()).ok()?;
         Some(TraceId(id).to_string())
@@ -210,7 +202,7 @@ fn tokens(tokens: Option<Tokens>) -> TokensView {
     TokensView { input, output }
 }
 
-fn dollars(quanta: Option<i64>) -> Option<f64> {
+pub(super) fn dollars(quanta: Option<i64>) -> Option<f64> {
     quanta.map(|quanta| Quanta(quanta).to_f64())
 }
 

@@ -67,8 +67,14 @@ pub fn ignored(parts: &Parts) -> &'static str {
 
 /// Reads a trace; `None` if it is no agent's: if it has no model call, tool or agent span of its own.
 ///
-/// Revision, state and times of arrival are the stage's to fill in.
-pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<TraceUpdate> {
+/// Revision, state and times of arrival are the stage's to fill in. What the output is compared by is there only if it is
+/// done: a text that still grows is not worth it.
+pub fn evaluate(
+    trace_id: TraceId,
+    parts: &Parts,
+    rules: &Rules,
+    done: bool,
+) -> Option<TraceUpdate> {
     let shape = Shape::new(parts.spans.values().map(AsRef::as_ref));
     let behaves = |span: &Span| {
         matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
@@ -95,7 +101,7 @@ pub fn evaluate(trace_id: TraceId, parts: &Parts, rules: &Rules) -> Option<Trace
     (update.agent, update.sub_agents) = agent(&outermost);
     outcome(&mut update, &shape, &models);
     let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
-    turn.texts(&mut update, rules.keep_content);
+    turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, &shape, &models, &rules.prices);
     update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
@@ -247,9 +253,9 @@ struct Turn<'a, 'b> {
 
 impl<'a> Turn<'a, '_> {
     /// Fills in the texts, and what the output's likeness is computed from.
-    fn texts(&self, update: &mut TraceUpdate, keep_content: bool) {
+    fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
         let output = self.output();
-        update.output_digest = output.and_then(|text| digest(&text.text));
+        update.output_digest = output.filter(|_| done).and_then(|text| digest(&text.text));
         update.content = keep_content.then(|| Content {
             input: self.input().map(|text| text.text.to_string()),
             output: output.map(|text| text.text.to_string()),

@@ -1,0 +1,145 @@
+//! The Kafka source: its thread, and what it says of itself in metrics.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Check, StartError, stopped};
+use crate::ingest::kafka::{KafkaOptions, Source, Watch};
+use crate::ingest::{Receiver, Sink};
+
+/// How long the source may take to end: it waits for what is in flight, then for the brokers to take its offsets.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The metrics of the source.
+struct Gauges {
+    applied: IntCounterVec,
+    skipped: IntCounterVec,
+    dead_letters: IntCounterVec,
+    lag: IntGaugeVec,
+    ready: IntGauge,
+    paused: IntGauge,
+    pauses: IntCounter,
+    /// The partitions that have a lag.
+    known: Mutex<Vec<(String, i32)>>,
+}
+
+/// Starts the source, where there are brokers; returns what waits for its end, and how to ask whether it is ready.
+pub(super) fn start<S: Sink>(
+    options: &KafkaOptions,
+    receiver: Receiver<S>,
+    registry: &Registry,
+    stopping: watch::Receiver<bool>,
+) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
+    if !options.enabled() {
+        return Ok(None);
+    }
+    let gauges = Arc::new(Gauges::new(registry)?);
+    let source = Source::new(options, receiver, gauges, Handle::current(), stopping.clone())?;
+    let status = source.status().clone();
+    let (running, ended) = oneshot::channel();
+    // Not one of the runtime's: that would wait for it for ever.
+    let name = thread::Builder::new().name("kafka".to_owned());
+    name.spawn(move || {
+        let _running: oneshot::Sender<()> = running;
+        source.run();
+    })
+    .map_err(StartError::Thread)?;
+    let end = tokio::spawn(end(ended, stopping));
+    Ok(Some((end, Arc::new(move || status.ready()))))
+}
+
+/// Waits until the daemon stops, and then for the thread.
+async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
+    stopped(stopping).await;
+    // What is told is that the other half is gone.
+    if timeout(GRACE, ended).await.is_err() {
+        tracing::warn!(
+            "the Kafka brokers did not take the last offsets; records will be read again"
+        );
+    }
+}
+
+impl Gauges {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_kafka_{name}"), help);
+        let counter = |name, help, labels: &[&str]| {
+            let family = IntCounterVec::new(opts(name, help), labels)?;
+            registry.register(Box::new(family.clone())).map(|()| family)
+        };
+        let gauge = |name, help| {
+            let gauge = IntGauge::with_opts(opts(name, help))?;
+            registry.register(Box::new(gauge.clone())).map(|()| gauge)
+        };
+        let lag = opts(
+            "consumer_lag_records",
+            "Records of an assigned partition that are not applied yet.",
+        );
+        let lag = IntGaugeVec::new(lag, &["topic", "partition"])?;
+        registry.register(Box::new(lag.clone()))?;
+        let pauses = opts("pauses_total", "Times that the source paused for want of room.");
+        let pauses = IntCounter::with_opts(pauses)?;
+        registry.register(Box::new(pauses.clone()))?;
+        Ok(Self {
+            applied: counter("records_total", "Records applied.", &["topic"])?,
+            skipped: counter(
+                "records_skipped_total",
+                "Records that cannot be read, by reason.",
+                &["topic", "reason"],
+            )?,
+            dead_letters: counter(
+                "dead_letters_total",
+                "Records sent to the dead-letter topic, by outcome.",
+                &["outcome"],
+            )?,
+            lag,
+            ready: gauge("ready", "Whether the source is in its group and nothing is in its way.")?,
+            paused: gauge("paused", "Whether the source pauses for want of room.")?,
+            pauses,
+            known: Mutex::default(),
+        })
+    }
+}
+
+impl Watch for Gauges {
+    fn applied(&self, topic: &str) {
+        self.applied.with_label_values(&[topic]).inc();
+    }
+
+    fn skipped(&self, topic: &str, reason: &'static str) {
+        self.skipped.with_label_values(&[topic, reason]).inc();
+    }
+
+    fn dead_letter(&self, delivered: bool) {
+        let outcome = if delivered { "delivered" } else { "failed" };
+        self.dead_letters.with_label_values(&[outcome]).inc();
+    }
+
+    fn paused(&self, paused: bool) {
+        self.paused.set(i64::from(paused));
+        self.pauses.inc_by(u64::from(paused));
+    }
+
+    fn ready(&self, ready: bool) {
+        self.ready.set(i64::from(ready));
+    }
+
+    fn lags(&self, lags: &BTreeMap<(String, i32), i64>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in known.iter().filter(|key| !lags.contains_key(key)) {
+            // An error means that it was not there.
+            let _ = self.lag.remove_label_values(&[&key.0, &key.1.to_string()]);
+        }
+        for ((topic, partition), lag) in lags {
+            self.lag.with_label_values(&[topic, &partition.to_string()]).set(*lag);
+        }
+        *known = lags.keys().cloned().collect();
+    }
+}

@@ -1,0 +1,115 @@
+//! Answers questions about sessions by asking the shards, a little at a time.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::Check;
+use super::tasks::ToSessions;
+use crate::engine::explained::TraceExplanation;
+use crate::engine::route::Route;
+use crate::engine::sessions::{Part, Sought};
+use crate::engine::span::TraceId;
+use crate::engine::view::SessionView;
+use crate::export::query::{ListRequest, Listing, Query};
+
+/// Traces that a shard looks at for one message: what a question holds ingest up by at most.
+const BUDGET: usize = 1_000;
+
+/// Sessions that a shard looks into for a trace, likewise.
+const LOOKS: usize = 5_000;
+
+/// The way to the shards.
+#[derive(Clone)]
+pub struct SessionQuery {
+    pub(super) route: Route,
+    pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
+    pub(super) checks: Vec<Check>,
+}
+
+impl SessionQuery {
+    async fn ask<T>(
+        &self,
+        shard: usize,
+        message: impl FnOnce(oneshot::Sender<T>) -> ToSessions,
+    ) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        // Fails only while the daemon goes down.
+        self.sessions.get(shard)?.send(message(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    async fn find(&self, tenant: &str, trace: TraceId) -> Option<String> {
+        for shard in 0..self.sessions.len() {
+            let mut after = None;
+            loop {
+                let tenant = tenant.to_owned();
+                let ask = |reply| ToSessions::Find { tenant, after, trace, budget: LOOKS, reply };
+                let Sought { session, next } = self.ask(shard, ask).await?;
+                if session.is_some() {
+                    return session;
+                }
+                if next.is_none() {
+                    break;
+                }
+                after = next;
+            }
+        }
+        None
+    }
+}
+
+impl Query for SessionQuery {
+    async fn list(&self, request: ListRequest) -> Listing {
+        let (mut best, mut total) = (BTreeMap::new(), 0);
+        let most = request.limit.saturating_add(request.offset);
+        for shard in 0..self.sessions.len() {
+            let mut after = None;
+            loop {
+                let filter = request.filter.clone();
+                let ask = |reply| ToSessions::Rows { after, filter, budget: BUDGET, reply };
+                let Some(Part { rows, next }) = self.ask(shard, ask).await else { break };
+                total += rows.len() as u64;
+                for row in rows {
+                    best.insert(request.sort.place(&row), row);
+                    if best.len() > most {
+                        best.pop_last();
+                    }
+                }
+                if next.is_none() {
+                    break;
+                }
+                after = next;
+            }
+        }
+        Listing { rows: best.into_values().skip(request.offset).collect(), total }
+    }
+
+    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
+        let (tenant, id) = (tenant.to_owned(), id.to_owned());
+        let shard = self.route.session(&tenant, &id);
+        self.ask(shard, |reply| ToSessions::One { tenant, id, reply }).await.flatten()
+    }
+
+    async fn explain(
+        &self,
+        tenant: &str,
+        session: Option<&str>,
+        trace: TraceId,
+    ) -> Option<TraceExplanation> {
+        let id = match session {
+            Some(id) => id.to_owned(),
+            None => self.find(tenant, trace).await?,
+        };
+        let (shard, tenant) = (self.route.session(tenant, &id), tenant.to_owned());
+        let ask = |reply| ToSessions::Explain { tenant, id, trace, reply };
+        self.ask(shard, ask).await.flatten().map(|explanation| *explanation)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.sessions.iter().any(mpsc::Sender::is_closed) {
+            return Err("a stage is not running".to_owned());
+        }
+        self.checks.iter().try_for_each(|check| check())
+    }
+}

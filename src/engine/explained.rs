@@ -1,0 +1,158 @@
+//! What people ask about after a number: which sessions are worst, and why a trace has the score that it has.
+//! Objects of the query API. Absent is null; fields may be added, these keep their names and meaning.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::view::{AgentName, LoopView, SignalView, TokensView, ToolView, TraceView};
+
+/// Which sessions somebody asks for; what is `None` does not matter.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SessionFilter {
+    /// Whose sessions.
+    pub agent: AgentFilter,
+    /// Whether they are open.
+    pub open: Option<bool>,
+    /// Whether they have a loop.
+    pub loops: Option<bool>,
+}
+
+/// Which agents somebody asks for; an empty text asks for agents of which it was not sent.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct AgentFilter {
+    /// `service.name`.
+    pub service_name: Option<String>,
+    /// The agent's name.
+    pub agent_name: Option<String>,
+    /// The agent's version.
+    pub agent_version: Option<String>,
+    /// The deployment environment.
+    pub environment: Option<String>,
+    /// The tenant.
+    pub tenant: Option<String>,
+}
+
+/// One session in a list.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct SessionRow {
+    /// The session id.
+    pub session_id: String,
+    /// The agent of its first trace.
+    pub agent: AgentName,
+    /// First start of its first trace.
+    pub start_unix_nano: String,
+    /// End of the trace that ended last.
+    pub end_unix_nano: String,
+    /// More may come.
+    pub open: bool,
+    /// All traces.
+    pub total_traces: u64,
+    /// Traces with at least one weighted signal.
+    pub traces_evaluated: u64,
+    /// Traces whose risk is over 0.5.
+    pub flagged: u64,
+    /// `agent_reliability`, in `[0,1]`; null over nothing.
+    pub reliability: Option<f64>,
+    /// `agent_consistency`, in `[0,1]`; null without any confidence.
+    pub consistency: Option<f64>,
+    /// Loops.
+    pub loops: u64,
+    /// `warning` or `critical`; null without loops.
+    pub worst_loop: Option<String>,
+    /// Tool calls.
+    pub tool_calls: u64,
+    /// Tokens of the model calls.
+    pub tokens: TokensView,
+    /// Dollars of the model calls.
+    pub cost_usd: Option<f64>,
+}
+
+/// Why a trace has the score that it has.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub struct TraceExplanation {
+    /// The session that it is part of.
+    pub session_id: String,
+    /// The whole in one sentence.
+    pub reason: String,
+    /// The trace.
+    pub trace: TraceView,
+    /// The scores of its session as they are.
+    pub now: Outlook,
+    /// Its signals, the greatest risk first.
+    pub signals: Vec<SignalExplanation>,
+    /// Loops that have a call in it, or whose text it repeats.
+    pub loops: Vec<LoopExplanation>,
+}
+
+/// One signal of a trace: where it comes from and what it does.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub struct SignalExplanation {
+    /// Its name.
+    pub name: String,
+    /// The score and who made it.
+    #[serde(flatten)]
+    pub signal: SignalView,
+    /// The score from which it passes.
+    pub threshold: f64,
+    /// Its weight; null if it has no part in scores.
+    pub weight: Option<f64>,
+    /// weight * (1 - score); null without a weight.
+    pub risk: Option<f64>,
+    /// Its risk is the trace's.
+    pub decides: bool,
+    /// What it was made of, one sentence each.
+    pub evidence: Vec<String>,
+    /// What the scores would be if this trace did not have it.
+    pub without: Outlook,
+}
+
+/// One loop: its calls, and what it does.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub struct LoopExplanation {
+    /// The loop.
+    #[serde(flatten)]
+    pub found: LoopView,
+    /// Its first calls, at most 100; empty for a repeated output.
+    pub calls: Vec<CallView>,
+    /// What the scores would be without it: the signal that it lowers taken as if it were not there, in all of its traces.
+    pub without: Outlook,
+}
+
+/// One call of a loop.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub struct CallView {
+    /// The trace that it is in.
+    pub trace_id: String,
+    /// Its position among the tool calls of that trace, from 0.
+    pub index: u64,
+    /// Its start.
+    pub start_unix_nano: String,
+    /// The call.
+    #[serde(flatten)]
+    pub call: ToolView,
+}
+
+/// Scores as they are, or as they would be.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct Outlook {
+    /// The trace's greatest risk; null without any.
+    pub trace_risk: Option<f64>,
+    /// The reliability of its session; null over nothing.
+    pub session_reliability: Option<f64>,
+    /// The consistency of its session; null without any confidence.
+    pub session_consistency: Option<f64>,
+}
+
+impl AgentFilter {
+    /// Whether an agent is one that is asked for.
+    pub fn admits(&self, agent: &AgentName) -> bool {
+        let fits = |asked: &Option<String>, sent: &Option<String>| {
+            asked.as_deref().is_none_or(|asked| asked == sent.as_deref().unwrap_or_default())
+        };
+        fits(&self.service_name, &agent.service_name)
+            && fits(&self.agent_name, &agent.agent_name)
+            && fits(&self.agent_version, &agent.agent_version)
+            && fits(&self.environment, &agent.environment)
+            && fits(&self.tenant, &agent.tenant)
+    }
+}

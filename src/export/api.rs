@@ -1,0 +1,426 @@
+//! The query API: JSON over HTTP. `openapi.rs` describes it, from these types.
+//!
+//! A page of a list has `limit` (100, at most 1000) and `offset` (at most 100000), and says how many there are. What
+//! cannot be read is 400 `bad_request`; what is not there is 404 with a code that says what.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query as Params, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::history::HistoryView;
+use super::http::{Exporter, Refused};
+use super::live;
+use super::openapi::openapi;
+use super::query::{ListRequest, Query, Sort};
+use crate::access::Identity;
+use crate::engine::agents::AgentUpdate;
+use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
+use crate::engine::span::TraceId;
+use crate::engine::update::AgentKey;
+use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
+use crate::export::board::Board;
+
+/// Things on one page, unless asked for otherwise, and at most.
+pub(super) const PAGE: usize = 100;
+pub(super) const MAX_PAGE: usize = 1_000;
+
+/// Things left out before a page, at most: what comes after is better found by a filter.
+pub(super) const MAX_OFFSET: usize = 100_000;
+
+/// Points of a sparkline.
+const SPARK: usize = 60;
+
+/// Agents, on pages.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct AgentsPage {
+    /// The page, by name.
+    pub(super) agents: Vec<AgentView>,
+    /// How many there are on all pages.
+    pub(super) total: u64,
+}
+
+/// The fleet, on pages.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct FleetPage {
+    /// The page, by name.
+    pub(super) agents: Vec<FleetRow>,
+    /// How many there are on all pages.
+    pub(super) total: u64,
+}
+
+/// One agent in a list.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub(super) struct FleetRow {
+    /// Whose numbers these are.
+    #[serde(flatten)]
+    pub(super) agent: AgentName,
+    /// The window of the scores: the last traces where there are any.
+    pub(super) window: Option<String>,
+    /// Reliability in it, in `[0,1]`; null over nothing.
+    pub(super) reliability: Option<f64>,
+    /// Consistency in it, in `[0,1]`; null over nothing.
+    pub(super) consistency: Option<f64>,
+    /// Done traces in it.
+    pub(super) window_traces: u64,
+    /// Done traces seen.
+    pub(super) traces: u64,
+    /// Open sessions.
+    pub(super) sessions_active: u64,
+    /// Sessions in which a loop goes on.
+    pub(super) sessions_looping: u64,
+    /// Loops found.
+    pub(super) loops: u64,
+    /// Tokens spent.
+    pub(super) tokens: TokensView,
+    /// Dollars spent; null without any known.
+    pub(super) cost_usd: Option<f64>,
+    /// The reliability over the last steps of the history, oldest first.
+    pub(super) spark: Vec<Option<f64>>,
+}
+
+/// Sessions, on pages: whole.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct SessionsPage {
+    /// The page.
+    pub(super) sessions: Vec<SessionView>,
+    /// How many fit, on all pages.
+    pub(super) total: u64,
+}
+
+/// Sessions, on pages: with `detail=row`.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct SessionRowsPage {
+    /// The page.
+    pub(super) sessions: Vec<SessionRow>,
+    /// How many fit, on all pages.
+    pub(super) total: u64,
+}
+
+/// What a list of agents is asked with.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AgentParams {
+    /// `service.name`; empty: where it was not sent.
+    pub(super) service_name: Option<String>,
+    /// The agent's name.
+    pub(super) agent_name: Option<String>,
+    /// The agent's version.
+    pub(super) agent_version: Option<String>,
+    /// The deployment environment.
+    pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
+    /// Things on the page: 100, at most 1000.
+    pub(super) limit: Option<usize>,
+    /// Things to leave out before it, at most 100000.
+    pub(super) offset: Option<usize>,
+}
+
+/// What a list of sessions is asked with.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SessionParams {
+    /// `service.name`; empty: where it was not sent.
+    pub(super) service_name: Option<String>,
+    /// The agent's name.
+    pub(super) agent_name: Option<String>,
+    /// The agent's version.
+    pub(super) agent_version: Option<String>,
+    /// The deployment environment.
+    pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
+    /// Only open ones, or only closed ones.
+    pub(super) open: Option<bool>,
+    /// Only those with loops, or only those without.
+    pub(super) loops: Option<bool>,
+    /// In which order.
+    pub(super) sort: Sort,
+    /// Whole sessions, or one row for each.
+    pub(super) detail: ListDetail,
+    /// Things on the page: 100, at most 1000.
+    pub(super) limit: Option<usize>,
+    /// Things to leave out before it, at most 100000.
+    pub(super) offset: Option<usize>,
+}
+
+/// How much of each session a list has.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ListDetail {
+    /// All of it, with its traces.
+    #[default]
+    Full,
+    /// A row.
+    Row,
+}
+
+/// Which agent exactly; what is left out was not sent.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct OneAgent {
+    /// `service.name`.
+    pub(super) service_name: String,
+    /// The agent's name.
+    pub(super) agent_name: String,
+    /// The agent's version.
+    pub(super) agent_version: String,
+    /// The deployment environment.
+    pub(super) environment: String,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+}
+
+/// Whose session it is.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Whose {
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+}
+
+/// Where a trace is.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct TraceParams {
+    /// The session that holds it; without it all of the tenant's are looked through.
+    pub(super) session: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+}
+
+/// The routes.
+pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
+    Router::new()
+        .route("/api/v1/openapi.json", get(|| async { Json(openapi()) }))
+        .route("/api/v1/agents", get(agents::<Q>))
+        .route("/api/v1/agents/history", get(history::<Q>))
+        .route("/api/v1/fleet", get(fleet::<Q>))
+        .route("/api/v1/events", get(live::events::<Q>))
+        .route("/api/v1/sessions", get(sessions::<Q>))
+        .route("/api/v1/sessions/{id}", get(session::<Q>))
+        .route("/api/v1/traces/{id}", get(trace::<Q>))
+}
+
+type Asked<T> = Result<Params<T>, QueryRejection>;
+
+async fn agents<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    params: Asked<AgentParams>,
+) -> Result<Json<AgentsPage>, Refused> {
+    exporter.agents(&identity, read(params)?).map(Json)
+}
+
+async fn fleet<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    params: Asked<AgentParams>,
+) -> Result<Json<FleetPage>, Refused> {
+    exporter.fleet(&identity, read(params)?).map(Json)
+}
+
+async fn history<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    params: Asked<OneAgent>,
+) -> Result<Json<HistoryView>, Refused> {
+    exporter.history(&identity, read(params)?).map(Json)
+}
+
+async fn sessions<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    params: Asked<SessionParams>,
+) -> Result<Response, Refused> {
+    let params = read(params)?;
+    let detail = params.detail;
+    let page = exporter.session_rows(&identity, params).await?;
+    if detail == ListDetail::Row {
+        return Ok(Json(page).into_response());
+    }
+    let mut sessions = Vec::with_capacity(page.sessions.len());
+    for row in page.sessions {
+        let tenant = row.agent.tenant.as_deref().unwrap_or_default();
+        // One that went meanwhile is left out.
+        sessions.extend(exporter.query.session(tenant, &row.session_id).await);
+    }
+    Ok(Json(SessionsPage { sessions, total: page.total }).into_response())
+}
+
+async fn session<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    id: Result<Path<String>, PathRejection>,
+    whose: Asked<Whose>,
+) -> Result<Json<SessionView>, Refused> {
+    let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
+    exporter.session(&identity, &read(whose)?.tenant, &id).await.map(Json)
+}
+
+async fn trace<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    id: Result<Path<String>, PathRejection>,
+    params: Asked<TraceParams>,
+) -> Result<Json<TraceExplanation>, Refused> {
+    let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
+    let params = read(params)?;
+    exporter.trace(&identity, &id, params).await.map(Json)
+}
+
+/// The answers, whichever way they are asked for: of what who asks may see.
+impl<Q: Query> Exporter<Q> {
+    pub(super) fn agents(
+        &self,
+        identity: &Identity,
+        params: AgentParams,
+    ) -> Result<AgentsPage, Refused> {
+        let (updates, total) = paged(&self.board, identity, params)?;
+        let agents = updates.iter().map(|update| update.view.clone()).collect();
+        Ok(AgentsPage { agents, total })
+    }
+
+    pub(super) fn fleet(
+        &self,
+        identity: &Identity,
+        params: AgentParams,
+    ) -> Result<FleetPage, Refused> {
+        let (updates, total) = paged(&self.board, identity, params)?;
+        let agents = updates.iter().map(|update| fleet_row(&self.board, update)).collect();
+        Ok(FleetPage { agents, total })
+    }
+
+    pub(super) fn history(
+        &self,
+        identity: &Identity,
+        agent: OneAgent,
+    ) -> Result<HistoryView, Refused> {
+        let OneAgent { service_name, agent_name, agent_version, environment, tenant } = agent;
+        let tenant = identity.instead_of(&tenant).to_owned();
+        let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
+        let history = self.board.history(&key, AgentName::from(&key));
+        history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
+    }
+
+    pub(super) async fn session_rows(
+        &self,
+        identity: &Identity,
+        params: SessionParams,
+    ) -> Result<SessionRowsPage, Refused> {
+        let (limit, offset) = bounds(params.limit, params.offset)?;
+        let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
+        let tenant = identity.scope(params.tenant);
+        let agent = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let filter = SessionFilter { agent, open: params.open, loops: params.loops };
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
+        let request = ListRequest { filter, sort: params.sort, limit, offset };
+        let listing = self.query.list(request).await;
+        Ok(SessionRowsPage { sessions: listing.rows, total: listing.total })
+    }
+
+    pub(super) async fn session(
+        &self,
+        identity: &Identity,
+        tenant: &str,
+        id: &str,
+    ) -> Result<SessionView, Refused> {
+        let session = self.query.session(identity.instead_of(tenant), id).await;
+        session.ok_or_else(|| {
+            let message = "no session of this id is held; it may have been evicted";
+            missing("session_not_found", message)
+        })
+    }
+
+    pub(super) async fn trace(
+        &self,
+        identity: &Identity,
+        id: &str,
+        params: TraceParams,
+    ) -> Result<TraceExplanation, Refused> {
+        let Some(trace) = trace_id(id) else {
+            return Err(bad_request("a trace id is 32 hex digits, not all zero"));
+        };
+        let _permit = self.lists.acquire().await.ok();
+        let tenant = identity.instead_of(&params.tenant);
+        let explanation = self.query.explain(tenant, params.session.as_deref(), trace).await;
+        explanation.ok_or_else(|| {
+            let message = "no trace of this id is held; its session may have been evicted";
+            missing("trace_not_found", message)
+        })
+    }
+}
+
+/// A page of the agents that fit, and how many do.
+fn paged(
+    board: &Board,
+    identity: &Identity,
+    params: AgentParams,
+) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
+    let (limit, offset) = bounds(params.limit, params.offset)?;
+    let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
+    let tenant = identity.scope(tenant);
+    let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+    let mut updates = board.sorted();
+    updates.retain(|update| filter.admits(&update.view.agent));
+    let total = updates.len() as u64;
+    Ok((updates.into_iter().skip(offset).take(limit).collect(), total))
+}
+
+/// An agent in a list.
+pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
+    // `last_50` where there is one; windows of time come and go.
+    let last = update.windows.iter().find(|(name, _)| name.starts_with("last_"));
+    let (window, scores) = last.or_else(|| update.windows.iter().next()).unzip();
+    let view = &update.view;
+    FleetRow {
+        agent: view.agent.clone(),
+        window: window.cloned(),
+        reliability: scores.and_then(|scores| scores.reliability),
+        consistency: scores.and_then(|scores| scores.consistency),
+        window_traces: scores.map_or(0, |scores| scores.traces),
+        traces: view.traces,
+        sessions_active: update.sessions_active,
+        sessions_looping: update.sessions_looping.values().sum(),
+        loops: view.loops.values().sum(),
+        tokens: view.tokens,
+        cost_usd: view.cost_usd,
+        spark: window.map_or_else(Vec::new, |name| board.reliability(&update.agent, name, SPARK)),
+    }
+}
+
+pub(super) fn read<T>(params: Asked<T>) -> Result<T, Refused> {
+    params.map(|Params(params)| params).map_err(|rejection| bad_request(&rejection.body_text()))
+}
+
+fn bounds(limit: Option<usize>, offset: Option<usize>) -> Result<(usize, usize), Refused> {
+    let offset = offset.unwrap_or(0);
+    if offset > MAX_OFFSET {
+        return Err(bad_request(
+            "`offset` is at most 100000; filter or sort to come to what is further back",
+        ));
+    }
+    Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))
+}
+
+fn bad_request(message: &str) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, "bad_request", message)
+}
+
+fn missing(code: &'static str, message: &str) -> Refused {
+    Refused::new(StatusCode::NOT_FOUND, code, message)
+}
+
+fn trace_id(text: &str) -> Option<TraceId> {
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = TraceId(u128::from_str_radix(text, 16).ok()?.to_be_bytes());
+    (is_hex && !id.is_zero()).then_some(id)
+}

@@ -1,0 +1,157 @@
+//! A live stream of changes, as server-sent events.
+//!
+//! Each stream looks at the board once a second and tells the agents that changed since it last looked: one `agents`
+//! event with their newest rows. A slow reader is told less often, never late; nothing piles up for it. The id of an event is
+//! the board's revision, so a client that comes back with `Last-Event-ID` gets what it missed.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query as Params, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use super::api::{FleetRow, fleet_row, read};
+use super::board::Board;
+use super::http::{Exporter, Refused};
+use super::query::Query;
+use crate::access::Identity;
+use crate::engine::explained::AgentFilter;
+use crate::engine::update::AgentKey;
+use crate::engine::view::AgentName;
+
+/// Time between two looks at the board.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Quiet time after which a line keeps the connection alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What an `agents` event carries.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct Changes {
+    /// The agents that changed, by name.
+    agents: Vec<FleetRow>,
+    /// Agents that have gone.
+    gone: Vec<AgentName>,
+}
+
+/// What a stream is asked with: whose changes.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct StreamParams {
+    /// `service.name`; empty: where it was not sent.
+    pub(super) service_name: Option<String>,
+    /// The agent's name.
+    pub(super) agent_name: Option<String>,
+    /// The agent's version.
+    pub(super) agent_version: Option<String>,
+    /// The deployment environment.
+    pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
+}
+
+/// One reader.
+pub(super) struct Stream {
+    board: Arc<Board>,
+    filter: AgentFilter,
+    since: u64,
+    told: BTreeSet<AgentKey>,
+    stopping: watch::Receiver<bool>,
+    // The first look is at once.
+    looked: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The stream.
+pub(super) async fn events<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    headers: HeaderMap,
+    params: Result<Params<StreamParams>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let start = Stream::new(&exporter, &identity, read(params)?, last)?;
+    let events = stream::unfold(start, Stream::next);
+    let events = events.map(|(changes, id)| {
+        let event = Event::default().event("agents").id(id.to_string());
+        Ok::<_, Infallible>(event.json_data(changes).unwrap_or_default())
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+impl Stream {
+    /// A stream that has told everything up to a revision, if there is room for one.
+    pub(super) fn new<Q: Query>(
+        exporter: &Exporter<Q>,
+        identity: &Identity,
+        params: StreamParams,
+        last: Option<u64>,
+    ) -> Result<Self, Refused> {
+        let StreamParams { service_name, agent_name, agent_version, environment, tenant } = params;
+        let tenant = identity.scope(tenant);
+        let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let Ok(permit) = Arc::clone(&exporter.streams).try_acquire_owned() else {
+            let message = "too many streams are open (`api.max_streams`); come back later";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Err(Refused::new(status, "too_many_streams", message));
+        };
+        let Exporter { board, stopping, .. } = exporter.clone();
+        // A revision that is not reached yet is of an earlier process.
+        let since = last.filter(|last| *last <= board.revision()).unwrap_or(0);
+        let told = BTreeSet::new();
+        Ok(Self { board, filter, since, told, stopping, looked: false, _permit: permit })
+    }
+
+    /// Waits for changes; with the revision up to which they go. `None` when the daemon goes down.
+    pub(super) async fn next(mut self) -> Option<((Changes, u64), Self)> {
+        loop {
+            if self.looked {
+                tokio::select! {
+                    () = stopped(&mut self.stopping) => return None,
+                    () = tokio::time::sleep(STEP) => {}
+                }
+            }
+            let changes = self.changes();
+            self.looked = true;
+            if let Some(changes) = changes {
+                return Some(((changes, self.since), self));
+            }
+        }
+    }
+
+    /// What changed since the last look; `None` if nothing did.
+    fn changes(&mut self) -> Option<Changes> {
+        let (updates, revision) = self.board.changed(self.since);
+        let mut agents = Vec::new();
+        for update in updates.iter().filter(|update| self.filter.admits(&update.view.agent)) {
+            self.told.insert(update.agent.clone());
+            agents.push(fleet_row(&self.board, update));
+        }
+        let gone: Vec<AgentKey> =
+            self.told.iter().filter(|key| !self.board.holds(key)).cloned().collect();
+        for key in &gone {
+            self.told.remove(key);
+        }
+        let nothing = agents.is_empty() && gone.is_empty();
+        self.since = revision;
+        // The first look tells even that there is nothing, so that a reader knows that it is heard.
+        (!nothing || !self.looked)
+            .then(|| Changes { agents, gone: gone.iter().map(AgentName::from).collect() })
+    }
+}
+
+/// Waits for the daemon to go down; for ever if nobody is left to say so.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    if stopping.wait_for(|stopping| *stopping).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

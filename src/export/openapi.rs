@@ -1,0 +1,237 @@
+//! The description of the query API, in OpenAPI 3.1, from the types that it answers with.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::api::{
+    AgentParams, AgentsPage, FleetPage, OneAgent, SessionParams, SessionRowsPage, SessionsPage,
+    TraceParams, Whose,
+};
+use super::history::HistoryView;
+use super::live::{Changes, StreamParams};
+use crate::engine::explained::TraceExplanation;
+use crate::engine::view::SessionView;
+
+/// One question: how it is asked and what comes back.
+struct Operation {
+    path: &'static str,
+    id: &'static str,
+    summary: &'static str,
+    params: fn(&mut SchemaGenerator) -> Vec<Value>,
+    answer: fn(&mut SchemaGenerator) -> Value,
+    content_type: &'static str,
+    missing: Option<&'static str>,
+}
+
+const JSON: &str = "application/json";
+
+/// All questions; reports, the one thing that is taken in, are described by hand.
+const OPERATIONS: &[Operation] = &[
+    Operation {
+        path: "/api/v1/agents",
+        id: "listAgents",
+        summary: "Agents, with every score, window, version and task.",
+        params: query::<AgentParams>,
+        answer: schema::<AgentsPage>,
+        content_type: JSON,
+        missing: None,
+    },
+    Operation {
+        path: "/api/v1/fleet",
+        id: "listFleet",
+        summary: "Agents, one row each, with a sparkline.",
+        params: query::<AgentParams>,
+        answer: schema::<FleetPage>,
+        content_type: JSON,
+        missing: None,
+    },
+    Operation {
+        path: "/api/v1/agents/history",
+        id: "getAgentHistory",
+        summary: "One agent over time, as far as the daemon remembers.",
+        params: query::<OneAgent>,
+        answer: schema::<HistoryView>,
+        content_type: JSON,
+        missing: Some("agent_not_found"),
+    },
+    Operation {
+        path: "/api/v1/sessions",
+        id: "listSessions",
+        summary: "Sessions by start, worst score, loops or cost.",
+        params: query::<SessionParams>,
+        answer: sessions,
+        content_type: JSON,
+        missing: None,
+    },
+    Operation {
+        path: "/api/v1/sessions/{id}",
+        id: "getSession",
+        summary: "One session, with its traces.",
+        params: |generator| {
+            let mut params = vec![in_path("id", "The session id.")];
+            params.extend(query::<Whose>(generator));
+            params
+        },
+        answer: schema::<SessionView>,
+        content_type: JSON,
+        missing: Some("session_not_found"),
+    },
+    Operation {
+        path: "/api/v1/traces/{id}",
+        id: "explainTrace",
+        summary: "Why a trace has its score: signals, their evidence, loops, and the scores without them.",
+        params: |generator| {
+            let mut params = vec![in_path("id", "The trace id: 32 hex digits.")];
+            params.extend(query::<TraceParams>(generator));
+            params
+        },
+        answer: schema::<TraceExplanation>,
+        content_type: JSON,
+        missing: Some("trace_not_found"),
+    },
+    Operation {
+        path: "/api/v1/events",
+        id: "watchAgents",
+        summary: "Changes as they happen: server-sent events `agents`, whose data is a Changes.",
+        params: query::<StreamParams>,
+        answer: schema::<Changes>,
+        content_type: "text/event-stream",
+        missing: None,
+    },
+];
+
+/// The document.
+pub fn openapi() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for operation in OPERATIONS {
+        paths.insert(
+            operation.path.to_owned(),
+            json!({ "get": described(operation, &mut generator) }),
+        );
+    }
+    paths.insert("/api/v1/reports".to_owned(), json!({ "post": reports() }));
+    let mut schemas: Map<String, Value> = generator.take_definitions(true);
+    schemas.insert("Error".to_owned(), error_schema());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "agentgauge",
+            "version": "v1",
+            "description": "What agents do, as numbers. Fields may be added; those that are here keep their names and meaning. Absent is null.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "paths": paths,
+        "components": { "schemas": schemas },
+    })
+}
+
+fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
+    let mut responses = Map::new();
+    let answer = (operation.answer)(generator);
+    responses.insert(
+        "200".to_owned(),
+        json!({
+            "description": "The answer.",
+            "content": { (operation.content_type): { "schema": answer } },
+        }),
+    );
+    responses.insert("400".to_owned(), failure("`bad_request`: a parameter cannot be read."));
+    if let Some(code) = operation.missing {
+        responses.insert("404".to_owned(), failure(&format!("`{code}`: it is not held.")));
+    }
+    if operation.content_type != JSON {
+        responses.insert("503".to_owned(), failure("`too_many_streams`: come back later."));
+    }
+    json!({
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "parameters": (operation.params)(generator),
+        "responses": responses,
+    })
+}
+
+fn reports() -> Value {
+    let text = json!({ "type": "string" });
+    let agent = json!({ "type": "object", "properties": {
+        "service_name": text, "agent_name": text, "agent_version": text, "environment": text,
+    }});
+    let run = json!({ "type": "object", "required": ["agent", "task_id", "run_id"], "properties": {
+        "agent": agent, "task_id": text, "run_id": text, "perturbation": text,
+    }});
+    let report = json!({ "type": "object", "required": ["name"], "properties": {
+        "id": text, "trace_id": text, "response_id": text, "session_id": text, "run": run, "name": text,
+        "score": { "type": ["number", "boolean"] }, "label": text,
+        "time_unix_nano": { "type": ["integer", "string"] },
+    }});
+    let rejected = json!({ "type": "object", "required": ["index", "error"], "properties": {
+        "index": { "type": "integer" }, "error": text,
+    }});
+    json!({
+        "operationId": "report",
+        "summary": "Scores, outcomes and violations that somebody else found. Each report has one target.",
+        "requestBody": { "required": true, "content": { JSON: { "schema": {
+            "type": "object", "required": ["reports"],
+            "properties": { "reports": { "type": "array", "items": report } },
+        }}}},
+        "responses": {
+            "200": { "description": "What became of them.", "content": { JSON: { "schema": {
+                "type": "object", "required": ["accepted", "rejected"], "properties": {
+                    "accepted": { "type": "integer" },
+                    "rejected": { "type": "array", "items": rejected },
+                },
+            }}}},
+            "400": { "description": "It cannot be read, or is too large." },
+            "503": { "description": "There is no room now; Retry-After says when to come back." },
+        },
+    })
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+fn sessions(generator: &mut SchemaGenerator) -> Value {
+    json!({ "anyOf": [schema::<SessionsPage>(generator), schema::<SessionRowsPage>(generator)] })
+}
+
+/// The fields of a type as parameters of a query; none of them is required.
+fn query<T: JsonSchema>(_: &mut SchemaGenerator) -> Vec<Value> {
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let properties = schema.get("properties").and_then(Value::as_object).cloned();
+    let parameter = |(name, mut schema): (String, Value)| {
+        let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+        json!({ "name": name, "in": "query", "description": description, "schema": schema })
+    };
+    properties.unwrap_or_default().into_iter().map(parameter).collect()
+}
+
+fn in_path(name: &str, description: &str) -> Value {
+    json!({
+        "name": name, "in": "path", "required": true, "description": description,
+        "schema": { "type": "string" },
+    })
+}
+
+fn failure(description: &str) -> Value {
+    let schema = json!({ "$ref": "#/components/schemas/Error" });
+    json!({ "description": description, "content": { JSON: { "schema": schema } } })
+}
+
+fn error_schema() -> Value {
+    let text = json!({ "type": "string" });
+    json!({
+        "type": "object", "required": ["error"],
+        "properties": { "error": {
+            "type": "object", "required": ["code", "message"],
+            "properties": { "code": text, "message": text },
+        }},
+    })
+}

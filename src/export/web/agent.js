@@ -1,0 +1,121 @@
+// One agent: scores over windows and time, signals, versions, change points, sessions.
+import { agentDetail, agentTitle, ask, dollars, el, exactly, foreign, isSame, lasted, looping, number, pager, plain, score, sessionLink, table, tile, tiles, when } from "./dom.js";
+import { chart } from "./chart.js";
+
+const PAGE = 25;
+const SORTS = [["reliability", "Worst score"], ["loops", "Most loops"], ["cost", "Dearest"], ["recent", "Newest"]];
+const state = { key: "", sort: "reliability", offset: 0 };
+
+export async function agent(view, query) {
+  const names = exactly(query);
+  const key = JSON.stringify(names);
+  if (state.key !== key) Object.assign(state, { key, offset: 0 });
+  const [found, past, list] = await Promise.all([
+    ask("/api/v1/agents", { ...names, limit: 1 }, view.signal),
+    ask("/api/v1/agents/history", names, view.signal).catch((error) => { if (error.status === 404) return null; throw error; }),
+    ask("/api/v1/sessions", { ...names, detail: "row", sort: state.sort, limit: PAGE, offset: state.offset }, view.signal),
+  ]);
+  const one = found.agents[0];
+  if (!one) throw Object.assign(new Error("No agent of exactly this name is held; it may have gone quiet."), { status: 404 });
+  view.title(agentTitle(one));
+  view.concerns = (changed) => isSame(changed, names);
+  const names_ = Object.keys(one.windows).sort(byWidth);
+  return [
+    el("h1", {}, foreign(agentTitle(one), 120)),
+    el("p", { class: "sub" }, foreign(agentDetail(one), 300)),
+    tiles(
+      tile("Reliability", score(one.reliability), `${number(one.traces_evaluated)} traces`),
+      tile("Consistency", score(one.consistency)),
+      tile("Loops found", number(Object.values(one.loops).reduce((sum, count) => sum + count, 0)), Object.entries(one.loops).map(([kind, count]) => `${kind} ${count}`).join(", ")),
+      tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${number(one.tokens.input)} in, ${number(one.tokens.output)} out`)),
+    el("h2", {}, "Over time"),
+    over(past),
+    el("h2", {}, "By window"),
+    windows(one, names_),
+    el("h2", {}, "Signals by window"),
+    signals(one, names_),
+    changes(one),
+    versions(one),
+    runs(one),
+    el("h2", {}, "Sessions"),
+    sessions(view, list),
+  ];
+}
+
+/** 5m, 1h, 1d, then last_50. */
+function byWidth(a, b) {
+  const width = (name) => name.startsWith("last_") ? Infinity : parseFloat(name) * ({ s: 1, m: 60, h: 3600, d: 86400 }[name.at(-1)] ?? 1);
+  return width(a) - width(b) || (a < b ? -1 : 1);
+}
+
+function over(past) {
+  if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The daemon notes a point every few seconds; the lines begin with the second one.");
+  const lines = (columns) => Object.keys(columns).sort(byWidth).map((name) => [name, columns[name]]);
+  return el("div", { class: "charts" },
+    chart("Reliability by window", past.unix_nano, lines(past.reliability), { low: 0, high: 1 }),
+    chart("Consistency by window", past.unix_nano, lines(past.consistency), { low: 0, high: 1 }),
+    chart("Sessions", past.unix_nano, [["open", past.sessions_active], ["looping", past.sessions_looping]]),
+    past.cost_usd.some((value) => value !== null) && chart("Dollars spent so far", past.unix_nano, [["dollars", past.cost_usd]], { unit: "$" }));
+}
+
+function windows(one, names) {
+  if (names.length === 0) return el("p", { class: "empty" }, "No trace is done yet.");
+  return table("Scores by window", [["Window"], ["Reliability", "number"], ["Consistency", "number"], ["Greatest risk", "number"], ["Traces", "number"], ["Sessions", "number"]],
+    names.map((name) => {
+      const window = one.windows[name];
+      return el("tr", {}, el("th", { scope: "row" }, name),
+        el("td", { class: "number" }, score(window.reliability)), el("td", { class: "number" }, score(window.consistency)),
+        el("td", { class: "number" }, plain(window.max_risk)), el("td", { class: "number" }, number(window.traces)), el("td", { class: "number" }, name.startsWith("last_") ? "–" : number(window.sessions)));
+    }));
+}
+
+/** A heat map whose cells also say their number and their mark. */
+function signals(one, every) {
+  const names = every.filter((name) => Object.keys(one.windows[name].signals).length > 0);
+  const all = [...new Set(names.flatMap((name) => Object.keys(one.windows[name].signals)))].sort();
+  if (all.length === 0) return el("p", { class: "empty" }, "No signal was measured yet.");
+  return table("Means of signals by window", [["Signal"], ...names.map((name) => [name, "heat"])],
+    all.map((signal) => el("tr", {}, el("th", { scope: "row" }, foreign(signal, 60)),
+      names.map((name) => el("td", { class: "heat" }, score(one.windows[name].signals[signal]))))));
+}
+
+function changes(one) {
+  if (one.change_points.length === 0) return null;
+  return [el("h2", {}, "Change points"), table("Change points", [["Score"], ["Direction"], ["Before", "number"], ["After", "number"], ["Began"], ["Noticed"]],
+    one.change_points.map((point) => el("tr", {}, el("th", { scope: "row" }, foreign(point.score, 60)),
+      el("td", {}, point.direction === "down" ? "↓ down" : "↑ up"), el("td", { class: "number" }, plain(point.before)), el("td", { class: "number" }, plain(point.after)),
+      el("td", {}, when(point.began_unix_nano)), el("td", {}, when(point.unix_nano)))))];
+}
+
+function versions(one) {
+  if (one.versions.length === 0) return null;
+  return [el("h2", {}, "Compared with earlier versions"), table("Versions compared", [["Earlier version"], ["Difference", "number"], ["95 % from", "number"], ["to", "number"], ["Verdict"]],
+    one.versions.map((version) => el("tr", {}, el("th", { scope: "row" }, foreign(version.baseline || "(none sent)", 60)),
+      el("td", { class: "number" }, plain(version.estimate)), el("td", { class: "number" }, plain(version.lower)), el("td", { class: "number" }, plain(version.upper)),
+      el("td", {}, !version.differs ? "no difference shown" : version.estimate < 0 ? el("span", { class: "mark bad" }, "✗ worse") : el("span", { class: "mark good" }, "✓ better")))))];
+}
+
+function runs(one) {
+  const scores = Object.entries(one.scores).filter(([, value]) => typeof value === "number");
+  if (scores.length === 0) return null;
+  return [el("h2", {}, "Scores over runs of tasks"), table("Scores over runs", [["Score"], ["Value", "number"], ["Over", "number"]],
+    scores.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, name.startsWith("ars") ? value.toFixed(1) : score(value)), el("td", { class: "number" }, number(one.score_samples[name])))))];
+}
+
+function sessions(view, list) {
+  const order = (sort) => { Object.assign(state, { sort, offset: 0 }); view.again(); };
+  const turn = (offset) => { state.offset = offset; view.again(); };
+  const buttons = el("div", { class: "bar", role: "group", "aria-label": "Order of sessions" },
+    SORTS.map(([sort, title]) => el("button", { type: "button", "aria-pressed": String(sort === state.sort), onclick: () => order(sort) }, title)));
+  if (list.total === 0) return [buttons, el("p", { class: "empty" }, "No session of this agent is held.")];
+  return [buttons,
+    table("Sessions", [["Session"], ["Reliability", "number"], ["Consistency", "number wide"], ["Loops", "number"], ["Flagged", "number"], ["Traces", "number wide"], ["Spent", "number"], ["Began", "wide"], ["Lasted", "number wide"], ["State", "wide"]],
+      list.sessions.map((session) => el("tr", {},
+        el("th", { scope: "row" }, el("a", { href: sessionLink(session.session_id, session.agent.tenant), "data-row": true }, foreign(session.session_id, 60))),
+        el("td", { class: "number" }, score(session.reliability)), el("td", { class: "number wide" }, score(session.consistency)),
+        el("td", { class: "number" }, looping(session.loops)), el("td", { class: "number" }, session.flagged ? `⚑ ${number(session.flagged)}` : "0"),
+        el("td", { class: "number wide" }, number(session.total_traces)), el("td", { class: "number" }, dollars(session.cost_usd)),
+        el("td", { class: "wide" }, when(session.start_unix_nano)), el("td", { class: "number wide" }, lasted(session.start_unix_nano, session.end_unix_nano)),
+        el("td", { class: "wide" }, session.open ? "open" : "closed")))),
+    pager(state.offset, PAGE, list.total, turn)];
+}

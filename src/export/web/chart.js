@@ -1,0 +1,61 @@
+// Charts, by uPlot, and sparklines, on a canvas. Lines differ in dash as well as in colour.
+import { el } from "./dom.js";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const COLOURS = ["--one", "--two", "--three", "--four"];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+
+/** A chart of columns over time: `series` are [name, values]. */
+export function chart(caption, nanos, series, { unit = null, low = null, high = null } = {}) {
+  const box = el("div", { class: "chart" });
+  const times = nanos.map((value) => Number(BigInt(value) / 1000000n) / 1000);
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const draw = () => {
+    const width = Math.floor(box.clientWidth);
+    if (width === 0) return;
+    box.replaceChildren();
+    new window.uPlot({
+      width, height: 190,
+      scales: { y: { range: (_, least, most) => [low ?? Math.min(0, least ?? 0), high ?? Math.max(1, (most ?? 0) * 1.1)] } },
+      axes: [{ ...axis }, { ...axis, size: 56, values: (_, values) => values.map((value) => unit ? `${unit}${value}` : `${value}`) }],
+      series: [{ label: "Time" }, ...series.map(([label], at) => ({
+        label, stroke: colour(COLOURS[at % 4]), width: 2, dash: DASHES[at % 4], spanGaps: false,
+        value: (_, value) => value === null || value === undefined ? "–" : `${unit ?? ""}${Number(value.toFixed(4))}`,
+        points: { show: times.length < 30 },
+      }))],
+    }, [times, ...series.map(([, values]) => values)], box);
+    // What the legend says, the caption and the tables say too.
+    box.querySelector("canvas")?.setAttribute("aria-hidden", "true");
+  };
+  const watch = new ResizeObserver(() => {
+    if (!box.isConnected) { watch.disconnect(); return; }
+    if (Math.floor(box.clientWidth) !== box.drawn) { box.drawn = Math.floor(box.clientWidth); draw(); }
+  });
+  queueMicrotask(() => watch.observe(box));
+  return el("figure", {}, el("figcaption", {}, caption), box);
+}
+
+/** A small line from 0 to 1; the newest value stands beside it in the table. */
+export function sparkline(values) {
+  const known = values.filter((value) => value !== null);
+  if (known.length < 2) return el("span", { class: "none" }, "–");
+  const ratio = window.devicePixelRatio || 1;
+  const least = Math.min(...known), most = Math.max(...known);
+  const canvas = el("canvas", { class: "spark", width: 120 * ratio, height: 30 * ratio, role: "img", "aria-label": `from ${known[0].toFixed(2)} to ${known.at(-1).toFixed(2)}, least ${least.toFixed(2)}, greatest ${most.toFixed(2)}` });
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.strokeStyle = colour("--line");
+  pen.beginPath(); pen.moveTo(0, 27.5); pen.lineTo(120, 27.5); pen.stroke();
+  pen.strokeStyle = colour("--one");
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  let down = false;
+  values.forEach((value, at) => {
+    if (value === null) { down = false; return; }
+    const x = 2 + at * 116 / Math.max(1, values.length - 1), y = 27 - value * 24;
+    if (down) pen.lineTo(x, y); else pen.moveTo(x, y);
+    down = true;
+  });
+  pen.stroke();
+  return canvas;
+}

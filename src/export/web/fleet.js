@@ -1,0 +1,46 @@
+// The fleet: every agent in a row.
+import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, looping, number, pager, score, table, tile, tiles } from "./dom.js";
+import { sparkline } from "./chart.js";
+
+const PAGE = 50;
+let offset = 0;
+
+export async function fleet(view) {
+  const { agents, total } = await ask("/api/v1/fleet", { limit: PAGE, offset }, view.signal);
+  view.title("Fleet");
+  if (total === 0) return empty();
+  const sum = (of) => agents.reduce((all, agent) => all + (of(agent) ?? 0), 0);
+  const turn = (to) => { offset = to; view.again(); };
+  const known = agents.some((agent) => agent.cost_usd !== null);
+  return [
+    el("h1", {}, "Fleet"),
+    el("p", { class: "sub" }, "Every agent that sent spans. Scores are over the last traces; ✓ from 0.9, ~ from 0.5, ✗ below."),
+    tiles(
+      tile("Agents", number(total)),
+      tile("Sessions open", number(sum((agent) => agent.sessions_active))),
+      tile("Sessions looping now", looping(sum((agent) => agent.sessions_looping))),
+      tile("Spent", known ? dollars(sum((agent) => agent.cost_usd)) : "–", total > agents.length ? "this page" : null)),
+    table("Agents", [["Agent"], ["Reliability", "number"], ["Consistency", "number"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
+      agents.map((agent) => el("tr", {},
+        el("th", { scope: "row" }, el("a", { href: agentLink(agent), "data-row": true }, foreign(agentTitle(agent), 80)), el("small", {}, foreign(agentDetail(agent), 120))),
+        el("td", { class: "number" }, score(agent.reliability)),
+        el("td", { class: "number" }, score(agent.consistency)),
+        el("td", { class: "number" }, looping(agent.sessions_looping)),
+        el("td", { class: "number wide" }, number(agent.loops)),
+        el("td", { class: "number wide" }, number(agent.sessions_active)),
+        el("td", { class: "number wide" }, number(agent.traces)),
+        el("td", { class: "number" }, dollars(agent.cost_usd)),
+        el("td", { class: "wide" }, sparkline(agent.spark))))),
+    pager(offset, PAGE, total, turn),
+  ];
+}
+
+function empty() {
+  return [
+    el("h1", {}, "Fleet"),
+    el("div", { class: "empty" },
+      el("p", {}, "No agent has sent a span yet. Point an OpenTelemetry SDK at this daemon:"),
+      el("pre", { tabindex: "0" }, el("code", {}, `export OTEL_EXPORTER_OTLP_ENDPOINT=http://${location.hostname}:4318\nexport OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`)),
+      el("p", {}, "This page fills in by itself.")),
+  ];
+}

@@ -1,0 +1,154 @@
+// One session, trace by trace, and why a trace has its score.
+import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, lasted, number, plain, score, sessionLink, table, tile, tiles, when } from "./dom.js";
+
+/** Traces shown before one asks for more. */
+const STEP = 50;
+/** Calls of a trace that are shown. */
+const CALLS = 60;
+const state = { id: "", tenant: "", shown: STEP, explained: new Map() };
+
+export async function session(view, id, tenant) {
+  if (state.id !== id || state.tenant !== tenant) Object.assign(state, { id, tenant, shown: STEP, explained: new Map() });
+  const one = await ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { tenant }, view.signal);
+  view.title(`Session ${id.slice(0, 40)}`);
+  const names = Object.fromEntries(Object.entries(one.agent).map(([name, value]) => [name, value ?? ""]));
+  view.concerns = (changed) => isSame(changed, names);
+  const loops = one.traces.flatMap((trace) => trace.loops);
+  const cost = one.traces.map((trace) => trace.cost_usd).filter((value) => value !== null);
+  const shown = one.traces.slice(0, state.shown);
+  return [
+    el("h1", {}, "Session ", foreign(one.session_id, 120)),
+    el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " ", foreign(agentDetail(one.agent), 120),
+      " · named by ", foreign(one.session_source, 60)),
+    tiles(
+      tile("Reliability", score(one.reliability), one.band), tile("Consistency", score(one.consistency)),
+      tile("Traces", number(one.total_traces), one.flagged.length ? `⚑ ${number(one.flagged.length)} flagged` : "none flagged"),
+      tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind))].join(", ")),
+      tile("Spent", cost.length ? dollars(cost.reduce((sum, value) => sum + value, 0)) : "–")),
+    loops.length > 0 && [el("h2", {}, "Loops"), loopTable(loops)],
+    el("h2", {}, "Traces"),
+    el("p", { class: "note" }, "In order. Bars are risk by signal, weight × (1 − score): striped over 0.5. Tool calls inside a loop have a thick border and ↻; failed ones are dashed and have ✗."),
+    shown.map((trace, at) => turn(view, one, trace, at)),
+    one.traces.length > shown.length && el("div", { class: "bar" },
+      el("button", { type: "button", onclick: () => { state.shown += STEP; view.again(); } }, `Show more of ${number(one.traces.length)}`)),
+  ];
+}
+
+/** Finds the session of a trace and goes there. */
+export async function trace(view, id, tenant) {
+  const found = await ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal);
+  view.title(`Trace ${id.slice(0, 40)}`);
+  if (state.id !== found.session_id || state.tenant !== tenant) Object.assign(state, { id: found.session_id, tenant, shown: STEP, explained: new Map() });
+  return [el("h1", {}, "Trace ", foreign(found.trace.trace_id)),
+    el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found.session_id, tenant), "data-row": true }, foreign(found.session_id, 120))),
+    turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id }, found.trace, 0, found)];
+}
+
+function loopTable(loops) {
+  return table("Loops", [["Kind"], ["Severity"], ["Tools"], ["Times", "number"], ["Spent inside", "number"], ["Seen by", "wide"]],
+    loops.map((loop) => el("tr", {}, el("th", { scope: "row" }, `↻ ${loop.kind}`), el("td", {}, severity(loop.severity)),
+      el("td", { class: "tools" }, loop.tools.length ? loop.tools.map((tool, at) => [at > 0 && " → ", foreign(tool, 60)]) : "–"),
+      el("td", { class: "number" }, number(loop.count)), el("td", { class: "number" }, dollars(loop.cost_usd)), el("td", { class: "wide" }, loop.evidence))));
+}
+
+const severity = (name) => el("span", { class: `mark ${name === "critical" ? "bad" : "fair"}` }, name === "critical" ? "✗ critical" : "! warning");
+
+function turn(view, one, trace, at, explanation = state.explained.get(trace.trace_id)) {
+  const flagged = one.flagged.includes(trace.trace_id);
+  const id = `trace-${trace.trace_id}`;
+  const why = el("div", { id: `${id}-why` });
+  const button = el("button", { type: "button", "aria-expanded": String(Boolean(explanation)), "aria-controls": why.id, "data-row": true }, "Why this score?");
+  button.addEventListener("click", async () => {
+    if (why.firstChild) { why.replaceChildren(); state.explained.delete(trace.trace_id); button.setAttribute("aria-expanded", "false"); return; }
+    try {
+      // Not the view's signal: a change that comes meanwhile must not lose the answer.
+      const { tenant } = state;
+      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id, tenant });
+      if (state.id !== one.session_id || state.tenant !== tenant) return;
+      state.explained.set(trace.trace_id, found);
+      if (!why.isConnected) { view.again(); return; }
+      why.replaceChildren(...explained(found));
+      button.setAttribute("aria-expanded", "true");
+    } catch (error) {
+      why.replaceChildren(el("p", { class: "empty", role: "alert" }, error.message));
+    }
+  });
+  if (explanation) why.append(...explained(explanation));
+  return el("article", { class: `turn${flagged ? " flagged" : ""}`, "aria-labelledby": id },
+    el("header", {}, el("h3", { id }, flagged && "⚑ ", `Trace ${at + 1}`, flagged && el("span", { class: "hidden" }, " flagged")), el("code", {}, trace.trace_id),
+      el("span", {}, when(trace.start_unix_nano)), el("span", {}, lasted(trace.start_unix_nano, trace.end_unix_nano)),
+      trace.error && el("span", { class: "mark bad" }, "✗ error"), !trace.complete && el("span", { class: "mark fair" }, "! partial"),
+      el("span", {}, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}`), trace.cost_usd !== null && el("span", {}, dollars(trace.cost_usd))),
+    risks(trace), strip(trace), texts(trace),
+    el("div", { class: "bar" }, button), why);
+}
+
+function risks(trace) {
+  const entries = Object.entries(trace.risks).sort((a, b) => b[1] - a[1]);
+  if (entries.length === 0) return el("p", { class: "note" }, "No signal with a weight was measured.");
+  return el("div", { class: "risks" }, entries.map(([name, risk]) => {
+    const fill = el("div", { class: `fill${risk > 0.5 ? " over" : ""}` });
+    fill.style.width = `${Math.min(100, risk * 100)}%`;
+    const signal = trace.signals[name];
+    return [el("span", { class: "name" }, foreign(name, 60)),
+      el("span", {}, `${plain(risk)}${risk > 0.5 ? " ⚑" : ""} `, el("small", { class: "none" }, signal ? `score ${plain(signal.score)}, ${signal.source}` : "")),
+      el("div", { class: "track", "aria-hidden": "true" }, fill)];
+  }));
+}
+
+function strip(trace) {
+  if (trace.tools.length === 0) return null;
+  const looped = new Set(trace.loops.flatMap((loop) => stretch(trace.tools, loop)));
+  const calls = folded(trace.tools, (at) => looped.has(at));
+  const rest = calls.length - CALLS;
+  return el("ol", { class: "strip", "aria-label": "Tool calls in order" }, calls.slice(0, CALLS), rest > 0 && el("li", {}, `and ${number(rest)} more`));
+}
+
+/** Calls in order; equal ones that follow each other are one item that says how many. */
+function folded(tools, isInside) {
+  const items = [];
+  tools.forEach((tool, at) => {
+    const item = { tool, inside: isInside(at), count: 1, key: JSON.stringify([tool.name, tool.arguments, tool.error, isInside(at)]) };
+    if (items.at(-1)?.key === item.key) items.at(-1).count += 1;
+    else items.push(item);
+  });
+  return items.map(({ tool, inside, count }) => el("li", { class: [inside && "looped", tool.error && "failed"].filter(Boolean).join(" ") || null },
+    inside && "↻ ", tool.error && "✗ ", foreign(tool.name ?? "(unknown tool)", 60),
+    tool.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(tool.arguments), 60)),
+    count > 1 && el("strong", {}, ` ×${number(count)}`),
+    el("span", { class: "hidden" }, inside && " in a loop", tool.error && " failed")));
+}
+
+/** Positions of the calls of a loop: the longest unbroken stretch of its tools; over several traces, all of them. */
+function stretch(tools, loop) {
+  const stretches = [[]];
+  tools.forEach((tool, at) => {
+    if (loop.tools.includes(tool.name)) stretches.at(-1).push(at);
+    else if (stretches.at(-1).length) stretches.push([]);
+  });
+  if (loop.trace_ids.length > 1) return stretches.flat();
+  return stretches.reduce((longest, other) => other.length > longest.length ? other : longest);
+}
+
+function texts(trace) {
+  if (trace.content !== "kept") return null;
+  const box = (title, text) => text === null ? null : el("div", {}, el("h4", { class: "hidden" }, title), el("small", { class: "none", "aria-hidden": "true" }, title), el("pre", { class: "text", dir: "auto", tabindex: "0", role: "region", "aria-label": title }, text.slice(0, 20000)));
+  return el("div", { class: "texts" }, box("Input", trace.input), box("Output", trace.output));
+}
+
+function explained(found) {
+  const outlook = (without) => [el("td", { class: "number" }, plain(without.trace_risk)), el("td", { class: "number" }, plain(without.session_reliability)), el("td", { class: "number wide" }, plain(without.session_consistency))];
+  const columns = [["Without it: risk", "number"], ["session reliability", "number"], ["session consistency", "number wide"]];
+  return [
+    el("p", { class: "reason" }, found.reason, "."),
+    el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
+    table("Signals of this trace", [["Signal"], ["Score", "number"], ["Weight", "number wide"], ["Risk", "number"], ["Source"], ["Evidence"], ...columns],
+      found.signals.map((signal) => el("tr", {}, el("th", { scope: "row" }, signal.decides && "▸ ", foreign(signal.name, 60), signal.decides && el("small", {}, "decides")),
+        el("td", { class: "number" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),
+        el("td", {}, signal.source), el("td", { class: "evidence" }, el("ul", { class: "plain" }, signal.evidence.map((line) => el("li", {}, foreign(line, 300))))), outlook(signal.without)))),
+    found.loops.map((loop) => [
+      el("h4", {}, "↻ ", loop.kind, ", ", number(loop.count), " times ", severity(loop.severity)),
+      el("p", { class: "note" }, `Without it: risk ${plain(loop.without.trace_risk)}, session reliability ${plain(loop.without.session_reliability)}, consistency ${plain(loop.without.session_consistency)}.`),
+      loop.calls.length > 0 && el("ol", { class: "strip", "aria-label": "Calls of the loop" }, folded(loop.calls, () => false))]),
+  ].flat(Infinity).filter(Boolean);
+}

@@ -1,0 +1,161 @@
+//! From our options to librdkafka's.
+
+use std::io;
+
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+
+use super::options::{KafkaOptions, SaslMechanism, Start};
+
+/// Why there can be no Kafka source; what may get better by itself is no such reason.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file that an option names cannot be read.
+    #[error("cannot read {path} (`{key}`): {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// The option.
+        key: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The client cannot be set up.
+    #[error("cannot set up the Kafka client from the options under `kafka`: {0}")]
+    Client(#[from] KafkaError),
+}
+
+/// How often stored offsets are committed.
+const COMMIT_INTERVAL_MS: &str = "5000";
+
+/// How soon a topic that was missing, or a partition that was added, is found.
+const METADATA_INTERVAL_MS: &str = "10000";
+
+/// How long a dead letter may take to be delivered.
+const DELIVERY_TIMEOUT_MS: &str = "30000";
+
+/// The largest dead letter that is tried; the broker has a limit of its own.
+const MAX_DEAD_LETTER_BYTES: &str = "100000000";
+
+/// The configuration of a consumer.
+pub(super) fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
+    let mut config = client(options)?;
+    let start = match options.start {
+        Start::Earliest => "earliest",
+        Start::Latest => "latest",
+    };
+    config
+        .set("group.id", &options.group)
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("auto.offset.reset", start)
+        // What is stored is committed; what is applied is stored, by us.
+        .set("enable.auto.offset.store", "false")
+        .set("enable.auto.commit", "true")
+        .set("auto.commit.interval.ms", COMMIT_INTERVAL_MS)
+        .set("allow.auto.create.topics", "false")
+        .set("topic.metadata.refresh.interval.ms", METADATA_INTERVAL_MS)
+        .set("queued.max.messages.kbytes", (options.max_queued_bytes >> 10).max(1).to_string())
+        .set("check.crcs", "true");
+    if !options.group_instance_id.is_empty() {
+        config.set("group.instance.id", &options.group_instance_id);
+    }
+    Ok(config)
+}
+
+/// The configuration of the producer of dead letters.
+pub(super) fn producer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
+    let mut config = client(options)?;
+    config
+        .set("acks", "all")
+        .set("message.timeout.ms", DELIVERY_TIMEOUT_MS)
+        .set("message.max.bytes", MAX_DEAD_LETTER_BYTES);
+    Ok(config)
+}
+
+fn client(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
+    let mut config = ClientConfig::new();
+    let mechanism = options.sasl_mechanism;
+    config
+        .set("bootstrap.servers", options.brokers.join(","))
+        .set("client.id", "agentgauge")
+        .set("socket.keepalive.enable", "true")
+        .set("security.protocol", protocol(options.tls, mechanism));
+    for (name, key, path) in [
+        ("ssl.ca.location", "kafka.tls_ca_file", &options.tls_ca_file),
+        ("ssl.certificate.location", "kafka.tls_certificate_file", &options.tls_certificate_file),
+        ("ssl.key.location", "kafka.tls_key_file", &options.tls_key_file),
+    ] {
+        if !path.is_empty() {
+            // librdkafka would read it later, and would not say whose path it was.
+            read(key, path)?;
+            config.set(name, path);
+        }
+    }
+    if let Some(name) = mechanism.name() {
+        config
+            .set("sasl.mechanism", name)
+            .set("sasl.username", &options.sasl_username)
+            .set("sasl.password", password(options)?);
+    }
+    Ok(config)
+}
+
+fn protocol(tls: bool, mechanism: SaslMechanism) -> &'static str {
+    match (tls, mechanism) {
+        (false, SaslMechanism::None) => "plaintext",
+        (true, SaslMechanism::None) => "ssl",
+        (false, _) => "sasl_plaintext",
+        (true, _) => "sasl_ssl",
+    }
+}
+
+fn password(options: &KafkaOptions) -> Result<String, SourceError> {
+    if options.sasl_password_file.is_empty() {
+        return Ok(options.sasl_password.reveal().to_owned());
+    }
+    let text = read("kafka.sasl_password_file", &options.sasl_password_file)?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn read(key: &'static str, path: &str) -> Result<String, SourceError> {
+    std::fs::read_to_string(path).map_err(|source| SourceError::File {
+        path: path.to_owned(),
+        key,
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_file_may_end_in_a_line_break() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        std::fs::write(&path, "a secret \r\n").unwrap();
+        let options = KafkaOptions {
+            sasl_password_file: path.to_string_lossy().into_owned(),
+            ..KafkaOptions::default()
+        };
+        assert_eq!(password(&options).unwrap(), "a secret ");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_with_its_option() {
+        let options = KafkaOptions {
+            sasl_mechanism: SaslMechanism::Plain,
+            sasl_password_file: "/nowhere/password".to_owned(),
+            ..KafkaOptions::default()
+        };
+        let error = consumer(&options).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/password (`kafka.sasl_password_file`)"), "{error}");
+    }
+
+    #[test]
+    fn a_consumer_commits_only_what_it_was_told_to_store() {
+        let config = consumer(&KafkaOptions::default()).unwrap();
+        assert_eq!(config.get("enable.auto.offset.store"), Some("false"));
+        assert_eq!(config.get("security.protocol"), Some("plaintext"));
+    }
+}

@@ -1,0 +1,93 @@
+//! Records that cannot be read, sent on as they are with headers that say where they were and why.
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::Message;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
+
+use super::client::{self, SourceError};
+use super::options::KafkaOptions;
+
+/// Sends dead letters, and tells by number which were delivered.
+pub(super) struct DeadLetters {
+    topic: String,
+    producer: BaseProducer<Deliveries>,
+}
+
+/// Told of deliveries: the number of the record, and whether it arrived.
+struct Deliveries(Sender<(usize, bool)>);
+
+impl DeadLetters {
+    /// `None` if none are wanted.
+    pub(super) fn new(
+        options: &KafkaOptions,
+        delivered: Sender<(usize, bool)>,
+    ) -> Result<Option<Self>, SourceError> {
+        if options.dead_letter_topic.is_empty() {
+            return Ok(None);
+        }
+        let producer = client::producer(options)?.create_with_context(Deliveries(delivered))?;
+        Ok(Some(Self { topic: options.dead_letter_topic.clone(), producer }))
+    }
+
+    /// Sends a record on; its number is told when it arrived, or did not.
+    pub(super) fn send(
+        &self,
+        number: usize,
+        message: &BorrowedMessage<'_>,
+        reason: &'static str,
+    ) -> Result<(), KafkaError> {
+        let mut headers = message.headers().map_or_else(OwnedHeaders::new, BorrowedHeaders::detach);
+        for (key, value) in [
+            ("agentgauge.reason", reason),
+            ("agentgauge.topic", message.topic()),
+            ("agentgauge.partition", &message.partition().to_string()),
+            ("agentgauge.offset", &message.offset().to_string()),
+        ] {
+            headers = headers.insert(Header { key, value: Some(value) });
+        }
+        let mut record: BaseRecord<'_, [u8], [u8], usize> =
+            BaseRecord::with_opaque_to(&self.topic, number).headers(headers);
+        if let Some(payload) = message.payload() {
+            record = record.payload(payload);
+        }
+        if let Some(key) = message.key() {
+            record = record.key(key);
+        }
+        self.producer.send(record).map_err(|(error, _)| error)
+    }
+
+    /// Lets the producer tell of deliveries.
+    pub(super) fn poll(&self) {
+        if self.producer.in_flight_count() > 0 {
+            self.producer.poll(Duration::ZERO);
+        }
+    }
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, "{reason}");
+    }
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        if let Err((error, _)) = result {
+            tracing::warn!(%error, "a dead letter was not delivered; check `kafka.dead_letter_topic`");
+        }
+        // A source that has gone does not need to know.
+        let _ = self.0.send((number, result.is_ok()));
+    }
+}

@@ -1,0 +1,35 @@
+//! Kafka: records that each hold one OTLP request, as the OpenTelemetry Collector's Kafka exporter writes them, keyed
+//! or not.
+//!
+//! One thread polls librdkafka, decodes each record where it lies and hands it to the stages; a record's offset is
+//! stored, to be committed, once every shard has applied it and all records read before it. So a crash reads records
+//! again, and since every hop is an idempotent upsert that changes nothing.
+
+#[cfg(feature = "kafka")]
+mod client;
+#[cfg(feature = "kafka")]
+mod context;
+#[cfg(feature = "kafka")]
+mod dead_letter;
+#[cfg(feature = "kafka")]
+mod flight;
+mod options;
+#[cfg(feature = "kafka")]
+mod probe;
+#[cfg(feature = "kafka")]
+mod reading;
+#[cfg(feature = "kafka")]
+mod source;
+#[cfg(feature = "kafka")]
+mod status;
+#[cfg(feature = "kafka")]
+mod topic;
+
+pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
+
+#[cfg(feature = "kafka")]
+pub use self::{
+    client::SourceError,
+    source::Source,
+    status::{Status, Watch},
+};

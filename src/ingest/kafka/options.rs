@@ -1,0 +1,210 @@
+//! What can be set of the Kafka source.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::super::Encoding;
+use crate::engine::options::human;
+
+/// Where records come from and how they are read; without brokers there is no Kafka source.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KafkaOptions {
+    /// Brokers to start from, as `host:port`; none: no Kafka source.
+    pub brokers: Vec<String>,
+    /// Consumer group.
+    pub group: String,
+    /// Static member id of this instance within its group; empty: a dynamic member.
+    pub group_instance_id: String,
+    /// Topics of traces.
+    pub traces_topics: Vec<String>,
+    /// How records of traces are written.
+    pub traces_encoding: KafkaEncoding,
+    /// Topics of logs.
+    pub logs_topics: Vec<String>,
+    /// How records of logs are written.
+    pub logs_encoding: KafkaEncoding,
+    /// Where a group begins that has no offset, or whose offset the broker no longer has.
+    pub start: Start,
+    /// Topic for records that cannot be read; empty: they are skipped and counted only.
+    pub dead_letter_topic: String,
+    /// Records handed to the stages and not applied yet; at this many the source waits, then pauses.
+    pub max_in_flight: usize,
+    /// Records fetched ahead, in bytes.
+    pub max_queued_bytes: usize,
+    /// Time between two looks at the topics and the lag.
+    #[serde(with = "human")]
+    pub probe_interval: Duration,
+    /// Speak TLS; needs a build with the feature `kafka-tls`.
+    pub tls: bool,
+    /// Certificates of the authorities that brokers are checked against, as a PEM file; empty: the system's.
+    pub tls_ca_file: String,
+    /// Our own certificate, as a PEM file; empty: none.
+    pub tls_certificate_file: String,
+    /// The key of our own certificate, as a PEM file.
+    pub tls_key_file: String,
+    /// How we say who we are.
+    pub sasl_mechanism: SaslMechanism,
+    /// Who we are.
+    pub sasl_username: String,
+    /// The password; better in a file.
+    pub sasl_password: Secret,
+    /// A file that holds the password, and maybe a line break after it.
+    pub sasl_password_file: String,
+}
+
+/// How records are written.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KafkaEncoding {
+    /// OTLP protobuf.
+    #[default]
+    OtlpProto,
+    /// OTLP JSON.
+    OtlpJson,
+}
+
+/// Where to begin without an offset.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// With the oldest record.
+    #[default]
+    Earliest,
+    /// With what comes from now on.
+    Latest,
+}
+
+/// How we say who we are.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaslMechanism {
+    /// Not at all.
+    #[default]
+    None,
+    /// By name and password, as they are.
+    Plain,
+    /// By proof of the password, with SHA-256; needs a build with the feature `kafka-tls`.
+    ScramSha256,
+    /// By proof of the password, with SHA-512; needs a build with the feature `kafka-tls`.
+    ScramSha512,
+}
+
+/// A text that is never shown.
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Secret(String);
+
+impl Default for KafkaOptions {
+    fn default() -> Self {
+        Self {
+            brokers: Vec::new(),
+            group: "agentgauge".to_owned(),
+            group_instance_id: String::new(),
+            traces_topics: vec!["otlp_spans".to_owned()],
+            traces_encoding: KafkaEncoding::default(),
+            logs_topics: vec!["otlp_logs".to_owned()],
+            logs_encoding: KafkaEncoding::default(),
+            start: Start::default(),
+            dead_letter_topic: String::new(),
+            max_in_flight: 64,
+            max_queued_bytes: 64 << 20,
+            probe_interval: Duration::from_secs(5),
+            tls: false,
+            tls_ca_file: String::new(),
+            tls_certificate_file: String::new(),
+            tls_key_file: String::new(),
+            sasl_mechanism: SaslMechanism::default(),
+            sasl_username: String::new(),
+            sasl_password: Secret::default(),
+            sasl_password_file: String::new(),
+        }
+    }
+}
+
+impl KafkaOptions {
+    /// Whether there is a Kafka source at all.
+    pub fn enabled(&self) -> bool {
+        !self.brokers.is_empty()
+    }
+}
+
+impl KafkaEncoding {
+    /// Its name, as the option has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OtlpProto => "otlp_proto",
+            Self::OtlpJson => "otlp_json",
+        }
+    }
+}
+
+impl From<KafkaEncoding> for Encoding {
+    fn from(encoding: KafkaEncoding) -> Self {
+        match encoding {
+            KafkaEncoding::OtlpProto => Self::Protobuf,
+            KafkaEncoding::OtlpJson => Self::Json,
+        }
+    }
+}
+
+impl SaslMechanism {
+    /// Its name among brokers; `None` if there is none.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Plain => Some("PLAIN"),
+            Self::ScramSha256 => Some("SCRAM-SHA-256"),
+            Self::ScramSha512 => Some("SCRAM-SHA-512"),
+        }
+    }
+}
+
+impl Secret {
+    /// The text itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    fn shown(&self) -> &'static str {
+        if self.0.is_empty() { "" } else { "***" }
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shown())
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.shown())
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let options = KafkaOptions { sasl_password: "hunter2".into(), ..KafkaOptions::default() };
+        assert!(!format!("{options:?}").contains("hunter2"));
+        assert!(!serde_json::to_string(&options).unwrap().contains("hunter2"));
+        assert_eq!(options.sasl_password.reveal(), "hunter2");
+    }
+}

@@ -1,0 +1,152 @@
+//! Looks at the brokers from the side, every few seconds: are they there, are the topics there, how far behind are we.
+//!
+//! A thread of its own, so that a broker that does not answer holds up no record. Lag is asked for rather than taken
+//! from what was last fetched, so that it is right while the source is paused.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::context::Context;
+use super::options::Start;
+use super::status::{Problem, Status, Watch};
+use super::topic::Topic;
+
+/// How long an answer is waited for; also how long it can hold up a shutdown.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The offset after the last applied record of each partition, by the number of its topic.
+pub(super) type Positions = Mutex<BTreeMap<(usize, i32), i64>>;
+
+/// What is looked at, and who is told.
+pub(super) struct Probe<'s> {
+    pub(super) consumer: &'s BaseConsumer<Context>,
+    pub(super) topics: &'s [Topic],
+    pub(super) start: Start,
+    pub(super) positions: &'s Positions,
+    pub(super) status: &'s Status,
+    pub(super) watch: &'s Arc<dyn Watch>,
+}
+
+impl Probe<'_> {
+    /// Looks every `interval` until the other end of `stop` is gone.
+    pub(super) fn run(&self, interval: Duration, stop: &Receiver<()>) {
+        loop {
+            self.look();
+            match stop.recv_timeout(interval) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn look(&self) {
+        match self.topics_are_there() {
+            Ok(None) => self.status.well(),
+            Ok(Some(problem)) => self.status.problem(problem),
+            Err(error) => self.status.problem(Problem::Unreachable { why: error.to_string() }),
+        }
+        // A lag that is not known is not shown. That alone is no reason not to be ready: the group's coordinator does
+        // not answer while the group is changing.
+        let lags = self.lags().unwrap_or_else(|error| {
+            tracing::debug!(%error, "the lag is not known");
+            BTreeMap::new()
+        });
+        self.watch.lags(&lags);
+    }
+
+    /// The first topic that cannot be read.
+    fn topics_are_there(&self) -> KafkaResult<Option<Problem>> {
+        for topic in self.topics {
+            let metadata = self.consumer.fetch_metadata(Some(&topic.name), PATIENCE)?;
+            let found = metadata.topics().iter().find(|found| found.name() == topic.name);
+            let code = found
+                .map_or(Some(Code::UnknownTopicOrPartition), |found| found.error().map(Code::from));
+            let (name, key) = (&topic.name, topic.keys.0);
+            let problem = match code {
+                None => continue,
+                Some(code) if [Code::TopicAuthorizationFailed].contains(&code) => {
+                    Problem::Forbidden { what: format!("topic `{name}`"), key }
+                }
+                Some(code) if missing(code) => Problem::Missing { topic: name.clone(), key },
+                // A partition without a leader and the like: passes.
+                Some(code) => Problem::Other { why: format!("topic `{name}` (`{key}`): {code}") },
+            };
+            return Ok(Some(problem));
+        }
+        Ok(None)
+    }
+
+    /// Records of each assigned partition that are not applied yet; what is not known is left out.
+    fn lags(&self) -> KafkaResult<BTreeMap<(String, i32), i64>> {
+        let assigned = self.consumer.assignment()?;
+        if assigned.count() == 0 {
+            return Ok(BTreeMap::new());
+        }
+        let ends = self.offsets(&assigned, Offset::End)?;
+        let begins = self.offsets(&assigned, Offset::Beginning)?;
+        let committed = self.consumer.committed_offsets(assigned, PATIENCE);
+        let known = committed.is_ok();
+        let committed = committed.map(|committed| offsets(&committed)).unwrap_or_default();
+        let mut lags = BTreeMap::new();
+        for (key, end) in ends {
+            let applied = self.position(&key).or_else(|| committed.get(&key).copied());
+            let begin = begins.get(&key).copied();
+            let position = match (applied, self.start) {
+                // What the broker no longer has is not waited for.
+                (Some(applied), _) => Some(begin.map_or(applied, |begin| begin.max(applied))),
+                (None, Start::Earliest) if known => begin,
+                (None, Start::Earliest | Start::Latest) => None,
+            };
+            if let Some(position) = position {
+                lags.insert(key, end.saturating_sub(position).max(0));
+            }
+        }
+        Ok(lags)
+    }
+
+    fn position(&self, (topic, partition): &(String, i32)) -> Option<i64> {
+        let number = self.topics.iter().position(|known| known.name == *topic)?;
+        let positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        positions.get(&(number, *partition)).copied()
+    }
+
+    /// Where partitions begin or end.
+    fn offsets(
+        &self,
+        partitions: &TopicPartitionList,
+        which: Offset,
+    ) -> Result<BTreeMap<(String, i32), i64>, KafkaError> {
+        let mut asked = partitions.clone();
+        asked.set_all_offsets(which)?;
+        Ok(offsets(&self.consumer.offsets_for_times(asked, PATIENCE)?))
+    }
+}
+
+fn missing(code: Code) -> bool {
+    [Code::UnknownTopicOrPartition, Code::UnknownTopic, Code::UnknownPartition, Code::InvalidTopic]
+        .contains(&code)
+}
+
+/// The offsets that are numbers.
+fn offsets(partitions: &TopicPartitionList) -> BTreeMap<(String, i32), i64> {
+    let elements = partitions.elements();
+    let known = elements.iter().filter_map(|element| match element.offset() {
+        Offset::Offset(offset) if element.error().is_ok() => {
+            Some(((element.topic().to_owned(), element.partition()), offset))
+        }
+        Offset::Offset(_)
+        | Offset::Beginning
+        | Offset::End
+        | Offset::Stored
+        | Offset::Invalid
+        | Offset::OffsetTail(_) => None,
+    });
+    known.collect()
+}

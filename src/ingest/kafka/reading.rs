@@ -1,0 +1,289 @@
+//! The loop that reads.
+//!
+//! Back-pressure: where the stages have no room, or too many records are in flight, the source waits a moment and then
+//! pauses its partitions; it goes on polling, so that it keeps its place in the group. One record that cannot be read
+//! holds up none after it.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use rdkafka::Message;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
+
+use super::context::Change;
+use super::flight::{Flight, Outcome};
+use super::source::Source;
+use crate::ingest::Sink;
+use crate::ingest::status::Failure;
+
+/// How long a poll waits for a record.
+const POLL: Duration = Duration::from_millis(100);
+
+/// How long is waited for room before it is looked for again, at first and when paused.
+const WAIT: Duration = Duration::from_millis(10);
+const WAIT_PAUSED: Duration = Duration::from_millis(100);
+
+/// How many first waits go by before the partitions are paused: what was fetched ahead is fetched again after a pause.
+const WAITS_BEFORE_PAUSE: u32 = 20;
+
+/// How many first waits records in flight may take when partitions go, or the daemon.
+const WAITS_TO_DRAIN: u32 = 500;
+
+/// The source at work.
+pub(super) struct Reading<'c, S: Sink> {
+    source: &'c Source<S>,
+    flight: Flight<'c>,
+    paused: bool,
+    /// Waits since anything went forward.
+    waits: u32,
+    /// A record was refused, and nothing was waited for since.
+    refused: bool,
+    /// Why it cannot go on at all.
+    fatal: Option<String>,
+    /// Records skipped, by topic and reason.
+    skipped: BTreeMap<(usize, &'static str), u64>,
+}
+
+impl<'c, S: Sink> Reading<'c, S> {
+    pub(super) fn new(source: &'c Source<S>) -> Self {
+        let (flight, skipped) = (Flight::new(), BTreeMap::new());
+        Self { source, flight, paused: false, waits: 0, refused: false, fatal: None, skipped }
+    }
+
+    /// Reads until it is told to stop, or cannot go on: then it says why.
+    pub(super) fn read(mut self) -> Option<String> {
+        while !self.source.stopping() && self.fatal.is_none() {
+            self.change_assignment();
+            if !self.refused {
+                self.decode_held();
+            }
+            if self.flight.len() < self.source.options.max_in_flight && !self.flight.holds() {
+                self.go_on();
+                self.poll(POLL);
+                self.settle(Duration::ZERO);
+            } else {
+                self.wait();
+            }
+        }
+        self.drain();
+        self.fatal
+    }
+
+    /// Takes what librdkafka has: a record, or a change.
+    fn poll(&mut self, wait: Duration) {
+        match self.source.consumer.poll(wait) {
+            Some(Ok(message)) => {
+                let topics = &self.source.topics;
+                if let Some(topic) = topics.iter().position(|topic| topic.name == message.topic()) {
+                    self.flight.push(message, topic);
+                }
+            }
+            Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
+                let cause = self.source.consumer.client().fatal_error();
+                self.fatal = Some(cause.map_or_else(|| error.to_string(), fatal));
+            }
+            // What stands in the way is told by the context and the probe.
+            Some(Err(error)) => tracing::debug!(%error, "no Kafka record"),
+            None => {}
+        }
+    }
+
+    /// Decodes what is held, in its order, as far as there is room.
+    fn decode_held(&mut self) {
+        while let Some(number) = self.flight.first_held() {
+            let Some(record) = self.flight.get(number) else { return };
+            let topic = &self.source.topics[record.topic];
+            match self.source.take(topic, &record.message) {
+                Ok(taken) => {
+                    let ticket = self.flight.run(number);
+                    let receiver = self.source.receiver.clone();
+                    self.source.stages.spawn(async move {
+                        if receiver.hand_on("kafka", taken).await.is_ok() {
+                            ticket.applied();
+                        }
+                    });
+                }
+                Err(Failure::Overloaded(_)) => {
+                    self.refused = true;
+                    return;
+                }
+                Err(failure) => self.skip(number, &failure),
+            }
+        }
+    }
+
+    /// Gives a record up, and sends it on if dead letters are wanted.
+    fn skip(&mut self, number: usize, failure: &Failure) {
+        let Some(record) = self.flight.get(number) else { return };
+        let (topic, reason) = (&self.source.topics[record.topic], failure.reason());
+        self.source.watch.skipped(&topic.name, reason);
+        let count = self.skipped.entry((record.topic, reason)).or_default();
+        *count += 1;
+        // The 1st, 10th, 100th: a broken sender must not fill the log.
+        if count.checked_ilog10().is_some_and(|digits| *count == 10_u64.pow(digits)) {
+            let why = if let Failure::Refused(refusal) = failure {
+                refusal.to_string()
+            } else {
+                reason.to_owned()
+            };
+            let (name, encoding, key) = (&topic.name, topic.encoding.name(), topic.keys.1);
+            tracing::warn!(
+                partition = record.message.partition(),
+                offset = record.message.offset(),
+                skipped = *count,
+                "a record of Kafka topic `{name}` cannot be read as {encoding} (`{key}`): {why}; skipped"
+            );
+        }
+        let sent = self
+            .source
+            .dead_letters
+            .as_ref()
+            .map(|letters| letters.send(number, &record.message, reason));
+        match sent {
+            Some(Ok(())) => self.flight.send(number),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a dead letter was not sent; check `kafka.dead_letter_topic`");
+                self.source.watch.dead_letter(false);
+                self.flight.settle(number);
+            }
+            None => self.flight.settle(number),
+        }
+    }
+
+    /// Hears what became of records, waiting at most so long, and stores the offsets of those settled in order.
+    /// Returns whether any went forward.
+    fn settle(&mut self, wait: Duration) -> bool {
+        let mut forward = false;
+        for (number, outcome) in self.flight.told(wait) {
+            match outcome {
+                Outcome::Applied => {
+                    forward = true;
+                    if let Some(record) = self.flight.get(number) {
+                        self.source.watch.applied(&self.source.topics[record.topic].name);
+                    }
+                    self.flight.settle(number);
+                }
+                Outcome::Refused => {
+                    self.refused = true;
+                    self.flight.hold(number);
+                }
+                Outcome::Failed => self.skip(number, &Failure::Internal),
+            }
+        }
+        if let Some(letters) = &self.source.dead_letters {
+            letters.poll();
+            for (number, delivered) in self.source.delivered.try_iter() {
+                self.source.watch.dead_letter(delivered);
+                self.flight.settle(number);
+            }
+        }
+        while let Some(record) = self.flight.pop() {
+            let message = &record.message;
+            // A partition that is no longer ours has no place for it: its next owner reads the record again.
+            if self.source.consumer.store_offset_from_message(message).is_ok() {
+                let mut positions =
+                    self.source.positions.lock().unwrap_or_else(PoisonError::into_inner);
+                positions.insert((record.topic, message.partition()), message.offset() + 1);
+            }
+        }
+        forward
+    }
+
+    /// Waits for room, and pauses when that takes long.
+    fn wait(&mut self) {
+        let wait = if self.paused { WAIT_PAUSED } else { WAIT };
+        let forward = self.settle(wait);
+        if std::mem::take(&mut self.refused) {
+            // Whoever refused it needs the time.
+            std::thread::sleep(wait);
+        }
+        self.waits = if forward { 0 } else { self.waits.saturating_add(1) };
+        if self.paused || self.waits >= WAITS_BEFORE_PAUSE {
+            self.pause();
+            // Serves the group; a record that was under way comes to the end of those held.
+            self.poll(Duration::ZERO);
+        }
+    }
+
+    fn pause(&mut self) {
+        if self.paused {
+            return;
+        }
+        let paused =
+            self.source.consumer.assignment().and_then(|all| self.source.consumer.pause(&all));
+        match paused {
+            Ok(()) => {
+                self.paused = true;
+                self.source.watch.paused(true);
+            }
+            Err(error) => tracing::debug!(%error, "the Kafka source did not pause"),
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.waits = 0;
+        if !self.paused {
+            return;
+        }
+        let resumed =
+            self.source.consumer.assignment().and_then(|all| self.source.consumer.resume(&all));
+        match resumed {
+            Ok(()) => {
+                self.paused = false;
+                self.source.watch.paused(false);
+            }
+            Err(error) => tracing::debug!(%error, "the Kafka source did not go on"),
+        }
+    }
+
+    /// Makes the changes that the group asks for. What goes is drained first, so that its offsets are committed and
+    /// its next owner does not read it again.
+    fn change_assignment(&mut self) {
+        let context = self.source.consumer.context();
+        while let Some(change) = context.change() {
+            if let Change::Revoke(partitions) = &change {
+                self.drain();
+                self.flight.give_up(partitions);
+                let mut positions =
+                    self.source.positions.lock().unwrap_or_else(PoisonError::into_inner);
+                let gone = |(topic, partition): &(usize, i32)| {
+                    let name = &self.source.topics[*topic].name;
+                    partitions.find_partition(name, *partition).is_some()
+                };
+                positions.retain(|key, _| !gone(key));
+            }
+            if let Err(error) = context.make(&self.source.consumer, &change) {
+                tracing::warn!(%error, "the assignment of Kafka partitions did not change");
+            }
+            if let (true, Change::Assign(partitions)) = (self.paused, &change)
+                && let Err(error) = self.source.consumer.pause(partitions)
+            {
+                tracing::debug!(%error, "new Kafka partitions were not paused");
+            }
+        }
+    }
+
+    /// Waits for what is in flight, not for what is held.
+    fn drain(&mut self) {
+        for _ in 0..WAITS_TO_DRAIN {
+            if !self.flight.runs() {
+                return;
+            }
+            self.settle(WAIT);
+        }
+        tracing::warn!("records are still in flight; they will be read again");
+    }
+}
+
+/// Why a client cannot go on.
+fn fatal((code, reason): (RDKafkaErrorCode, String)) -> String {
+    if code == RDKafkaErrorCode::FencedInstanceId {
+        "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"
+            .to_owned()
+    } else {
+        format!("{reason} ({code}); restart")
+    }
+}

@@ -1,0 +1,144 @@
+//! The source: set up from its options, then a thread that reads, and one that looks at the brokers from the side.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver as Inbox, channel};
+
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::BorrowedMessage;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::client::{self, SourceError};
+use super::context::{Closing, Context};
+use super::dead_letter::DeadLetters;
+use super::options::KafkaOptions;
+use super::probe::{Positions, Probe};
+use super::reading::Reading;
+use super::status::{Problem, Status, Watch};
+use super::topic::Topic;
+use crate::engine::span::Timestamp;
+use crate::ingest::receiver::{Receiver, Taken};
+use crate::ingest::status::Failure;
+use crate::ingest::{Refusal, Sink};
+
+/// A Kafka source, in its group but not reading yet.
+pub struct Source<S: Sink> {
+    // Dropped before the consumer, which may wait for its brokers: the stages end when nobody can reach them.
+    pub(super) receiver: Receiver<S>,
+    pub(super) options: KafkaOptions,
+    pub(super) topics: Vec<Topic>,
+    pub(super) consumer: BaseConsumer<Context>,
+    pub(super) dead_letters: Option<DeadLetters>,
+    pub(super) delivered: Inbox<(usize, bool)>,
+    status: Arc<Status>,
+    pub(super) watch: Arc<dyn Watch>,
+    pub(super) positions: Positions,
+    pub(super) stages: Handle,
+    stopping: watch::Receiver<bool>,
+}
+
+impl<S: Sink> Source<S> {
+    /// A source that hands batches to `receiver` until `stopping` says so, or its sender is gone. Brokers that do not
+    /// answer are no error: it goes on trying.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an option cannot be followed at all, such as a certificate that cannot be read.
+    pub fn new(
+        options: &KafkaOptions,
+        receiver: Receiver<S>,
+        watch: Arc<dyn Watch>,
+        stages: Handle,
+        stopping: watch::Receiver<bool>,
+    ) -> Result<Self, SourceError> {
+        let topics = Topic::all(options);
+        let status = Arc::new(Status::new(watch.clone(), &options.brokers));
+        let context = Context::new(status.clone());
+        let consumer: BaseConsumer<Context> =
+            client::consumer(options)?.create_with_context(context)?;
+        let (told, delivered) = channel();
+        let dead_letters = DeadLetters::new(options, told)?;
+        Ok(Self {
+            receiver,
+            options: options.clone(),
+            topics,
+            consumer,
+            dead_letters,
+            delivered,
+            status,
+            watch,
+            positions: Positions::default(),
+            stages,
+            stopping,
+        })
+    }
+
+    /// How it stands with its brokers.
+    pub fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
+    /// Reads until it is told to stop, then waits for what is in flight, and commits. Blocks its thread.
+    pub fn run(self) {
+        let _closing = Closing(self.consumer.context());
+        let names: Vec<&str> = self.topics.iter().map(|topic| topic.name.as_str()).collect();
+        if let Err(error) = self.consumer.subscribe(&names) {
+            let why = format!("{error}; check `kafka.traces_topics` and `kafka.logs_topics`");
+            return self.status.problem(Problem::Other { why });
+        }
+        let probe = Probe {
+            consumer: &self.consumer,
+            topics: &self.topics,
+            start: self.options.start,
+            positions: &self.positions,
+            status: &self.status,
+            watch: &self.watch,
+        };
+        let interval = self.options.probe_interval;
+        let fatal = std::thread::scope(|scope| {
+            // Dropped when reading ends, however it does: then the probe ends too.
+            let (_stop, stopped) = channel();
+            scope.spawn(move || probe.run(interval, &stopped));
+            Reading::new(&self).read()
+        });
+        if let Some(why) = fatal {
+            self.status.problem(Problem::Other { why });
+        }
+    }
+
+    /// Whether it should end.
+    pub(super) fn stopping(&self) -> bool {
+        // Without a sender the daemon has gone.
+        *self.stopping.borrow() || self.stopping.has_changed().is_err()
+    }
+
+    /// Decodes a record where it lies; a panic is a record that cannot be read.
+    pub(super) fn take(
+        &self,
+        topic: &Topic,
+        message: &BorrowedMessage<'_>,
+    ) -> Result<Taken, Failure> {
+        let payload = message.payload().filter(|payload| !payload.is_empty());
+        let empty = || Refusal::Malformed { what: "record", why: "it is empty".to_owned() };
+        let payload = payload.ok_or_else(empty)?;
+        let kind = (topic.signal, topic.encoding.into());
+        let take = || self.receiver.take(kind, payload, sent(message));
+        catch_unwind(AssertUnwindSafe(take)).unwrap_or(Err(Failure::Internal))
+    }
+}
+
+impl<S: Sink> fmt::Debug for Source<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// When the broker or the sender had the record; a time that says nothing is none.
+fn sent(message: &BorrowedMessage<'_>) -> Option<Timestamp> {
+    let millis =
+        u64::try_from(message.timestamp().to_millis()?).ok().filter(|millis| *millis > 0)?;
+    millis.checked_mul(1_000_000).map(Timestamp)
+}

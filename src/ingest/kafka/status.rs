@@ -1,0 +1,247 @@
+//! How the source stands with its brokers, for people and for `readyz`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+/// Who is told how the source fares, and counts it.
+pub trait Watch: Send + Sync {
+    /// A record was applied.
+    fn applied(&self, topic: &str);
+
+    /// A record was skipped, for one of a few reasons.
+    fn skipped(&self, topic: &str, reason: &'static str);
+
+    /// A dead letter was delivered, or was not.
+    fn dead_letter(&self, delivered: bool);
+
+    /// The source paused its partitions, or went on.
+    fn paused(&self, paused: bool);
+
+    /// Whether the source reads, as far as it knows.
+    fn ready(&self, ready: bool);
+
+    /// How many records of each assigned partition are not applied yet; a partition that is not named is not known.
+    fn lags(&self, lags: &BTreeMap<(String, i32), i64>);
+}
+
+/// Shared by the source, its probe, and who asks whether it is ready.
+pub struct Status {
+    watch: Arc<dyn Watch>,
+    brokers: String,
+    now: Mutex<Standing>,
+}
+
+#[derive(Debug, Default)]
+struct Standing {
+    joined: bool,
+    problem: Option<Problem>,
+}
+
+/// What keeps the source from reading. It goes on trying: each of these can be mended from outside.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Problem {
+    /// No broker answers, and none said why.
+    Unreachable { why: String },
+    /// The brokers do not accept who we say we are.
+    Credentials { why: String },
+    /// TLS does not come about.
+    Tls { why: String },
+    /// There is no such topic.
+    Missing { topic: String, key: &'static str },
+    /// We may not read a topic, or not with this group.
+    Forbidden { what: String, key: &'static str },
+    /// Anything else that stands in the way.
+    Other { why: String },
+}
+
+impl Status {
+    pub(super) fn new(watch: Arc<dyn Watch>, brokers: &[String]) -> Self {
+        watch.ready(false);
+        Self { watch, brokers: brokers.join(", "), now: Mutex::default() }
+    }
+
+    /// Fails, and says why, unless the source is in its group and nothing stands in its way.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with the option to look at.
+    pub fn ready(&self) -> Result<(), String> {
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        match &now.problem {
+            Some(problem) => Err(problem.describe(&self.brokers)),
+            None if now.joined => Ok(()),
+            None => Err("the Kafka source has not joined its group (`kafka.group`) yet".to_owned()),
+        }
+    }
+
+    /// The source got its partitions, or lost its place in the group.
+    pub(super) fn joined(&self, joined: bool) {
+        self.change(|now| now.joined = joined);
+    }
+
+    /// Something stands in the way.
+    pub(super) fn problem(&self, problem: Problem) {
+        let text = problem.describe(&self.brokers);
+        let told = self.change(|now| {
+            let known = now.problem.as_ref();
+            if known.is_some_and(|known| known.explains(&problem)) {
+                return true;
+            }
+            let told = known.is_some_and(|known| known.kind() == problem.kind());
+            now.problem = Some(problem);
+            told
+        });
+        // Told once, until it is over or another one: librdkafka repeats itself.
+        if told {
+            tracing::debug!("{text}");
+        } else {
+            tracing::error!("{text}");
+        }
+    }
+
+    /// The brokers answer, and all topics are there.
+    pub(super) fn well(&self) {
+        if self.change(|now| now.problem.take()).is_some() {
+            tracing::info!("the Kafka source is well again");
+        }
+    }
+
+    fn change<T>(&self, how: impl FnOnce(&mut Standing) -> T) -> T {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = how(&mut now);
+        self.watch.ready(now.joined && now.problem.is_none());
+        answer
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Status").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl Problem {
+    /// What an error of librdkafka means; `None` if it is no standing problem, or one that is told otherwise.
+    pub(super) fn of(code: Code, reason: &str) -> Option<Self> {
+        let why = reason.to_owned();
+        let is = |codes: &[Code]| codes.contains(&code);
+        if is(&[Code::Authentication, Code::SaslAuthenticationFailed])
+            || is(&[Code::UnsupportedSASLMechanism, Code::IllegalSASLState])
+        {
+            Some(Self::Credentials { why })
+        } else if is(&[Code::SSL]) {
+            Some(Self::Tls { why })
+        } else if is(&[Code::AllBrokersDown, Code::Resolve, Code::BrokerTransportFailure]) {
+            Some(Self::Unreachable { why })
+        } else if is(&[Code::GroupAuthorizationFailed]) {
+            Some(Self::Forbidden { what: "with this group".to_owned(), key: "kafka.group" })
+        } else {
+            None
+        }
+    }
+
+    /// Whether this is why no broker can be reached, or says so already.
+    fn explains(&self, other: &Self) -> bool {
+        let silent = matches!(other, Self::Unreachable { .. });
+        let why =
+            matches!(self, Self::Unreachable { .. } | Self::Credentials { .. } | Self::Tls { .. });
+        silent && why
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Unreachable { .. } => 0,
+            Self::Credentials { .. } => 1,
+            Self::Tls { .. } => 2,
+            Self::Missing { .. } => 3,
+            Self::Forbidden { .. } => 4,
+            Self::Other { .. } => 5,
+        }
+    }
+
+    fn describe(&self, brokers: &str) -> String {
+        match self {
+            Self::Unreachable { why } => format!(
+                "no Kafka broker can be reached at {brokers}: {why}; check `kafka.brokers`, and `kafka.tls` if they \
+                 want TLS; trying again"
+            ),
+            Self::Credentials { why } => format!(
+                "the Kafka brokers at {brokers} refuse the credentials: {why}; check `kafka.sasl_mechanism`, \
+                 `kafka.sasl_username` and `kafka.sasl_password`; trying again"
+            ),
+            Self::Tls { why } => format!(
+                "no TLS with the Kafka brokers at {brokers}: {why}; check `kafka.tls`, `kafka.tls_ca_file` and \
+                 `kafka.tls_certificate_file`; trying again"
+            ),
+            Self::Missing { topic, key } => format!(
+                "there is no Kafka topic `{topic}` at {brokers}; create it, or take it out of `{key}`; trying again"
+            ),
+            Self::Forbidden { what, key } => format!(
+                "the Kafka brokers at {brokers} do not let us read {what}; grant it, or change `{key}`; trying again"
+            ),
+            Self::Other { why } => format!("the Kafka source cannot read: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Deaf;
+
+    impl Watch for Deaf {
+        fn applied(&self, _: &str) {}
+        fn skipped(&self, _: &str, _: &'static str) {}
+        fn dead_letter(&self, _: bool) {}
+        fn paused(&self, _: bool) {}
+        fn ready(&self, _: bool) {}
+        fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
+    }
+
+    fn status() -> Status {
+        Status::new(Arc::new(Deaf), &["broker:9092".to_owned()])
+    }
+
+    #[test]
+    fn it_is_ready_in_its_group_without_a_problem() {
+        let status = status();
+        assert!(status.ready().unwrap_err().contains("`kafka.group`"));
+        status.joined(true);
+        assert_eq!(status.ready(), Ok(()));
+        status.problem(Problem::Missing { topic: "x".into(), key: "kafka.logs_topics" });
+        let why = status.ready().unwrap_err();
+        assert!(why.contains("`x` at broker:9092") && why.contains("`kafka.logs_topics`"), "{why}");
+        status.well();
+        assert_eq!(status.ready(), Ok(()));
+    }
+
+    #[test]
+    fn silence_does_not_hide_what_the_brokers_said() {
+        let status = status();
+        let refused = Problem::of(Code::Authentication, "wrong password").unwrap();
+        status.problem(refused);
+        status.problem(Problem::of(Code::AllBrokersDown, "1/1 brokers are down").unwrap());
+        let why = status.ready().unwrap_err();
+        assert!(why.contains("wrong password") && why.contains("`kafka.sasl_password`"), "{why}");
+    }
+
+    #[test]
+    fn every_problem_names_an_option() {
+        for code in [
+            Code::AllBrokersDown,
+            Code::Resolve,
+            Code::Authentication,
+            Code::SaslAuthenticationFailed,
+            Code::SSL,
+            Code::GroupAuthorizationFailed,
+        ] {
+            let text = Problem::of(code, "because").unwrap().describe("b:1");
+            assert!(text.contains("`kafka."), "{text}");
+        }
+        assert_eq!(Problem::of(Code::NotCoordinator, ""), None);
+    }
+}
