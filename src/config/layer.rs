@@ -18,6 +18,7 @@ const FREE: &[&str] = &[
     "convention.attributes",
     "convention.score_names",
     "convention.score_ranges",
+    "kafka.tenants",
     "loops.by_kind",
     "session.signal_thresholds",
     "session.signal_weights",

@@ -161,14 +161,15 @@ impl<S: Sink> Receiver<S> {
         (signal, encoding): (Signal, Encoding),
         body: &[u8],
         sent: Option<Timestamp>,
+        tenant: Option<&Arc<str>>,
     ) -> Result<Taken, Failure> {
         let Shared { decoder, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
         let prepared = decoder.inspect(signal, encoding, body)?;
         permit.grow(prepared.estimated_bytes())?;
         let now = now();
-        let mut batch =
-            decoder.decode(prepared, Some(sent.map_or(now, |sent| sent.min(now))), None)?;
+        let arrival = sent.map_or(now, |sent| sent.min(now));
+        let mut batch = decoder.decode(prepared, Some(arrival), tenant)?;
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
         Ok(Taken { batch, permit, encoding })
