@@ -35,7 +35,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* The configuration as TOML: the chart's own part, and over it the values'. */}}
 {{- define "agentgauge.config" -}}
 {{- $listen := dict "otlp_grpc" "0.0.0.0:4317" "otlp_http" "0.0.0.0:4318" "http" "0.0.0.0:9464" -}}
-{{- $own := dict "listen" $listen -}}
+{{- $store := dict "durability" (ternary "fsync" "memory" .Values.persistence.enabled) "directory" "/var/lib/agentgauge" -}}
+{{- $own := dict "listen" $listen "store" $store -}}
 {{- if .Values.tls.secret -}}
 {{- $tls := dict "cert_file" "/etc/agentgauge/tls/tls.crt" "key_file" "/etc/agentgauge/tls/tls.key" -}}
 {{- if .Values.tls.clientCaSecret -}}
