@@ -12,6 +12,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     prost_build::Config::new()
         .btree_map(["."])
         .type_attribute("agentgauge.v1.AgentKey", "#[derive(Ord, PartialOrd)]")
+        // What stages hold of them is in snapshots.
+        .type_attribute("agentgauge.v1.AgentKey", SAVED)
+        .type_attribute("agentgauge.v1.Attempt", SAVED)
+        .type_attribute("agentgauge.v1.LastTrace", SAVED)
+        .type_attribute("agentgauge.v1.ReportedScore", SAVED)
+        .type_attribute("agentgauge.v1.RunTrace", SAVED)
+        .type_attribute("agentgauge.v1.SessionKey", SAVED)
+        .type_attribute("agentgauge.v1.Loop", SAVED)
+        .type_attribute("agentgauge.v1.Tokens", SAVED)
+        .type_attribute("agentgauge.v1.Violation", SAVED)
         // Most traces have none, and an envelope is mostly something smaller.
         .boxed(".agentgauge.v1.TraceUpdate.attempt")
         .boxed(".agentgauge.v1.Envelope.message.trace")
@@ -35,3 +45,5 @@ fn query() -> Result<(), Box<dyn std::error::Error>> {
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }
+
+const SAVED: &str = "#[derive(serde::Deserialize, serde::Serialize)] #[serde(default)]";

@@ -13,6 +13,10 @@ use agentgauge::engine::score::princeton::{AgentTasks, Resources, RunRecord, Tas
 use agentgauge::engine::span::Timestamp;
 use divan::Bencher;
 
+/// As in the daemon.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs at each task.
 const RUNS_PER_TASK: u64 = 10;
 
@@ -95,15 +99,15 @@ fn ars_run(run: &RunRecord) -> ArsRun {
     }
 }
 
-/// Runs of 8 calls; each is said anew in turn.
-#[divan::bench(args = [10, 100, 1_000, 10_000], sample_size = 100)]
-fn run_scores(bencher: Bencher<'_, '_>, runs: u64) {
-    let (mut tasks, mut ars) = agent(runs, 8);
+/// All scores over runs; each is said anew in turn. Without calls there are no pair terms.
+#[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
+fn run_scores<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
+    let (mut tasks, mut ars) = agent(runs, CALLS);
     let mut next = runs;
     bencher
         .with_inputs(|| {
             next += 1;
-            let run = run(next, runs, 8);
+            let run = run(next, runs, CALLS);
             let ars = ars_run(&run);
             (run, ars)
         })
@@ -115,14 +119,14 @@ fn run_scores(bencher: Bencher<'_, '_>, runs: u64) {
 }
 
 /// The same without reading.
-#[divan::bench(args = [10, 100, 1_000, 10_000], sample_size = 100)]
-fn run_updates(bencher: Bencher<'_, '_>, runs: u64) {
-    let (mut tasks, mut ars) = agent(runs, 8);
+#[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
+fn run_updates<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
+    let (mut tasks, mut ars) = agent(runs, CALLS);
     let mut next = runs;
     bencher
         .with_inputs(|| {
             next += 1;
-            let run = run(next, runs, 8);
+            let run = run(next, runs, CALLS);
             let ars = ars_run(&run);
             (run, ars)
         })

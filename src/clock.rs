@@ -28,6 +28,11 @@ impl Clock {
         self.forward(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// The time is not before `at`, whatever the system's clock says: something was recorded then.
+    pub fn not_before(&self, at: Timestamp) {
+        self.forward(at.0);
+    }
+
     /// How long it is until `at`; zero if that is past.
     pub fn until(&self, at: Timestamp) -> Duration {
         Duration::from_nanos(at.0.saturating_sub(self.now().0))

@@ -55,7 +55,12 @@ const FAMILIES: &[Family] = &[
     ("late", "late_spans_total", "What came after its trace was done, by outcome.", "outcome"),
     ("traces_ignored", "traces_ignored_total", "Traces that are no agent's, by reason.", "reason"),
     ("reports", "reports_total", "Reported scores, by outcome.", "outcome"),
-    ("label_values", "label_values_limited_total", "Series merged into __overflow__.", "label"),
+    (
+        "label_values_limited",
+        "label_values_limited_total",
+        "Series merged into __overflow__.",
+        "label",
+    ),
     (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
 

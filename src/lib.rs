@@ -18,4 +18,8 @@ pub mod engine;
 pub mod export;
 pub mod health;
 pub mod ingest;
+pub mod outbound;
 pub mod reference;
+pub mod rules;
+pub mod store;
+pub mod webhook;

@@ -10,7 +10,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("access", &["access", "engine"]),
     ("ingest", &["access", "engine", "ingest"]),
     ("export", &["access", "engine", "export"]),
-    ("config", &["access", "config", "engine", "export", "ingest"]),
+    ("outbound", &["outbound"]),
+    ("webhook", &["clock", "engine", "outbound", "webhook"]),
+    ("store", &["engine", "store"]),
+    ("config", &["access", "config", "engine", "export", "ingest", "outbound", "store", "webhook"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

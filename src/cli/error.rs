@@ -11,6 +11,7 @@ use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
 use crate::ingest::file::FileError;
+use crate::rules::RulesError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum CliError {
     /// Certificates or tokens cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// Rules for Prometheus that could never fire.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// A recording cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -36,6 +40,11 @@ pub enum CliError {
     /// The daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A sync of the log failed while the daemon ran.
+    #[error(
+        "the disk below `store.directory` failed to sync; nothing was acknowledged since: see to the disk and start again"
+    )]
+    Sync,
     /// The runtime does not start.
     #[error("failed to start the runtime")]
     Runtime(#[source] io::Error),
@@ -94,11 +103,18 @@ impl CliError {
             Self::Config(_)
             | Self::Expect(_)
             | Self::Access(_)
-            | Self::Start(StartError::Expect(_) | StartError::Access(_)) => EXIT_USAGE,
+            | Self::Rules(_)
+            | Self::Start(
+                StartError::Expect(_)
+                | StartError::Access(_)
+                | StartError::Key(_)
+                | StartError::Webhook(_),
+            ) => EXIT_USAGE,
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }
             | Self::Start(_)
+            | Self::Sync
             | Self::Runtime(_)
             | Self::Output(_)
             | Self::Json(_)

@@ -11,6 +11,7 @@ mod logging;
 mod man;
 mod metrics;
 mod replay;
+mod rules;
 mod serve;
 mod settings;
 mod verify;
@@ -61,6 +62,8 @@ enum Command {
     Completions(completions::Completions),
     /// Prints the manual page, in roff
     Man(man::Man),
+    /// Prints recording and alert rules for Prometheus
+    Rules(rules::Rules),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
     /// Measures what a span costs, beside a floor and a stock server
@@ -104,6 +107,7 @@ pub fn run(
         Command::Metrics(metrics) => metrics.run(&mut process),
         Command::Completions(completions) => completions.run(&mut process),
         Command::Man(man) => man.run(&mut process),
+        Command::Rules(rules) => rules.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
         Command::Bench(bench) => bench.run(&mut process),
         Command::BenchServer(server) => server.run(&mut process),

@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::{CliError, Process};
 use crate::config::{Config, expect};
 use crate::engine::expect::Suite;
-use crate::engine::pipeline::{EngineOptions, Pipeline};
+use crate::engine::pipeline::Pipeline;
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, AgentView, Document};
 use crate::ingest::decode::Decoder;
@@ -139,18 +139,8 @@ pub(super) fn replay(
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         return Err(CliError::NoRecording { paths: paths.join(", ") });
     }
+    let options = config.engine_options(expected);
     let decoder = Decoder::new(config.ingest, config.convention);
-    let options = EngineOptions {
-        assemble: config.assemble,
-        loops: config.loops,
-        cost: config.cost,
-        tasks: config.tasks,
-        ars: config.ars,
-        drift: config.drift,
-        session: config.session,
-        agents: config.agents,
-        expected,
-    };
     let mut pipeline = Pipeline::new(&options, config.engine.shards);
     let mut rejected = BTreeMap::new();
     let mut end = Timestamp::default();

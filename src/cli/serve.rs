@@ -38,9 +38,12 @@ impl Serve {
             writeln!(process.out, "{line}")
                 .and_then(|()| process.out.flush())
                 .map_err(CliError::Output)?;
-            stop.asked().await;
+            let failed = tokio::select! {
+                () = stop.asked() => false,
+                () = daemon.failed() => true,
+            };
             daemon.stop().await;
-            Ok(())
+            if failed { Err(CliError::Sync) } else { Ok(()) }
         })
     }
 

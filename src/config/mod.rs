@@ -3,21 +3,25 @@
 
 pub mod expect;
 mod kafka;
+pub mod key;
 mod layer;
 mod range;
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use self::expect::ExpectOptions;
 use crate::access::{AccessOptions, TlsOptions};
 use crate::engine::drift::DriftOptions;
+use crate::engine::expect::Suite;
 use crate::engine::options::{
     AgentOptions, AssembleOptions, ConventionOptions, CostOptions, LoopOptions, SessionOptions,
 };
+use crate::engine::pipeline::EngineOptions;
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
 use crate::export::history::ApiOptions;
@@ -25,6 +29,8 @@ use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
+use crate::store::StoreOptions;
+use crate::webhook::WebhookOptions;
 
 /// The whole configuration; immutable after the start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -70,6 +76,10 @@ pub struct Config {
     pub metrics: Metrics,
     /// The query API.
     pub api: ApiOptions,
+    /// Whom to tell of sessions that run away.
+    pub webhook: WebhookOptions,
+    /// What outlives the process.
+    pub store: StoreOptions,
 }
 
 /// What is exported.
@@ -236,6 +246,21 @@ impl Config {
         config.access.take_from(&environment);
         range::check(&config, &origins)?;
         Ok(config)
+    }
+
+    /// What the stages are told, and what traces are expected to be.
+    pub fn engine_options(&self, expected: Arc<[Suite]>) -> EngineOptions {
+        EngineOptions {
+            assemble: self.assemble.clone(),
+            loops: self.loops.clone(),
+            cost: self.cost.clone(),
+            session: self.session.clone(),
+            agents: self.agents.clone(),
+            tasks: self.tasks.clone(),
+            ars: self.ars.clone(),
+            drift: self.drift,
+            expected,
+        }
     }
 }
 

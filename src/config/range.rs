@@ -11,6 +11,7 @@ use crate::engine::convention::concepts;
 use crate::engine::loops::{OUTPUT_REPEAT, kinds};
 use crate::engine::options::{Thresholds, human};
 use crate::engine::score::princeton::AgentTasks;
+use crate::store::Durability;
 
 /// Weights beyond this say nothing more, and must not overflow a sum of many.
 const MAX_WEIGHT: f64 = 1000.0;
@@ -41,6 +42,8 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     windows(config, &mut check);
     runs(config, &mut check);
     api(config, &mut check);
+    webhook(config, &mut check);
+    store(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
 
@@ -219,6 +222,15 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     }
 }
 
+fn webhook(config: &Config, check: &mut Check<'_>) {
+    let webhook = &config.webhook;
+    let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    check.lasting("webhook.cooldown", webhook.cooldown, second, day);
+    check.within("webhook.max_per_minute", webhook.max_per_minute, 1, 1_000);
+    check.lasting("webhook.timeout", webhook.timeout, Duration::from_millis(1), 60 * second);
+    check.within("webhook.max_attempts", webhook.max_attempts, 1, 10);
+}
+
 fn runs(config: &Config, check: &mut Check<'_>) {
     let agents = &config.agents;
     check.within("agents.max_runs", agents.max_runs, 1, 1_000_000);
@@ -267,6 +279,21 @@ fn api(config: &Config, check: &mut Check<'_>) {
     check.lasting("api.history_step", api.history_step, short, long);
     check.within("api.history_points", api.history_points, 1, 10_000);
     check.within("api.max_streams", api.max_streams, 1, 10_000);
+}
+
+fn store(config: &Config, check: &mut Check<'_>) {
+    let store = &config.store;
+    if store.durability != Durability::Memory && store.directory.is_empty() {
+        let expected = "a directory, as `store.durability` is not memory".to_owned();
+        check.fail("store.directory", expected, "empty");
+    }
+    // One request is one record of one segment.
+    let largest = (config.ingest.max_request_bytes as u64).saturating_add(1 << 20);
+    check.within("store.segment_bytes", store.segment_bytes, 1 << 12, 1 << 30);
+    check.within("store.snapshot_bytes", store.snapshot_bytes, 1 << 12, 1 << 40);
+    check.within("store.max_bytes", store.max_bytes, largest.max(store.segment_bytes), 1 << 50);
+    let second = Duration::from_secs(1);
+    check.lasting("store.commit_interval", store.commit_interval, Duration::ZERO, second);
 }
 
 fn windows(config: &Config, check: &mut Check<'_>) {

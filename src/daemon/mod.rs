@@ -1,10 +1,12 @@
 //! The daemon: wiring only. The one place that names every stage.
 
 mod doors;
+mod durable;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod query;
 mod router;
+mod store_metrics;
 mod tasks;
 
 use std::io;
@@ -16,23 +18,22 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 pub use query::SessionQuery;
 pub use router::Router;
 
 use self::doors::Doors;
-use self::tasks::{Common, ToAssemble};
+use self::durable::{Durable, Recovered, Stream};
+use self::router::Door;
+use self::tasks::Common;
 use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError};
-use crate::engine::agents::{Agents, AgentsOptions};
-use crate::engine::assemble::Assemble;
+use crate::config::key::{self, KeyError};
 use crate::engine::expect::Suite;
-use crate::engine::resolve::Resolve;
-use crate::engine::route::Route;
-use crate::engine::sessions::Sessions;
+use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
@@ -40,18 +41,21 @@ use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::store::StoreError;
+use crate::webhook::{self, Webhook, WebhookError};
 
 /// A running daemon.
 pub struct Daemon {
     bound: Bound,
     board: Arc<Board>,
     router: Router,
-    epoch: AtomicU64,
+    epoch: Arc<AtomicU64>,
     flushed: watch::Receiver<u64>,
     shutdown: watch::Sender<bool>,
     /// Listeners, and what waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+    snapshots: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
 /// The addresses that a daemon listens on, as its line of JSON says.
@@ -94,9 +98,21 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// A key cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The webhook cannot be used.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// What outlives the process cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Recovery ended before its time.
+    #[error("recovery of the store broke off")]
+    Recovery,
 }
 
 /// Fails, and says why, while a part is not ready.
@@ -123,63 +139,66 @@ impl Daemon {
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::new(config.api));
-        let (router, tasks, flushed) = stages(
-            config,
-            &expected.suites.into(),
-            &board,
-            &Common { clock: clock.clone(), health: health.clone() },
-        );
-
-        let sampler =
-            tasks::history(Arc::downgrade(&board), config.api.history_step, clock.clone());
         // Not one of the tasks: it ends when the board has gone.
-        tokio::spawn(sampler);
-
+        let step = config.api.history_step;
+        tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
         let (shutdown, stopping) = watch::channel(false);
+        let clients = clock.clone();
+        let door = Door::default();
         let receiver = Receiver::new(
             Decoder::new(config.ingest.clone(), config.convention.clone()),
-            router.clone(),
+            door.clone(),
             health.clone(),
-            Arc::new(move || clock.now()),
+            Arc::new(move || clients.now()),
             config.server.read_timeout,
         );
-        #[cfg(feature = "kafka")]
-        let kafka =
-            kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())?;
-        #[cfg(not(feature = "kafka"))]
-        let kafka: Option<(JoinHandle<()>, Check)> = None;
-        let (mut sources, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
-        let query = SessionQuery { route: router.route, sessions: router.sessions.clone(), checks };
-        let gathered = health.clone();
-        let gather = move || gathered.registry().gather();
-        let exporter = Exporter::new(board.clone(), Arc::new(gather), query, config.metrics.detail)
-            .stopping(stopping.clone());
-        let stop = || stopped(stopping.clone());
-        let open = |name, listener, router| {
-            tokio::spawn(serve(
-                doors.port(name, listener),
-                doors.guard(name, router, &health),
-                config.server.clone(),
-                tell(&health),
-                stop(),
-            ))
+        let open = |name, listener, routes| {
+            let (port, routes) = (doors.port(name, listener), doors.guard(name, routes, &health));
+            let stop = stopped(stopping.clone());
+            tokio::spawn(serve(port, routes, config.server.clone(), tell(&health), stop))
         };
-        let reports = http::reports(receiver.clone());
-        sources.extend([
-            open(Listener::OtlpGrpc, grpc_listener, grpc::router(receiver.clone())),
-            open(Listener::OtlpHttp, http_listener, http::router(receiver)),
-            open(Listener::Http, export_listener, reports.merge(exporter.router())),
-        ]);
-        Ok(Self {
-            bound,
-            board,
-            router,
-            epoch: AtomicU64::new(0),
-            flushed,
-            shutdown,
-            sources,
-            tasks,
-        })
+
+        // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
+        let query = SessionQuery::default();
+        let gathered = health.clone();
+        let gather = Arc::new(move || gathered.registry().gather());
+        let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
+            .stopping(stopping.clone());
+        let routes = http::reports(receiver.clone()).merge(exporter.router());
+        let mut sources = vec![open(Listener::Http, export_listener, routes)];
+
+        let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
+        let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
+        let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
+        let saving = snapshots.as_ref().map(|_| saving);
+        let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
+        let common =
+            Common { clock: clock.clone(), health: health.clone(), webhook: telling, saving };
+        let (router, mut tasks, flushed) =
+            spawn(stages, config.engine.channel_capacity, &board, &common, durable);
+        tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
+        let epoch = Arc::new(AtomicU64::new(0));
+        let snapshots = snapshots.map(|snapshots| {
+            let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved };
+            let (stop, stopping) = watch::channel(false);
+            (stop, tokio::spawn(snapshots.run(stream, stopping)))
+        });
+        door.open(router.clone());
+        let kafka = source(config, &receiver, &health, &stopping)?;
+        let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
+        sources.extend(reading);
+        query.open(&router, checks);
+        sources.push(open(Listener::OtlpGrpc, grpc_listener, grpc::router(receiver.clone())));
+        sources.push(open(Listener::OtlpHttp, http_listener, http::router(receiver)));
+        Ok(Self { bound, board, router, epoch, flushed, shutdown, sources, tasks, snapshots })
+    }
+
+    /// Returns when the daemon cannot keep its word any more and has to be started again: a sync of the log failed.
+    pub async fn failed(&self) {
+        match &self.router.durable {
+            Some(durable) => durable.committer.stopped().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// The addresses that it listens on.
@@ -197,10 +216,8 @@ impl Daemon {
     /// Sends a barrier through every channel; returns early if the tasks have gone.
     pub async fn flush(&self) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        for shard in &self.router.assemble {
-            if shard.send(ToAssemble::Barrier(Barrier { epoch })).await.is_err() {
-                return;
-            }
+        if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
+            return;
         }
         // An error means that the agents task has gone: nothing will be flushed any more.
         let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
@@ -214,6 +231,11 @@ impl Daemon {
             let _ = source.await;
         }
         self.flush().await;
+        if let Some((stop, task)) = self.snapshots.take() {
+            stop.send_replace(true);
+            // Without the last snapshot there is something to replay at the next start.
+            let _ = task.await;
+        }
         let tasks = std::mem::take(&mut self.tasks);
         // The last senders: the tasks end one after the other when their channels close.
         drop(self);
@@ -223,55 +245,58 @@ impl Daemon {
     }
 }
 
-/// Starts the stages; returns the way in, their tasks and how far they have come.
-fn stages(
+/// Recovers what the store has, off the threads that serve.
+async fn recover(
     config: &Config,
-    expected: &Arc<[Suite]>,
+    expected: Arc<[Suite]>,
+    clock: &Clock,
+    health: &Arc<Health>,
+) -> Result<(Stages, Option<Recovered>), StartError> {
+    let (config, clock, health) = (config.clone(), clock.clone(), health.clone());
+    let recovery =
+        spawn_blocking(move || durable::recover(&config, expected, &clock, health.registry()))
+            .await;
+    recovery.unwrap_or(Err(StartError::Recovery))
+}
+
+/// Runs the stages as tasks; returns the way in, the tasks and how far they have come.
+fn spawn(
+    stages: Stages,
+    capacity: usize,
     board: &Arc<Board>,
     common: &Common,
+    durable: Option<Durable>,
 ) -> (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>) {
-    let shards = config.engine.shards.max(1);
-    let route = Route::new(shards, seed());
-    let capacity = config.engine.channel_capacity;
+    let Stages { route, resolve, assemble, sessions, agents, board: recovered } = stages;
+    recovered.into_values().for_each(|update| board.apply(update));
     let (flushed_sender, flushed) = watch::channel(0);
     let (agents_sender, agents_inbox) = mpsc::channel(capacity);
-    let inputs = usize::try_from(shards).unwrap_or(1);
-    let stage = Agents::new(AgentsOptions {
-        agents: config.agents.clone(),
-        tasks: config.tasks.clone(),
-        ars: config.ars.clone(),
-        drift: config.drift,
-    });
+    let inputs = assemble.len();
     let outputs = (board.clone(), flushed_sender);
     let mut tasks =
-        vec![tokio::spawn(tasks::agents(stage, agents_inbox, outputs, inputs, common.clone()))];
+        vec![tokio::spawn(tasks::agents(agents, agents_inbox, outputs, inputs, common.clone()))];
 
     let mut session_senders = Vec::new();
-    for shard in 0..shards {
+    for (shard, stage) in sessions.into_iter().enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
-        let (session, loops) = (config.session.clone(), config.loops.clone());
-        let stage = Sessions::new(shard, session, loops, config.agents.clone());
         let channels = (inbox, agents_sender.clone());
-        let number = usize::try_from(shard).unwrap_or(0);
-        tasks.push(tokio::spawn(tasks::sessions(number, stage, channels, inputs, common.clone())));
+        tasks.push(tokio::spawn(tasks::sessions(shard, stage, channels, inputs, common.clone())));
         session_senders.push(sender);
     }
     let mut assemble_senders = Vec::new();
-    for shard in 0..inputs {
+    for (shard, stage) in assemble.into_iter().enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
-        let stage = Assemble::new(config.assemble.clone(), config.loops.clone(), &config.cost)
-            .expecting(expected.clone());
         let channels = (inbox, session_senders.clone());
         tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
         assemble_senders.push(sender);
     }
-    let resolve = Resolve::new(config.assemble.max_waiting_reports, config.assemble.report_wait);
     let router = Router {
         route,
         assemble: assemble_senders,
         sessions: session_senders,
         agents: agents_sender,
         resolve: Arc::new(Mutex::new(resolve)),
+        durable,
     };
     (router, tasks, flushed)
 }
@@ -282,6 +307,43 @@ async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAd
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+/// The task of the Kafka source and whether it reads, if one is configured.
+#[cfg(feature = "kafka")]
+fn source(
+    config: &Config,
+    receiver: &Receiver<Door>,
+    health: &Health,
+    stopping: &watch::Receiver<bool>,
+) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
+    kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())
+}
+
+/// This build has no source.
+#[cfg(not(feature = "kafka"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same signature as where there is one")]
+fn source(
+    _: &Config,
+    _: &Receiver<Door>,
+    _: &Health,
+    _: &watch::Receiver<bool>,
+) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
+    Ok(None)
+}
+
+/// The webhook and the engine's end of it, if one is configured.
+fn webhook(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+) -> Result<Option<(Webhook, webhook::Handle)>, StartError> {
+    let options = config.webhook.clone();
+    if options.url.is_empty() {
+        return Ok(None);
+    }
+    let secret = key::read("webhook.secret_file", &options.secret_file, &options.secret_env)?;
+    Ok(Some(Webhook::new(options, secret, clock.clone(), health.registry())?))
 }
 
 impl Observe for Health {

@@ -1,10 +1,12 @@
 //! Answers questions about sessions by asking the shards, a little at a time.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::Check;
+use super::router::Router;
 use super::tasks::ToSessions;
 use crate::engine::explained::TraceExplanation;
 use crate::engine::route::Route;
@@ -20,14 +22,30 @@ const BUDGET: usize = 1_000;
 const LOOKS: usize = 5_000;
 
 /// The way to the shards.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct SessionQuery {
-    pub(super) route: Route,
-    pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
-    pub(super) checks: Vec<Check>,
+    stages: Arc<OnceLock<Open>>,
+}
+
+/// Whom to ask, once there are stages.
+struct Open {
+    route: Route,
+    sessions: Vec<mpsc::Sender<ToSessions>>,
+    checks: Vec<Check>,
 }
 
 impl SessionQuery {
+    /// From here on there is something to be asked.
+    pub(super) fn open(&self, router: &Router, checks: Vec<Check>) {
+        let open = Open { route: router.route, sessions: router.sessions.clone(), checks };
+        // Only the first time counts, and there is one.
+        let _ = self.stages.set(open);
+    }
+
+    fn shards(&self) -> &[mpsc::Sender<ToSessions>] {
+        self.stages.get().map_or(&[], |open| &open.sessions)
+    }
+
     async fn ask<T>(
         &self,
         shard: usize,
@@ -35,12 +53,12 @@ impl SessionQuery {
     ) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         // Fails only while the daemon goes down.
-        self.sessions.get(shard)?.send(message(reply)).await.ok()?;
+        self.shards().get(shard)?.send(message(reply)).await.ok()?;
         answer.await.ok()
     }
 
     async fn find(&self, tenant: &str, trace: TraceId) -> Option<String> {
-        for shard in 0..self.sessions.len() {
+        for shard in 0..self.shards().len() {
             let mut after = None;
             loop {
                 let tenant = tenant.to_owned();
@@ -63,7 +81,7 @@ impl Query for SessionQuery {
     async fn list(&self, request: ListRequest) -> Listing {
         let (mut best, mut total) = (BTreeMap::new(), 0);
         let most = request.limit.saturating_add(request.offset);
-        for shard in 0..self.sessions.len() {
+        for shard in 0..self.shards().len() {
             let mut after = None;
             loop {
                 let filter = request.filter.clone();
@@ -87,7 +105,7 @@ impl Query for SessionQuery {
 
     async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
         let (tenant, id) = (tenant.to_owned(), id.to_owned());
-        let shard = self.route.session(&tenant, &id);
+        let shard = self.stages.get()?.route.session(&tenant, &id);
         self.ask(shard, |reply| ToSessions::One { tenant, id, reply }).await.flatten()
     }
 
@@ -101,15 +119,31 @@ impl Query for SessionQuery {
             Some(id) => id.to_owned(),
             None => self.find(tenant, trace).await?,
         };
-        let (shard, tenant) = (self.route.session(tenant, &id), tenant.to_owned());
+        let (shard, tenant) = (self.stages.get()?.route.session(tenant, &id), tenant.to_owned());
         let ask = |reply| ToSessions::Explain { tenant, id, trace, reply };
         self.ask(shard, ask).await.flatten().map(|explanation| *explanation)
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.sessions.iter().any(mpsc::Sender::is_closed) {
+        let Some(open) = self.stages.get() else {
+            return Err("the store is being recovered".to_owned());
+        };
+        if open.sessions.iter().any(mpsc::Sender::is_closed) {
             return Err("a stage is not running".to_owned());
         }
-        self.checks.iter().try_for_each(|check| check())
+        open.checks.iter().try_for_each(|check| check())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn before_it_has_recovered_it_is_not_ready_and_has_nothing_to_show() {
+        let query = SessionQuery::default();
+        assert!(query.ready().is_err());
+        assert!(query.session("", "x").await.is_none());
+        assert!(query.explain("", None, TraceId([1; 16])).await.is_none());
     }
 }

@@ -1,18 +1,21 @@
 //! From a decoded batch to the shards, and back with their acknowledgement.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 
+use super::durable::{Durable, section};
 use super::tasks::{ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::span::{Report, Target, Timestamp};
+use crate::engine::update::Barrier;
 use crate::ingest::{Batch, Overloaded, Sink};
+use crate::store::Section;
 
 /// When a refused sender should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -25,13 +28,47 @@ pub struct Router {
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(super) agents: mpsc::Sender<ToAgents>,
     pub(super) resolve: Arc<Mutex<Resolve>>,
+    pub(super) durable: Option<Durable>,
+}
+
+/// The way in while there may be no stages yet: until it is opened, senders are told to come back.
+#[derive(Clone, Default)]
+pub(super) struct Door {
+    router: Arc<OnceLock<Router>>,
+}
+
+impl Door {
+    /// From here on there is somewhere to go.
+    pub(super) fn open(&self, router: Router) {
+        // Only the first time counts, and there is one.
+        let _ = self.router.set(router);
+    }
+}
+
+impl Sink for Door {
+    fn keeps_log(&self) -> bool {
+        self.router.get().is_some_and(Router::keeps_log)
+    }
+
+    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+        match self.router.get() {
+            Some(router) => router.submit(batch).await,
+            None => Err(Overloaded { retry_after: RETRY_AFTER }),
+        }
+    }
 }
 
 impl Sink for Router {
+    fn keeps_log(&self) -> bool {
+        self.durable.is_some()
+    }
+
     /// Refused before any shard has it where one of its channels is full; otherwise every shard
-    /// has applied its part, and handed on what follows from it, when this returns.
+    /// has applied its part, and handed on what follows from it, when this returns. Where a log is
+    /// kept the batch is in it before any shard has a part.
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         let now = batch.arrival;
+        let empty = batch.spans.is_empty() && batch.logs.is_empty() && batch.reports.is_empty();
         let mut parts: BTreeMap<usize, Vec<Input>> = BTreeMap::new();
         let mut response_ids = Vec::new();
         for span in batch.spans {
@@ -46,6 +83,11 @@ impl Sink for Router {
             parts.entry(shard).or_default().push(Input::Log(Box::new(log)));
         }
         let permits = self.reserve(parts.keys().copied())?;
+        let logged = batch.request.as_ref().zip(self.durable.as_ref());
+        let ticket = match logged.filter(|_| !empty) {
+            Some((request, durable)) => Some(durable.append(request, now).await?),
+            None => None,
+        };
         // There is room: from here on the batch is ours.
         for report in self.resolved(response_ids, batch.reports, now) {
             match &report.target {
@@ -68,7 +110,11 @@ impl Sink for Router {
                 Target::Response { .. } => {}
             }
         }
-        self.apply(parts, permits, now).await
+        self.apply(parts, permits, now).await?;
+        if let Some(ticket) = ticket {
+            ticket.applied();
+        }
+        Ok(())
     }
 }
 
@@ -102,6 +148,21 @@ impl Router {
             .collect();
         known.extend(reports.into_iter().filter_map(|report| resolve.report(report, now)));
         known
+    }
+
+    /// Sends a barrier to every shard.
+    pub(super) async fn barrier(&self, barrier: Barrier) -> Result<(), Overloaded> {
+        for shard in &self.assemble {
+            let sent = shard.send(ToAssemble::Barrier(barrier)).await;
+            sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+        }
+        Ok(())
+    }
+
+    /// What waits for its response, written down.
+    pub(super) fn saved_resolve(&self) -> Option<Section> {
+        let resolve = self.resolve.lock().unwrap_or_else(PoisonError::into_inner);
+        section("resolve".to_owned(), &*resolve)
     }
 
     /// Sends every shard its part and waits until all have applied theirs.

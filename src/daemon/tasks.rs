@@ -3,12 +3,14 @@
 //! A task takes what has piled up, lets its stage work, then hands on what came of it. Forward
 //! sends wait for room, and there is no channel backwards, so nothing can deadlock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::durable;
 use crate::clock::Clock;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
@@ -20,6 +22,8 @@ use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::health::Health;
+use crate::store::Section;
+use crate::webhook::{self, Runaway};
 
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
@@ -34,12 +38,12 @@ pub(super) enum ToAssemble {
 
 /// To a session task.
 pub(super) enum ToSessions {
-    /// What an assemble task has to say.
-    Traces(Vec<TraceUpdate>, Timestamp),
+    /// What an assemble task, by number, has to say.
+    Traces(usize, Vec<TraceUpdate>, Timestamp),
     /// A score of a whole session.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.
-    Barrier(Barrier),
+    Barrier(usize, Barrier),
     /// Somebody wants to see one session.
     One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
     /// Somebody wants a part of a list of sessions.
@@ -69,11 +73,11 @@ pub(super) enum ToSessions {
 /// To the agents task.
 pub(super) enum ToAgents {
     /// What a session task has to say.
-    Updates(Vec<SessionUpdate>, Timestamp),
+    Updates(usize, Vec<SessionUpdate>, Timestamp),
     /// Something about a run.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the session tasks.
-    Barrier(Barrier),
+    Barrier(usize, Barrier),
 }
 
 /// What all tasks share.
@@ -81,6 +85,9 @@ pub(super) enum ToAgents {
 pub(super) struct Common {
     pub(super) clock: Clock,
     pub(super) health: Arc<Health>,
+    pub(super) webhook: Option<webhook::Handle>,
+    /// Where what a stage holds goes at a barrier that asks for it.
+    pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
 }
 
 /// Counts barriers until one has come in on every input.
@@ -106,6 +113,73 @@ impl Alignment {
     }
 }
 
+/// Inputs that are past a barrier of a snapshot which others have not reached: what they send waits, so that a stage that
+/// has seen the barrier on all inputs holds exactly what came before it. There is one snapshot at a time.
+struct Waiting<M> {
+    past: BTreeSet<usize>,
+    messages: VecDeque<M>,
+}
+
+/// A message that may come from one of the inputs.
+trait Sent {
+    /// Which one.
+    fn input(&self) -> Option<usize>;
+}
+
+impl Sent for ToSessions {
+    fn input(&self) -> Option<usize> {
+        match self {
+            Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
+            Self::Report(..)
+            | Self::One { .. }
+            | Self::Rows { .. }
+            | Self::Find { .. }
+            | Self::Explain { .. } => None,
+        }
+    }
+}
+
+impl Sent for ToAgents {
+    fn input(&self) -> Option<usize> {
+        match self {
+            Self::Updates(from, ..) | Self::Barrier(from, _) => Some(*from),
+            Self::Report(..) => None,
+        }
+    }
+}
+
+impl<M: Sent> Waiting<M> {
+    fn new() -> Self {
+        Self { past: BTreeSet::new(), messages: VecDeque::new() }
+    }
+
+    /// Returns the message, unless it has to wait.
+    fn admit(&mut self, message: M) -> Option<M> {
+        if message.input().is_some_and(|from| self.past.contains(&from)) {
+            self.messages.push_back(message);
+            return None;
+        }
+        Some(message)
+    }
+
+    /// All inputs have come: what waited goes on, in front of what is left.
+    fn release(&mut self, rest: &mut VecDeque<M>) {
+        self.past.clear();
+        self.messages.append(rest);
+        std::mem::swap(&mut self.messages, rest);
+    }
+}
+
+/// The channels of a session task, and who it is.
+struct SessionTask {
+    shard: usize,
+    stage: Sessions,
+    agents: mpsc::Sender<ToAgents>,
+    alignment: Alignment,
+    waiting: Waiting<ToSessions>,
+    common: Common,
+}
+
 /// Runs one assemble shard until its channel closes.
 pub(super) async fn assemble(
     shard: usize,
@@ -123,39 +197,33 @@ pub(super) async fn assemble(
         }
         let now = common.clock.now();
         let mut acknowledgements = Vec::new();
-        let mut barriers = Vec::new();
         for message in burst.drain(..) {
             match message {
                 ToAssemble::Inputs { inputs, now: arrival, acknowledge } => {
                     inputs.into_iter().for_each(|input| stage.handle(input, arrival));
                     acknowledgements.push(acknowledge);
                 }
-                ToAssemble::Barrier(barrier) => barriers.push(barrier),
+                ToAssemble::Barrier(barrier) => {
+                    // What came before it goes before it, and only that is saved.
+                    if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
+                        return;
+                    }
+                    save(&common, barrier, || (format!("assemble/{shard}"), stage.save()));
+                    for session in &sessions {
+                        if session.send(ToSessions::Barrier(shard, barrier)).await.is_err() {
+                            return;
+                        }
+                    }
+                }
             }
         }
         stage.handle_timeout(now);
-        let mut parts: BTreeMap<usize, Vec<TraceUpdate>> = BTreeMap::new();
-        for update in stage.drain() {
-            let session = update.session.as_ref();
-            let shard = session.map_or(0, |session| route.session(&session.tenant, &session.id));
-            parts.entry(shard).or_default().push(update);
-        }
-        for (to, updates) in parts {
-            // A closed channel: the daemon is going down, and what is lost was never acknowledged.
-            if sessions[to].send(ToSessions::Traces(updates, now)).await.is_err() {
-                return;
-            }
+        if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
+            return;
         }
         // A sender that has gone does not need to know.
         for acknowledge in acknowledgements {
             let _ = acknowledge.send(());
-        }
-        for barrier in barriers {
-            for session in &sessions {
-                if session.send(ToSessions::Barrier(barrier)).await.is_err() {
-                    return;
-                }
-            }
         }
         let source = format!("assemble/{shard}");
         common.health.counts(&source, stage.counts().iter());
@@ -163,52 +231,97 @@ pub(super) async fn assemble(
     }
 }
 
+/// Sends what an assemble stage has to say; fails when the daemon is going down, and what is lost was never
+/// acknowledged.
+async fn hand_on(
+    shard: usize,
+    stage: &mut Assemble,
+    sessions: &[mpsc::Sender<ToSessions>],
+    route: Route,
+    now: Timestamp,
+) -> Result<(), Gone> {
+    let mut parts: BTreeMap<usize, Vec<TraceUpdate>> = BTreeMap::new();
+    for update in stage.drain() {
+        let session = update.session.as_ref();
+        let to = session.map_or(0, |session| route.session(&session.tenant, &session.id));
+        parts.entry(to).or_default().push(update);
+    }
+    for (to, updates) in parts {
+        sessions[to].send(ToSessions::Traces(shard, updates, now)).await.map_err(|_| Gone)?;
+    }
+    Ok(())
+}
+
+/// Writes down what a stage holds, if the barrier asks for it.
+fn save<S: Serialize>(common: &Common, barrier: Barrier, state: impl FnOnce() -> (String, S)) {
+    let Some(saving) = common.saving.as_ref().filter(|_| barrier.log_sequence.is_some()) else {
+        return;
+    };
+    let section = {
+        let (name, state) = state();
+        durable::section(name, &state)
+    };
+    // There is room for all of a snapshot and of one that was given up. Should there be none, then there is no snapshot;
+    // a stage does not wait for its writer.
+    let _ = saving.try_send((barrier.epoch, section));
+}
+
 /// Runs one session shard until its channel closes.
 pub(super) async fn sessions(
     shard: usize,
-    mut stage: Sessions,
+    stage: Sessions,
     (mut inbox, agents): (mpsc::Receiver<ToSessions>, mpsc::Sender<ToAgents>),
     inputs: usize,
     common: Common,
 ) {
-    let mut alignment = Alignment::new(inputs);
+    let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
+    let mut task = SessionTask { shard, stage, agents, alignment, waiting, common };
     let mut burst = Vec::with_capacity(BURST);
     loop {
-        let wait = sleep_until(stage.poll_timeout(), &common.clock);
+        let wait = sleep_until(task.stage.poll_timeout(), &task.common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
             () = wait => {}
         }
-        let now = common.clock.now();
-        let mut barriers = Vec::new();
-        for message in burst.drain(..) {
-            match message {
-                ToSessions::Traces(updates, now) => {
-                    updates.into_iter().for_each(|update| stage.handle(update, now));
+        let now = task.common.clock.now();
+        let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
+        while let Some(message) = left.pop_front() {
+            let Some(message) = task.waiting.admit(message) else { continue };
+            if let ToSessions::Barrier(from, barrier) = message {
+                let saves = barrier.log_sequence.is_some();
+                if !task.alignment.complete(barrier) {
+                    task.waiting.past.extend(saves.then_some(from));
+                    continue;
                 }
-                ToSessions::Report(report, now) => stage.report(*report, now),
-                ToSessions::Barrier(barrier) => {
-                    barriers.extend(alignment.complete(barrier).then_some(barrier));
+                if task.pass(barrier, now).await.is_err() {
+                    return;
                 }
-                question @ (ToSessions::One { .. }
-                | ToSessions::Rows { .. }
-                | ToSessions::Find { .. }
-                | ToSessions::Explain { .. }) => answer(&stage, question),
+                if saves {
+                    task.waiting.release(&mut left);
+                }
+            } else {
+                task.take(message);
             }
         }
-        stage.handle_timeout(now);
-        let updates = stage.drain();
-        if !updates.is_empty() && agents.send(ToAgents::Updates(updates, now)).await.is_err() {
+        task.stage.handle_timeout(now);
+        tell(&mut task.stage, now, task.common.webhook.as_ref());
+        if task.hand_on(now).await.is_err() {
             return;
         }
-        for barrier in barriers {
-            if agents.send(ToAgents::Barrier(barrier)).await.is_err() {
-                return;
-            }
-        }
         let source = format!("sessions/{shard}");
-        common.health.counts(&source, stage.counts().iter());
-        common.health.held("sessions", &source, stage.open_sessions());
+        task.common.health.counts(&source, task.stage.counts().iter());
+        task.common.health.held("sessions", &source, task.stage.open_sessions());
+    }
+}
+
+/// Tells the webhook, if there is one, of sessions that run away.
+fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
+    for (tenant, id, kind, severity) in stage.runaways() {
+        let wanted = webhook.filter(|webhook| webhook.wants(severity));
+        let held = wanted.and_then(|webhook| Some((webhook, stage.session(&tenant, &id)?)));
+        if let Some((webhook, session)) = held {
+            webhook.tell(Runaway { tenant, kind, severity, at, session: Box::new(session) });
+        }
     }
 }
 
@@ -226,7 +339,7 @@ fn answer(stage: &Sessions, question: ToSessions) {
             drop(reply.send(stage.explain(&tenant, &id, trace).map(Box::new)));
         }
         // Not questions.
-        ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(_) => {}
+        ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
     }
 }
 
@@ -239,6 +352,42 @@ pub(super) async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
     }
 }
 
+impl SessionTask {
+    fn take(&mut self, message: ToSessions) {
+        match message {
+            ToSessions::Traces(_, updates, now) => {
+                updates.into_iter().for_each(|update| self.stage.handle(update, now));
+            }
+            ToSessions::Report(report, now) => self.stage.report(*report, now),
+            question @ (ToSessions::One { .. }
+            | ToSessions::Rows { .. }
+            | ToSessions::Find { .. }
+            | ToSessions::Explain { .. }) => answer(&self.stage, question),
+            // The loop above looks at these.
+            ToSessions::Barrier(..) => {}
+        }
+    }
+
+    /// A barrier has come in on all inputs: what came before it goes before it, and only that is saved.
+    async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
+        self.hand_on(now).await?;
+        let Self { shard, stage, common, .. } = &*self;
+        save(common, barrier, || (format!("sessions/{shard}"), stage.save()));
+        self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
+    }
+
+    async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
+        let updates = self.stage.drain();
+        if updates.is_empty() {
+            return Ok(());
+        }
+        self.agents.send(ToAgents::Updates(self.shard, updates, now)).await.map_err(|_| Gone)
+    }
+}
+
+/// The stage that would take it has gone.
+struct Gone;
+
 /// Runs the agents stage until its channel closes, and keeps the board up to date.
 pub(super) async fn agents(
     mut stage: Agents,
@@ -247,7 +396,7 @@ pub(super) async fn agents(
     inputs: usize,
     common: Common,
 ) {
-    let mut alignment = Alignment::new(inputs);
+    let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
     let mut burst = Vec::with_capacity(BURST);
     loop {
         let wait = sleep_until(stage.poll_timeout(), &common.clock);
@@ -257,17 +406,25 @@ pub(super) async fn agents(
         }
         let now = common.clock.now();
         let mut epoch = None;
-        for message in burst.drain(..) {
-            match message {
-                ToAgents::Updates(updates, now) => {
+        let mut left: VecDeque<ToAgents> = burst.drain(..).collect();
+        while let Some(message) = left.pop_front() {
+            match waiting.admit(message) {
+                Some(ToAgents::Updates(_, updates, now)) => {
                     updates.into_iter().for_each(|update| stage.handle(update, now));
                 }
-                ToAgents::Report(report, now) => stage.report(*report, now),
-                ToAgents::Barrier(barrier) => {
-                    if alignment.complete(barrier) {
+                Some(ToAgents::Report(report, now)) => stage.report(*report, now),
+                Some(ToAgents::Barrier(from, barrier)) => {
+                    let saves = barrier.log_sequence.is_some();
+                    if !alignment.complete(barrier) {
+                        waiting.past.extend(saves.then_some(from));
+                    } else if saves {
+                        save(&common, barrier, || ("agents".to_owned(), stage.save()));
+                        waiting.release(&mut left);
+                    } else {
                         epoch = epoch.max(Some(barrier.epoch));
                     }
                 }
+                None => {}
             }
         }
         stage.handle_timeout(now);

@@ -7,17 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
 use super::drift_watch::DriftWatch;
 use super::math::Quanta;
 use super::options::AgentOptions;
-use super::run_scores::{self, AgentRuns, RunScores};
+use super::run_scores::{self, AgentRuns, RunScores, SavedAgentRuns};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::span::{Report, RunTarget, Target, Timestamp};
-use super::update::{AgentKey, PaneSum, ScoreHistogram, SessionUpdate};
+use super::update::{AgentKey, Exemplar, PaneSum, ScoreHistogram, SessionUpdate};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, VersionView, WindowView};
 use super::window::{Window, last_traces};
 
@@ -67,6 +69,8 @@ pub struct Buckets {
     pub count: u64,
     /// Sum of the scores, in quanta.
     pub sum: i128,
+    /// By bucket, the trace in it that ended last.
+    pub exemplars: BTreeMap<u32, Exemplar>,
 }
 
 /// How agents are summed up, all of it.
@@ -115,6 +119,26 @@ struct Shard {
     // The rest of the newest update, without its panes.
     rest: SessionUpdate,
 }
+
+/// The stage as it is written down. What it has of the shards is not: they say it again.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<A> {
+    exported: Vec<AgentKey>,
+    agents: Vec<(AgentKey, A)>,
+    now: Timestamp,
+}
+
+/// What no shard can say again of an agent: traces told it once.
+#[derive(Debug, Deserialize, Serialize)]
+struct SavedAgent<R, D> {
+    runs: Option<R>,
+    drift: D,
+}
+
+/// The stage that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns, DriftWatch>>);
 
 impl Agents {
     /// An empty stage.
@@ -166,6 +190,37 @@ impl Agents {
         }
         self.export(&key);
         self.dirty.insert(key);
+    }
+
+    /// What outlives the process.
+    pub fn save(&self) -> impl Serialize + '_ {
+        let agents = self.agents.iter().map(|(key, agent)| {
+            let runs = agent.runs.as_ref().map(|runs| runs.save());
+            (key.clone(), SavedAgent { runs, drift: &agent.drift })
+        });
+        Saved {
+            exported: self.exported.iter().cloned().collect(),
+            agents: agents.collect(),
+            now: self.now,
+        }
+    }
+
+    /// Takes over what an earlier process held; everything counts as changed. The shards have to say the rest
+    /// before the next [`Agents::drain`].
+    pub fn restore(&mut self, saved: SavedAgents) {
+        let Saved { exported, agents, now } = saved.0;
+        self.now = self.now.max(now);
+        self.exported.extend(exported.into_iter().take(self.options.max_agents));
+        for (key, SavedAgent { runs, drift }) in agents {
+            let agent = self.agents.entry(key.clone()).or_default();
+            agent.drift = drift;
+            if let Some(runs) = runs {
+                let mut held = AgentRuns::new(&self.options, &self.tasks, &self.ars);
+                held.restore(runs, self.now, &mut self.counts);
+                agent.runs = Some(Box::new(held));
+            }
+            self.dirty.insert(key);
+        }
     }
 
     /// Takes what somebody reported of a run, whether or not the agent has traces.
@@ -319,6 +374,11 @@ impl Agents {
     /// What could not be used, and how often a bound bit.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Counts from zero again.
+    pub fn restart_counts(&mut self) {
+        self.counts = Counts::default();
     }
 
     /// The numbers of one agent, or of several that share their series.
@@ -484,7 +544,18 @@ impl Buckets {
         }
         self.count += scores.count;
         self.sum += scores.sum_quanta.map_or(0, i128::from);
+        for exemplar in &scores.exemplars {
+            let newest = self.exemplars.entry(exemplar.bucket).or_insert_with(|| exemplar.clone());
+            if place(exemplar) > place(newest) {
+                newest.clone_from(exemplar);
+            }
+        }
     }
+}
+
+/// What decides which of two examples is shown.
+fn place(exemplar: &Exemplar) -> (u64, &[u8]) {
+    (exemplar.end_unix_nano, &exemplar.trace_id)
 }
 
 /// A window's name as people who write queries know it: `90s`, `5m`, `24h`.

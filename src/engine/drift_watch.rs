@@ -6,11 +6,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::drift::DriftOptions;
 use super::drift::page_hinkley::{Direction, PageHinkley};
 use super::drift::sequential::MeanSequence;
 use super::math::Quanta;
+use super::saved::{self, Name};
 use super::span::{Timestamp, TraceId};
 use super::update::LastTrace;
 use super::view::ChangePointView;
@@ -22,13 +25,15 @@ const SHOWN: usize = 20;
 const MAX_WAITING: usize = 10_000;
 
 /// The series of one agent version.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct DriftWatch {
     waiting: BTreeMap<(Timestamp, TraceId), LastTrace>,
     // Everything up to here was taken.
     taken: Option<(Timestamp, TraceId)>,
-    series: BTreeMap<&'static str, PageHinkley>,
-    points: BTreeMap<(&'static str, &'static str), (u64, Timestamp)>,
+    #[serde(deserialize_with = "saved::by_name")]
+    series: BTreeMap<Name, PageHinkley>,
+    #[serde(deserialize_with = "saved::by_names")]
+    points: BTreeMap<(Name, Name), (u64, Timestamp)>,
     shown: Vec<ChangePointView>,
     level: MeanSequence,
     /// When a trace was last taken.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::agents::{AgentUpdate, Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
@@ -43,6 +44,22 @@ pub struct EngineOptions {
     pub expected: Arc<[Suite]>,
 }
 
+/// The stages by themselves, to be run as tasks.
+pub struct Stages {
+    /// What goes to which of them.
+    pub route: Route,
+    /// Reports that wait for their response.
+    pub resolve: Resolve,
+    /// Stage 1, by shard.
+    pub assemble: Vec<Assemble>,
+    /// Stage 2, by shard.
+    pub sessions: Vec<Sessions>,
+    /// Stage 3.
+    pub agents: Agents,
+    /// The agents as they stand.
+    pub board: BTreeMap<AgentKey, AgentUpdate>,
+}
+
 /// The stages, one after the other.
 pub struct Pipeline {
     route: Route,
@@ -51,12 +68,18 @@ pub struct Pipeline {
     sessions: Vec<Sessions>,
     agents: Agents,
     board: BTreeMap<AgentKey, AgentUpdate>,
+    // The board is of no interest yet.
+    unseen: bool,
 }
 
 impl Pipeline {
     /// Stages with as many shards, at least one.
     pub fn new(options: &EngineOptions, shards: u32) -> Self {
-        let route = Route::new(shards, 0);
+        Self::routed(options, Route::new(shards, 0))
+    }
+
+    /// Stages of this route.
+    pub fn routed(options: &EngineOptions, route: Route) -> Self {
         let shards = 0..route.shards();
         Self {
             route,
@@ -84,6 +107,7 @@ impl Pipeline {
                 drift: options.drift,
             }),
             board: BTreeMap::new(),
+            unseen: false,
         }
     }
 
@@ -110,7 +134,14 @@ impl Pipeline {
 
     /// Runs the timers up to `now`, each at its own time.
     pub fn advance(&mut self, now: Timestamp) {
+        self.advance_in_steps(now, Duration::ZERO);
+    }
+
+    /// Runs the timers up to `now`; those that are due within `step` of each other run together, as they do in a daemon
+    /// that is busy.
+    pub fn advance_in_steps(&mut self, now: Timestamp, step: Duration) {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
+            let due = due.after(step).min(now);
             self.resolve.handle_timeout(due);
             self.assemble.iter_mut().for_each(|stage| stage.handle_timeout(due));
             self.flow(due);
@@ -159,6 +190,29 @@ impl Pipeline {
         // Counters have counted what was known at the time; a document has what is true at its end.
         agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
         Document { sessions, agents }
+    }
+
+    /// Leaves the board as it is until [`Pipeline::into_stages`]: nobody looks at it while a log is replayed, and to keep
+    /// it up to date is a large part of the work.
+    pub fn leave_board(&mut self) {
+        self.unseen = true;
+    }
+
+    /// The stages with all that they hold. Counters belong to a process: they begin at zero here.
+    pub fn into_stages(mut self, now: Timestamp) -> Stages {
+        self.resolve.restart_counts();
+        self.assemble.iter_mut().for_each(Assemble::restart_counts);
+        self.sessions.iter_mut().for_each(Sessions::restart_counts);
+        self.unseen = false;
+        self.flow(now);
+        self.agents.restart_counts();
+        let Self { route, resolve, assemble, sessions, agents, board, .. } = self;
+        Stages { route, resolve, assemble, sessions, agents, board }
+    }
+
+    /// The stages, whose state outlives a process.
+    pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions], &mut Agents) {
+        (&mut self.resolve, &mut self.assemble, &mut self.sessions, &mut self.agents)
     }
 
     /// The agents as they stand.
@@ -213,6 +267,9 @@ impl Pipeline {
             for update in stage.drain() {
                 self.agents.handle(update, now);
             }
+        }
+        if self.unseen {
+            return;
         }
         for update in self.agents.drain() {
             if update.gone {

@@ -6,15 +6,19 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::span::{Report, Target, Timestamp, TraceId};
 
 type Key = (Option<Arc<str>>, Arc<str>);
 
 /// The index from response ids to traces.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Resolve {
+    #[serde(skip)]
     max: usize,
+    #[serde(skip)]
     wait: Duration,
     traces: HashMap<Key, TraceId>,
     oldest_first: VecDeque<Key>,
@@ -22,6 +26,7 @@ pub struct Resolve {
     // When each waiting report gives up, in order of arrival.
     deadlines: BTreeMap<(Timestamp, u64), Key>,
     next: u64,
+    #[serde(skip)]
     counts: Counts,
 }
 
@@ -38,6 +43,11 @@ impl Resolve {
             next: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// Takes over what an earlier process held.
+    pub fn restore(&mut self, saved: Self) {
+        *self = Self { max: self.max, wait: self.wait, ..saved };
     }
 
     /// Learns the trace of a response; returns the reports that waited for it.
@@ -104,6 +114,11 @@ impl Resolve {
     /// What became of reports, and of ids over the bound.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Counts from zero again.
+    pub fn restart_counts(&mut self) {
+        self.counts = Counts::default();
     }
 
     /// Drops the report that has waited longest.

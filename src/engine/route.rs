@@ -3,12 +3,13 @@
 //! The seed is drawn by the shell, so that nobody outside can aim at one shard; no result
 //! depends on it or on the number of shards.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::span::TraceId;
 
 /// Sends keys to shards.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Route {
     shards: u32,
     seed: u64,

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
-use super::runs::{Change, Run, RunKey, Runs};
+use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
 use super::span::{Report, RunTarget, Timestamp};
@@ -39,6 +41,18 @@ pub struct AgentRuns {
     // What `scores` was when nothing had changed since.
     scores: Option<BTreeMap<String, RunScores>>,
 }
+
+/// The runs of an agent as they are written down; scores follow from them.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<R> {
+    runs: R,
+    touched: Timestamp,
+}
+
+/// The runs of an agent that were read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SavedAgentRuns(Saved<SavedRuns>);
 
 /// The runs that there are. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
 #[derive(Debug, Default)]
@@ -114,6 +128,19 @@ impl AgentRuns {
     ) {
         let changes = self.runs.report(target, report, counts);
         self.apply(changes, now, counts);
+    }
+
+    /// What outlives the process.
+    pub(super) fn save(&self) -> impl Serialize + '_ {
+        Saved { runs: self.runs.save(), touched: self.touched }
+    }
+
+    /// Takes over what an earlier process held at `now`.
+    pub(super) fn restore(&mut self, saved: SavedAgentRuns, now: Timestamp, counts: &mut Counts) {
+        let Saved { runs, touched } = saved.0;
+        let changes = self.runs.restore(runs, counts);
+        self.apply(changes, now, counts);
+        self.touched = touched;
     }
 
     /// How many runs are held.

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
@@ -24,7 +26,7 @@ const ACCURACIES: [&str; 3] = ["accuracy", "correctness", "answer_correctness"];
 const CONFIDENCE: &str = "confidence";
 
 /// What a run is filed under.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RunKey {
     /// The task; `None`: a trace that stands for itself.
     pub task: Option<Arc<str>>,
@@ -93,7 +95,7 @@ pub struct Runs {
 }
 
 /// What a run is made of.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct Parts {
     since: Timestamp,
     // In the order of their starts. Most runs have one: a node of a map has room for eleven.
@@ -102,6 +104,11 @@ struct Parts {
     // The one that was reported last.
     perturbation: Option<(Timestamp, Arc<str>)>,
 }
+
+/// Runs that were read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SavedRuns(Vec<(RunKey, Parts)>);
 
 /// Returns whether a score says something about a run.
 pub fn is_about_runs(name: &str) -> bool {
@@ -187,6 +194,23 @@ impl Runs {
         self.parts.is_empty()
     }
 
+    /// What outlives the process: of what each run is made.
+    pub(super) fn save(&self) -> impl Serialize + '_ {
+        self.parts.iter().collect::<Vec<_>>()
+    }
+
+    /// Takes over what an earlier process held; all of it has changed.
+    pub(super) fn restore(&mut self, saved: SavedRuns, counts: &mut Counts) -> Vec<Change> {
+        for (key, parts) in saved.0 {
+            self.oldest_first.insert((parts.since, key.clone()));
+            self.traces.extend(parts.traces.iter().map(|((_, id), _)| (*id, key.clone())));
+            self.parts.insert(key, parts);
+        }
+        while self.parts.len() > self.max && self.forget_oldest(counts).is_some() {}
+        let runs = self.parts.iter();
+        runs.map(|(key, parts)| Change::Set(key.clone(), Box::new(parts.run()))).collect()
+    }
+
     /// Makes sure that a run is held; over the bound the oldest one goes.
     fn room(&mut self, key: &RunKey, since: Timestamp, counts: &mut Counts) -> Vec<Change> {
         if self.parts.contains_key(key) {
@@ -197,12 +221,17 @@ impl Runs {
         if self.parts.len() <= self.max {
             return Vec::new();
         }
-        let Some((_, oldest)) = self.oldest_first.pop_first() else { return Vec::new() };
+        self.forget_oldest(counts).map(Change::Gone).into_iter().collect()
+    }
+
+    /// Lets the oldest run go.
+    fn forget_oldest(&mut self, counts: &mut Counts) -> Option<RunKey> {
+        let (_, oldest) = self.oldest_first.pop_first()?;
         counts.add("runs", "forgotten");
         for ((_, trace), _) in self.parts.remove(&oldest).unwrap_or_default().traces {
             self.traces.remove(&trace);
         }
-        vec![Change::Gone(oldest)]
+        Some(oldest)
     }
 
     /// What a run is now.

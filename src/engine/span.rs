@@ -6,25 +6,32 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::math::Quanta;
+use super::saved::{self, Name};
 use super::update::AgentKey;
 
 /// A W3C trace id: 16 bytes, not all zero.
-#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct TraceId(pub [u8; 16]);
 
 /// A W3C span id: 8 bytes, not all zero.
-#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SpanId(pub [u8; 8]);
 
 /// Nanoseconds since the Unix epoch.
 ///
 /// Span times order things; arrival times drive timeouts. Both are of this type.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub struct Timestamp(pub u64);
 
 /// What a span is about, in OpenTelemetry GenAI words.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub enum Operation {
     /// A model call.
     Chat,
@@ -46,7 +53,9 @@ pub enum Operation {
 }
 
 /// A span's status, as sent.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub enum Status {
     /// Nothing was said.
     #[default]
@@ -58,7 +67,7 @@ pub enum Status {
 }
 
 /// A session id and the attribute that carried it.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionName {
     /// The attribute's name, as it goes into `session_source`.
     pub attribute: Arc<str>,
@@ -67,7 +76,7 @@ pub struct SessionName {
 }
 
 /// What the resource of a span says; shared by all spans of one export.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Resource {
     /// `service.name`.
     pub service_name: Option<Arc<str>>,
@@ -88,14 +97,14 @@ pub struct Resource {
 }
 
 /// A tool call's arguments in canonical form.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Arguments {
     text: Arc<str>,
     values: Arc<[u64]>,
 }
 
 /// What a tool span says of its call.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ToolFacts {
     /// The tool's name; unknown names are never equal to each other.
     pub name: Option<Arc<str>>,
@@ -110,7 +119,7 @@ pub struct ToolFacts {
 }
 
 /// What a model was told of a tool call that it had made.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ToolResult {
     /// The id of the call.
     pub call_id: Option<Arc<str>>,
@@ -121,7 +130,7 @@ pub struct ToolResult {
 }
 
 /// Token counts of one model call.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Tokens {
     /// Tokens read, cached ones included.
     pub input: Option<u64>,
@@ -132,7 +141,7 @@ pub struct Tokens {
 }
 
 /// What a model span says of its call.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ModelFacts {
     /// The model that answered, else the one that was asked.
     pub model: Option<Arc<str>>,
@@ -151,7 +160,7 @@ pub struct ModelFacts {
 }
 
 /// What a span says of the attempt at a task that it is part of.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Attempt {
     /// The task or test case that is run repeatedly.
     pub task: Option<Arc<str>>,
@@ -182,7 +191,7 @@ pub struct Attempt {
 }
 
 /// A rule that an agent broke.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Violation {
     /// The rule.
     pub constraint: Arc<str>,
@@ -191,7 +200,7 @@ pub struct Violation {
 }
 
 /// A text and how good a witness it is.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Text {
     /// 0 is best: the convention's order of preference within one span.
     pub rank: u8,
@@ -200,7 +209,7 @@ pub struct Text {
 }
 
 /// One span, normalised. The order is total, so that of two spans of one id the same is kept whichever comes first.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Span {
     /// The trace.
     pub trace_id: TraceId,
@@ -221,7 +230,8 @@ pub struct Span {
     /// It failed, by the status or by any other sign that the convention knows.
     pub failed: bool,
     /// The convention that recognised it; `None`: no agent telemetry.
-    pub convention: Option<&'static str>,
+    #[serde(deserialize_with = "saved::optional")]
+    pub convention: Option<Name>,
     /// Hash of the scope's name: tells libraries apart.
     pub scope: u64,
     /// The resource's facts.
@@ -251,7 +261,7 @@ pub struct Span {
 }
 
 /// One log record that a convention recognised, normalised.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Log {
     /// The trace it belongs to.
     pub trace_id: TraceId,
@@ -278,7 +288,7 @@ pub struct Log {
 }
 
 /// What a report is about.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Target {
     /// A trace.
     Trace(TraceId),
@@ -301,7 +311,7 @@ pub enum Target {
 }
 
 /// One attempt of an agent at a task, whether or not it has traces.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RunTarget {
     /// Whose attempt.
     pub agent: AgentKey,
@@ -314,7 +324,7 @@ pub struct RunTarget {
 }
 
 /// Who made a score. The order is the precedence: the greatest wins.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Source {
     /// We computed it from the trace.
     Computed,
@@ -325,7 +335,7 @@ pub enum Source {
 }
 
 /// A score that somebody made of a trace or a session.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Report {
     /// What it is about.
     pub target: Target,

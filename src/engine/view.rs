@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use super::saved::{self, Name};
 
 use super::update::AgentKey;
 
@@ -331,12 +333,13 @@ pub struct ArsComponentView {
 }
 
 /// A score that shifted.
-#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct ChangePointView {
     /// Which score.
     pub score: String,
     /// `up` or `down`.
-    pub direction: &'static str,
+    #[serde(deserialize_with = "saved::named_or_unknown")]
+    pub direction: Name,
     /// Mean before the shift.
     pub before: f64,
     /// Mean since it began.

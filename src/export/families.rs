@@ -325,10 +325,13 @@ pub(super) const SESSION_CONSISTENCY: Family = family(
 );
 
 /// A counter of the engine: the engine's name for it, its family, and how many of its units make one.
+#[derive(Clone, Copy)]
 pub(super) struct CounterFamily {
     pub(super) engine: &'static str,
     pub(super) family: Family,
     pub(super) per_unit: u64,
+    /// Values of the labels that are there from an agent's beginning, as 0: what rises from nothing has no `increase`.
+    pub(super) zeros: &'static [&'static [&'static str]],
 }
 
 const fn counter(
@@ -337,7 +340,12 @@ const fn counter(
     name: &'static str,
     help: &'static str,
 ) -> CounterFamily {
-    CounterFamily { engine, family: family(name, Kind::Counter, labels, help), per_unit: 1 }
+    CounterFamily {
+        engine,
+        family: family(name, Kind::Counter, labels, help),
+        per_unit: 1,
+        zeros: &[],
+    }
 }
 
 const fn dollars(engine: &'static str, name: &'static str, help: &'static str) -> CounterFamily {
@@ -345,17 +353,28 @@ const fn dollars(engine: &'static str, name: &'static str, help: &'static str) -
         engine,
         family: family(name, Kind::Counter, &[], help),
         per_unit: 1_000_000_000_000,
+        zeros: &[],
     }
+}
+
+const fn from_zero(
+    counter: CounterFamily,
+    zeros: &'static [&'static [&'static str]],
+) -> CounterFamily {
+    CounterFamily { zeros, ..counter }
 }
 
 /// All counters of the engine. Counters belong to the process: they start at 0 and never fall.
 pub(super) const COUNTERS: &[CounterFamily] = &[
     counter("traces", &[], "agentgauge_traces", "Done traces, each once."),
-    counter(
-        "trace_evaluations",
-        &["signal", "verdict"],
-        "agentgauge_trace_evaluations",
-        "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
+    from_zero(
+        counter(
+            "trace_evaluations",
+            &["signal", "verdict"],
+            "agentgauge_trace_evaluations",
+            "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
+        ),
+        &[&["trace_risk", "fail"], &["trace_risk", "pass"]],
     ),
     counter(
         "expectations",
@@ -375,10 +394,13 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "agentgauge_loop_wasted_tokens",
         "Tokens spent inside loops.",
     ),
-    dollars(
-        "loop_wasted_cost_usd",
-        "agentgauge_loop_wasted_cost_usd",
-        "US dollars spent inside loops.",
+    from_zero(
+        dollars(
+            "loop_wasted_cost_usd",
+            "agentgauge_loop_wasted_cost_usd",
+            "US dollars spent inside loops.",
+        ),
+        &[&[]],
     ),
     counter("tokens", &["type"], "agentgauge_tokens", "Tokens of model calls, every call once."),
     dollars("cost_usd", "agentgauge_cost_usd", "US dollars of model calls, where the spans tell."),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use super::board::Board;
 use super::prometheus::{Detail, Format, render};
 use super::query::Query;
-use super::{api, grpc, web};
+use super::{api, grpc, runbook as runbooks, web};
 use crate::access::Identity;
 
 /// Scrapes at a time; more wait.
@@ -64,6 +64,7 @@ impl<Q: Query> Exporter<Q> {
     pub fn router(self) -> Router {
         Router::new()
             .route("/metrics", get(metrics::<Q>))
+            .route("/runbook/{alert}", get(runbook))
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready::<Q>))
             .merge(api::router())
@@ -157,6 +158,14 @@ impl IntoResponse for Refused {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
         }
         response
+    }
+}
+
+/// What to do about an alert.
+async fn runbook(Path(alert): Path<String>) -> Response {
+    match runbooks::section(&alert) {
+        Some(section) => format!("{alert}\n\n{section}\n").into_response(),
+        None => error(StatusCode::NOT_FOUND, "not_found", "the runbook has no such alert"),
     }
 }
 
@@ -311,6 +320,7 @@ mod tests {
             "/api/v1/sessions/nobody",
             "/api/v1/traces/00000000000000000000000000000001",
             "/api/v1/agents/history?service_name=nobody",
+            "/runbook/Nothing",
         ] {
             let (status, _, body) = ask(path, "*/*").await;
             assert_eq!(status, StatusCode::NOT_FOUND);

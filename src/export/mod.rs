@@ -11,6 +11,7 @@ mod openapi;
 mod page;
 pub mod prometheus;
 pub mod query;
+mod runbook;
 mod web;
 
 pub use openapi::openapi;

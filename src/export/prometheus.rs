@@ -2,6 +2,7 @@
 //!
 //! The agent's labels are rendered once per agent. A score over nothing has no series.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -16,11 +17,14 @@ use super::families::{
 use crate::engine::agents::{AgentUpdate, Buckets};
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::sessions::SCORE_BOUNDS;
-use crate::engine::update::AgentKey;
+use crate::engine::update::{AgentKey, Exemplar};
 use crate::engine::view::WindowView;
 
 /// Label values are cut to this many bytes.
 const MAX_LABEL_BYTES: usize = 128;
+
+/// Nanoseconds of a second.
+const NANOS: u64 = 1_000_000_000;
 
 /// The format of an exposition.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -274,11 +278,16 @@ impl Page {
         for counter in COUNTERS {
             self.family(&counter.family);
             for agent in agents {
-                for (labels, value) in
-                    agent.update.counters.get(counter.engine).into_iter().flatten()
-                {
-                    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-                    let value = ratio(i128::from(*value), i128::from(counter.per_unit));
+                let zeros = counter.zeros.iter().map(|labels| (labels.to_vec(), 0));
+                let mut values: BTreeMap<Vec<&str>, u64> = zeros.collect();
+                let counted = agent.update.counters.get(counter.engine).into_iter().flatten();
+                values.extend(
+                    counted.map(|(labels, value)| {
+                        (labels.iter().map(String::as_str).collect(), *value)
+                    }),
+                );
+                for (labels, value) in values {
+                    let value = ratio(i128::from(value), i128::from(counter.per_unit));
                     self.sample(&counter.family, "_total", agent.labels, &labels, value);
                 }
             }
@@ -308,17 +317,33 @@ impl Page {
     }
 
     fn histogram(&mut self, family: &Family, agent: &str, labels: &[&str], buckets: &Buckets) {
-        for (bound, count) in cumulative(buckets) {
+        for (bucket, (bound, count)) in (0..).zip(cumulative(buckets)) {
             self.text.push_str(family.name);
             self.text.push_str("_bucket");
             self.labels(family, agent, labels);
             // The closing brace makes room for the bucket's bound.
             self.text.pop();
-            let _ = write!(self.text, ",le=\"{bound}\"}}");
-            self.value(number(count));
+            let _ = write!(self.text, ",le=\"{bound}\"}} {}", number(count));
+            // The text format has no exemplars.
+            let exemplars = (self.format == Format::OpenMetrics).then_some(&buckets.exemplars);
+            if let Some(exemplar) = exemplars.and_then(|exemplars| exemplars.get(&bucket)) {
+                self.exemplar(exemplar);
+            }
+            self.text.push('\n');
         }
         self.sample(family, "_sum", agent, labels, ratio(buckets.sum, i128::from(Quanta::ONE)));
         self.sample(family, "_count", agent, labels, number(buckets.count));
+    }
+
+    /// An example of what is in a bucket: its trace, its score, and when it ended.
+    fn exemplar(&mut self, exemplar: &Exemplar) {
+        self.text.push_str(" # {trace_id=\"");
+        for byte in &exemplar.trace_id {
+            let _ = write!(self.text, "{byte:02x}");
+        }
+        let score = Quanta(exemplar.score_quanta).to_f64();
+        let (seconds, nanos) = (exemplar.end_unix_nano / NANOS, exemplar.end_unix_nano % NANOS);
+        let _ = write!(self.text, "\"}} {score} {seconds}.{:03}", nanos / 1_000_000);
     }
 
     fn labels(&mut self, family: &Family, agent: &str, values: &[&str]) {
@@ -387,7 +412,7 @@ fn number(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
@@ -409,7 +434,18 @@ mod tests {
             max_risk: Some(0.6),
             signals: [("error".to_owned(), 1.0)].into(),
         };
-        let buckets = Buckets { buckets: vec![0, 1, 0, 2], count: 3, sum: i128::from(Quanta::ONE) };
+        let exemplar = Exemplar {
+            bucket: 1,
+            end_unix_nano: 1_700_000_000_250_000_000,
+            trace_id: vec![0xab; 16],
+            score_quanta: Quanta::from_f64(0.25).unwrap().0,
+        };
+        let buckets = Buckets {
+            buckets: vec![0, 1, 0, 2],
+            count: 3,
+            sum: i128::from(Quanta::ONE),
+            exemplars: [(1, exemplar)].into(),
+        };
         Arc::new(AgentUpdate {
             agent: key,
             windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
@@ -456,12 +492,24 @@ mod tests {
     }
 
     #[test]
-    fn the_formats_differ_in_the_names_of_counters_alone() {
+    fn the_formats_differ_in_the_names_of_counters_and_in_exemplars_alone() {
         let text = render(&[agent("s")], Format::Text, Detail::Core);
         let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
-        assert_eq!(samples(&text), samples(&open));
+        let plain: Vec<&str> =
+            open.lines().map(|line| line.split(" # ").next().unwrap_or(line)).collect();
+        assert_eq!(samples(&text), samples(&plain.join("\n")));
         assert!(text.contains("# TYPE agentgauge_traces_total counter"));
         assert!(open.contains("# TYPE agentgauge_traces counter"));
+    }
+
+    #[test]
+    fn a_bucket_of_openmetrics_names_a_trace() {
+        let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
+        let trace = "ab".repeat(16);
+        let line = format!("le=\"0.3\"}} 1 # {{trace_id=\"{trace}\"}} 0.25 1700000000.250\n");
+        assert!(open.contains(&line), "{open}");
+        let text = render(&[agent("s")], Format::Text, Detail::Core);
+        assert!(!text.contains(&trace));
     }
 
     #[test]

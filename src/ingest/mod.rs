@@ -16,6 +16,7 @@ mod protobuf;
 mod receiver;
 mod repair;
 mod report;
+mod request;
 pub mod server;
 mod status;
 mod walk;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use crate::engine::span::{Log, Report, Span, Timestamp};
 
 pub use receiver::{Now, Observe, Receiver};
+pub use request::Request;
 
 /// What one request held, decoded and normalised.
 #[derive(Debug, Default)]
@@ -42,6 +44,8 @@ pub struct Batch {
     pub reports: Vec<Report>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
+    /// The request itself, for the write-ahead log; `None` if the sink keeps none.
+    pub request: Option<Request>,
 }
 
 /// Counts of what was in a request and what became of it.
@@ -150,6 +154,11 @@ pub struct Overloaded {
 
 /// Where decoded batches go.
 pub trait Sink: Clone + Send + Sync + 'static {
+    /// Whether it writes requests to a log, and so wants them with their batches.
+    fn keeps_log(&self) -> bool {
+        false
+    }
+
     /// Applies a batch; returns when every shard has applied its part.
     fn submit(&self, batch: Batch) -> impl Future<Output = Result<(), Overloaded>> + Send;
 }

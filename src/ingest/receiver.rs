@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::admission::{Admission, Permit};
 use super::decode::Decoder;
 use super::status::Failure;
-use super::{Batch, Compression, Encoding, Overloaded, Refusal, Signal, Sink, Tally};
+use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
 use crate::engine::span::Timestamp;
 
 /// Who is told what came in, and counts it.
@@ -163,13 +163,25 @@ impl<S: Sink> Receiver<S> {
         sent: Option<Timestamp>,
         tenant: Option<&Arc<str>>,
     ) -> Result<Taken, Failure> {
-        let Shared { decoder, now, admission, .. } = &*self.shared;
+        let Shared { decoder, sink, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
         let prepared = decoder.inspect(signal, encoding, body)?;
         permit.grow(prepared.estimated_bytes())?;
         let now = now();
-        let arrival = sent.map_or(now, |sent| sent.min(now));
-        let mut batch = decoder.decode(prepared, Some(arrival), tenant)?;
+        let sent = sent.map_or(now, |sent| sent.min(now));
+        let mut batch = decoder.decode(prepared, Some(sent), tenant)?;
+        batch.request = sink.keeps_log().then(|| {
+            let body = Bytes::copy_from_slice(body);
+            let tenant = tenant.cloned();
+            Request {
+                signal,
+                encoding,
+                compression: Compression::None,
+                sent: Some(sent),
+                tenant,
+                body,
+            }
+        });
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
         Ok(Taken { batch, permit, encoding })
@@ -236,14 +248,18 @@ impl<S: Sink> Receiver<S> {
         Ok(tally)
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "it goes to another thread")]
     fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
         let Received { body, mut permit } = received;
-        let Shared { decoder, now, .. } = &*self.shared;
-        let Envelope { signal, encoding, compression, ref tenant, .. } = envelope;
+        let Shared { decoder, sink, now, .. } = &*self.shared;
+        let Envelope { signal, encoding, compression, tenant, .. } = envelope;
+        let request = sink.keeps_log().then(|| {
+            let (tenant, body) = (tenant.clone(), body.clone());
+            Request { signal, encoding, compression, sent: None, tenant, body }
+        });
         let prepared = decoder.prepare(signal, encoding, compression, body)?;
         permit.grow(prepared.estimated_bytes())?;
-        let batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
+        let mut batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
+        batch.request = request;
         Ok((batch, permit))
     }
 }

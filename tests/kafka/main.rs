@@ -5,10 +5,13 @@
 
 mod support;
 
+use std::path::Path;
 use std::time::Duration;
 
+use agentgauge::config::Config;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::kafka::{KafkaEncoding, KafkaOptions, Start};
+use agentgauge::store::Durability;
 use prost::Message as _;
 use rdkafka::ClientConfig;
 use rdkafka::Message;
@@ -311,4 +314,44 @@ async fn it_goes_down_in_time_without_its_broker() {
     answers(&daemon, "/metrics", &[read]).await;
     cluster.broker_down(1).unwrap();
     assert!(tokio::time::timeout(STOP, daemon.stop()).await.is_ok());
+}
+
+/// Offsets are committed, so nobody reads again what was applied: it is in the log before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_is_in_the_log() {
+    let cluster = cluster(&TOPICS, 1);
+    let (store, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let durable = |config: &mut Config, directory: &Path| {
+        config.store.durability = Durability::Fsync;
+        config.store.directory = directory.to_string_lossy().into_owned();
+        config.assemble.trace_idle = Duration::from_millis(100);
+    };
+    let tenants = [("otlp_spans".to_owned(), "shop".into())].into();
+    let owned = KafkaOptions { tenants, ..options(&cluster) };
+    let first = daemon(owned, |config| durable(config, store.path())).await;
+    let sender = Sender::new(&cluster, "zstd");
+    for number in 0..5 {
+        let trace = trace(number, &format!("session-{number}"));
+        sender.send("otlp_spans", None, Some(&trace.encode_to_vec()));
+    }
+    let read = ["agentgauge_kafka_records_total{topic=\"otlp_spans\"} 5\n"];
+    answers(&first, "/metrics", &read).await;
+    // As a kill would leave it: without a snapshot.
+    for entry in std::fs::read_dir(store.path()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let second = daemon(KafkaOptions::default(), |config| durable(config, copy.path())).await;
+    let recovered = ["agentgauge_store_recovered{what=\"records\"} 5\n"];
+    answers(&second, "/metrics", &recovered).await;
+    for number in 0..5 {
+        let path = format!("/api/v1/sessions/session-{number}?tenant=shop");
+        let owned = ["\"traces_evaluated\":1", "\"tenant\":\"shop\""];
+        answers(&first, &path, &owned).await;
+        answers(&second, &path, &owned).await;
+        let body = |text: String| text.split_once("\r\n\r\n").unwrap().1.to_owned();
+        assert_eq!(body(get(&first, &path).await), body(get(&second, &path).await));
+    }
+    first.stop().await;
+    second.stop().await;
 }

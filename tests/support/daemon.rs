@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -70,6 +71,30 @@ impl Daemon {
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Sends the requests for traces of a capture, in their order.
+    pub(crate) fn send_capture(&self, name: &str) {
+        let folder: PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "tests/data/captures", name].iter().collect();
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut requests: Vec<PathBuf> =
+            entries.filter(|path| path.to_str().unwrap().ends_with("traces.pb")).collect();
+        requests.sort();
+        for path in requests {
+            let body = std::fs::read(path).unwrap();
+            let mut stream = TcpStream::connect(&self.otlp_http).unwrap();
+            let length = body.len();
+            write!(
+                stream,
+                "POST /v1/traces HTTP/1.0\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: {length}\r\n\r\n"
+            )
+            .unwrap();
+            stream.write_all(&body).unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(answer.starts_with(b"HTTP/1.0 200"), "{}", String::from_utf8_lossy(&answer));
+        }
     }
 
     /// Scrapes until a line begins so; its value.

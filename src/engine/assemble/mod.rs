@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use self::sealed::Sealed;
+use serde::{Deserialize, Serialize};
+
 use super::count::Counts;
 use super::expect::Suite;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
@@ -50,7 +52,7 @@ pub struct Assemble {
 }
 
 /// A trace that can still change.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Held {
     parts: Parts,
     revision: u64,
@@ -65,10 +67,25 @@ struct Held {
     told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
     // How it was read when it was done; nothing has come since.
+    #[serde(skip)]
     read: Option<Box<TraceUpdate>>,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A shard as it is written down: traces, sealed ones, waiting reports.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<T, S, W> {
+    traces: Vec<(TraceId, T)>,
+    sealed: S,
+    waiting: W,
+    next_waiting: u64,
+}
+
+/// A shard that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedTraces(Saved<Held, Sealed, BTreeMap<(Timestamp, u64), Report>>);
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum State {
     Open,
     Done,
@@ -206,6 +223,39 @@ impl Assemble {
         &self.counts
     }
 
+    /// Counts from zero again.
+    pub fn restart_counts(&mut self) {
+        self.counts = Counts::default();
+    }
+
+    /// What outlives the process; nothing may wait to be drained.
+    pub fn save(&self) -> impl Serialize + '_ {
+        let traces = self.deadlines.iter().filter_map(|(_, id)| Some((*id, self.traces.get(id)?)));
+        Saved {
+            traces: traces.collect(),
+            sealed: &self.sealed,
+            waiting: &self.waiting,
+            next_waiting: self.next_waiting,
+        }
+    }
+
+    /// Takes over what an earlier process held.
+    pub fn restore(&mut self, saved: SavedTraces) {
+        let Saved { traces, sealed, waiting, next_waiting } = saved.0;
+        for (id, held) in traces {
+            self.deadlines.insert((held.deadline, id));
+            self.traces.insert(id, held);
+        }
+        self.sealed.restore(sealed);
+        for (key, report) in &waiting {
+            if let Target::Trace(id) = report.target {
+                self.waiting_for.entry(id).or_default().insert(*key);
+            }
+        }
+        self.waiting = waiting;
+        self.next_waiting = next_waiting;
+    }
+
     /// How many traces can still change.
     pub fn open_traces(&self) -> usize {
         self.traces.len()
@@ -275,6 +325,7 @@ impl Assemble {
             None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
                 held.parts.reports.insert(key, report);
+                held.read = None;
                 held.revision += 1;
                 self.counts.add("reports", "applied");
                 // A score says nothing about the trace being over: its timers stay.

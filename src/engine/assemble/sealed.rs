@@ -2,16 +2,25 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::span::TraceId;
 
 /// A bounded set of sealed traces.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Sealed {
+    #[serde(skip)]
     ids: HashSet<TraceId>,
     oldest_first: VecDeque<TraceId>,
 }
 
 impl Sealed {
+    /// Takes over what an earlier process had sealed.
+    pub(super) fn restore(&mut self, saved: Self) {
+        self.ids = saved.oldest_first.iter().copied().collect();
+        self.oldest_first = saved.oldest_first;
+    }
+
     pub(super) fn contains(&self, id: TraceId) -> bool {
         self.ids.contains(&id)
     }

@@ -163,6 +163,18 @@ fn a_report_waits_for_its_trace_and_gives_up() {
 }
 
 #[test]
+fn a_report_of_a_done_trace_is_in_what_is_sent_when_it_is_sealed() {
+    let mut stage = stage();
+    feed(&mut stage, vec![root()], at(0));
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain()[0].state(), TraceState::Done);
+    stage.handle(Input::Report(Box::new(report(5))), at(11));
+    assert_eq!(stage.drain()[0].reported[0].score_quanta, 5);
+    stage.handle_timeout(at(310));
+    assert_eq!(stage.drain()[0].reported[0].score_quanta, 5);
+}
+
+#[test]
 fn a_done_trace_is_held_against_expectations_and_its_texts_stay_here() {
     let spec = Spec::parse(
         "agent: a

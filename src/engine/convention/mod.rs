@@ -133,6 +133,11 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &agentgauge::AgentGauge,
 ];
 
+/// The names of all conventions.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    CONVENTIONS.iter().map(|convention| convention.name())
+}
+
 /// Attributes that name a session, best first.
 pub const SESSION_KEYS: &[&str] = &[
     "langfuse.session.id",

@@ -16,12 +16,14 @@
 //! Statistician 36 (1987), without his transform to a normal. Ours are the floor, without which a series that never varied
 //! alarms at anything, the greatest step, and the end of the baseline.
 
+use serde::{Deserialize, Serialize};
+
 use super::DriftOptions;
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::span::Timestamp;
 
 /// The state of one series.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PageHinkley {
     /// Values since the series began.
     seen: u64,
@@ -62,7 +64,7 @@ pub struct Shift {
 }
 
 /// What is usual.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Baseline {
     count: u64,
     sum: i128,
@@ -70,7 +72,7 @@ struct Baseline {
 }
 
 /// The cumulative sum in one direction, and the values in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Side {
     steps: f64,
     count: u64,

@@ -14,11 +14,13 @@
 //! for any reason. Each of two versions has half of `alpha`; the difference then lies between the difference of the
 //! near ends and that of the far ends with probability `1 - alpha`, in whatever order their values come.
 
+use serde::{Deserialize, Serialize};
+
 use super::DriftOptions;
 use crate::engine::math::{Quanta, ratio};
 
 /// The values of one version, summed up.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct MeanSequence {
     count: u64,
     sum: i128,

@@ -6,8 +6,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A number in steps of 1e-12, within about +-9.2 million.
-#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Quanta(pub i64);
 
 impl Quanta {

@@ -3,14 +3,17 @@
 //! A few numbers are one sorted list; many are blocks of up to [`FULL`] with the sum of each, so that one more costs a
 //! search over the blocks and a move within one, and the sum of the greatest k a walk over the blocks.
 
+use serde::{Deserialize, Serialize, Serializer};
+
 /// Numbers of a block at most; then it is cut in two.
 const FULL: usize = 512;
 
 /// A block with fewer is joined with the next, if both fit.
 const SPARSE: usize = FULL / 4;
 
-/// A multiset of numbers.
-#[derive(Clone, Debug, Default)]
+/// A multiset of numbers; written down as their list.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Vec<i64>")]
 pub struct Ordered {
     len: usize,
     // Invariant: ascending, within and over blocks; none empty.
@@ -118,6 +121,20 @@ impl PartialEq for Ordered {
 }
 
 impl Eq for Ordered {}
+
+impl From<Vec<i64>> for Ordered {
+    fn from(numbers: Vec<i64>) -> Self {
+        let mut ordered = Self::default();
+        numbers.into_iter().for_each(|number| ordered.insert(number));
+        ordered
+    }
+}
+
+impl Serialize for Ordered {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.iter())
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,10 +7,12 @@
 //! Source: PandaProbe, session metrics, "Agent Consistency". Exact: the squares are summed as
 //! integers of 1e-24.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::math::{Quanta, ratio};
 
 /// Sum of squared weighted uncertainties.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct AgentConsistency {
     /// Traces observed.
     pub count: u64,

@@ -9,11 +9,13 @@
 //! Source: PandaProbe, session metrics, "Agent Reliability". Exact: the risks are integers,
 //! and the result is one division.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::math::ordered::Ordered;
 use crate::engine::math::{Quanta, ratio};
 
 /// Risks of all traces, in order, so that the top 15 % are the greatest.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct AgentReliability {
     risks: Ordered,
 }

@@ -12,6 +12,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::math::Quanta;
 
 /// The signal that consistency builds on.
@@ -21,7 +23,7 @@ pub const CONFIDENCE: &str = "confidence";
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
 
 /// What one trace contributes to the scores.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct TraceRisk {
     /// Weighted risk of each present signal that has a weight.
     pub risks: BTreeMap<String, Quanta>,

@@ -11,6 +11,8 @@
 //! Source: PandaProbe's harness, `evaluation/trajectory.py` (metrics.md 1.9). It consumes each
 //! done trace once and is not revised; a missing score is not folded in.
 
+use serde::{Deserialize, Serialize};
+
 /// The numbers of the rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateRule {
@@ -25,7 +27,7 @@ pub struct GateRule {
 }
 
 /// The state of one series.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TrajectoryGate {
     peak: Option<f64>,
     turns_since_gain: u64,

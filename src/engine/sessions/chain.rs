@@ -4,22 +4,26 @@
 //! Traces hang together as long as no new user input comes between them. Such a chain is searched as one sequence of
 //! calls; an entry goes to the trace in which its run ends.
 
+use serde::{Deserialize, Serialize};
+
 use super::held::Held;
 use crate::engine::loops::{self, CRITICAL, Spend, WARNING};
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
+use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, Tokens};
 use crate::engine::update::{Loop, ToolCall, TurnStart};
 
 /// What the runs of a chain mean for one of its traces.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Link {
     /// Loops whose runs end in it.
     pub(super) ended: Vec<Loop>,
     /// Loops whose runs begin in it: it counts them, so that a run that grows counts once.
     pub(super) begun: Vec<Loop>,
     /// The worst severity of a loop that has a call in it.
-    pub(super) severity: Option<&'static str>,
+    #[serde(deserialize_with = "saved::optional")]
+    pub(super) severity: Option<Name>,
 }
 
 /// Whether a trace goes on where the one before it in the session ended.

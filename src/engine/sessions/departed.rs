@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::tally::Tally;
 use crate::engine::span::TraceId;
 
 /// What became of a trace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Fate {
     /// It went with its evicted session: final.
     Evicted,
@@ -15,11 +17,13 @@ pub(super) enum Fate {
 }
 
 /// The last traces that left, at most so many; over it the oldest is forgotten.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Departed {
     fates: BTreeMap<TraceId, (u64, Fate)>,
+    #[serde(skip)]
     by_age: BTreeMap<u64, TraceId>,
     next: u64,
+    #[serde(skip)]
     max: usize,
 }
 
@@ -27,6 +31,12 @@ impl Departed {
     /// Makes room for `max` traces.
     pub(super) fn new(max: usize) -> Self {
         Self { fates: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max }
+    }
+
+    /// Takes over what an earlier process remembered.
+    pub(super) fn restore(&mut self, saved: Self) {
+        let by_age = saved.fates.iter().map(|(trace, (age, _))| (*age, *trace)).collect();
+        *self = Self { by_age, max: self.max, ..saved };
     }
 
     /// Remembers a trace; returns whether one had to be forgotten for it.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::key::Agent;
 use super::pane;
 use super::summary::Summary;
@@ -29,6 +31,14 @@ pub(super) struct Fleet {
     options: AgentOptions,
 }
 
+/// The agents as they are written down.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Saved<A> {
+    // Pairs, since the order of the map is the reader's.
+    agents: Vec<(Agent, A)>,
+    revision: u64,
+}
+
 impl Fleet {
     /// No agents yet; one is forgotten when it was quiet for `idle` and the longest window.
     pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
@@ -44,6 +54,20 @@ impl Fleet {
             shard,
             revision: 0,
             options,
+        }
+    }
+
+    /// What outlives the process.
+    pub(super) fn save(&self) -> Saved<&Summary> {
+        let agents = self.agents.iter().map(|(agent, summary)| (agent.clone(), summary));
+        Saved { agents: agents.collect(), revision: self.revision }
+    }
+
+    /// Takes over what an earlier process held; everything counts as changed.
+    pub(super) fn restore(&mut self, saved: Saved<Summary>) {
+        self.revision = saved.revision;
+        for (agent, held) in saved.agents {
+            self.summary(&agent).restore(held);
         }
     }
 
@@ -78,6 +102,12 @@ impl Fleet {
     /// How many agents are known.
     pub(super) fn len(&self) -> usize {
         self.agents.len()
+    }
+
+    /// Counts from zero again; every agent counts as changed.
+    pub(super) fn restart_counts(&mut self) {
+        self.agents.values_mut().for_each(Summary::restart_counts);
+        self.dirty.extend(self.agents.keys().cloned());
     }
 
     /// When panes or agents may have to go next.

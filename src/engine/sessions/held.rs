@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::chain::Link;
 use super::fleet::Fleet;
 use super::key::Agent;
@@ -10,13 +12,15 @@ use super::rules::Rules;
 use super::scoring::{Scored, is_done};
 use super::tally::{Growth, Tally, growth};
 use crate::engine::loops::worst;
+use crate::engine::saved::{Name, by_name, message};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{Loop, RunTrace, TraceState, TraceUpdate};
 
 /// One trace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Held {
     pub(super) id: TraceId,
+    #[serde(with = "message")]
     pub(super) update: TraceUpdate,
     /// Whose it is, `__overflow__` included.
     pub(super) agent: Agent,
@@ -25,7 +29,8 @@ pub(super) struct Held {
     pub(super) given: Option<Given>,
     pub(super) tally: Tally,
     /// How far its loops have grown, by kind; only of a trace that is open.
-    pub(super) growth: BTreeMap<&'static str, Growth>,
+    #[serde(deserialize_with = "by_name")]
+    pub(super) growth: BTreeMap<Name, Growth>,
     /// Present exactly while it is one of a chain of traces.
     pub(super) link: Option<Box<Link>>,
     /// What it was last said to add to a run, and whose.
@@ -42,7 +47,7 @@ pub(super) struct Past {
 }
 
 /// What a trace has given, as it must be taken back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Given {
     pub(super) agent: Agent,
     pub(super) contribution: Contribution,

@@ -1,5 +1,7 @@
 //! A distribution of scores that can be taken back exactly.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::math::Quanta;
 use crate::engine::update::ScoreHistogram;
 
@@ -7,7 +9,7 @@ use crate::engine::update::ScoreHistogram;
 pub const SCORE_BOUNDS: [f64; 8] = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0];
 
 /// Bucket counts, and the exact sum.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Histogram {
     buckets: [u64; SCORE_BOUNDS.len() + 1],
     count: u64,
@@ -35,11 +37,13 @@ impl Histogram {
             buckets: self.buckets.to_vec(),
             count: self.count,
             sum_quanta: Some(self.sum.into()),
+            exemplars: Vec::new(),
         })
     }
 }
 
-fn bucket(score: Quanta) -> usize {
+/// The bucket that a score is in.
+pub(super) fn bucket(score: Quanta) -> usize {
     let score = score.to_f64();
     SCORE_BOUNDS.partition_point(|bound| *bound < score)
 }

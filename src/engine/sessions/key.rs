@@ -3,10 +3,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::engine::update::AgentKey;
 
 /// A session of a tenant.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId {
     /// The tenant; empty without tenants.
     pub tenant: String,
@@ -15,7 +17,8 @@ pub struct SessionId {
 }
 
 /// An agent, shared by everything that counts towards it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "AgentKey")]
 pub(super) struct Agent(Arc<Named>);
 
 #[derive(Debug)]
@@ -48,6 +51,12 @@ impl From<AgentKey> for Agent {
             [&key.tenant, &key.service_name, &key.agent_name, &key.agent_version, &key.environment];
         let joined = parts.map(String::as_str).join("\0");
         Self(Arc::new(Named { key, joined }))
+    }
+}
+
+impl Serialize for Agent {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.key.serialize(to)
     }
 }
 

@@ -35,6 +35,7 @@
 
 mod chain;
 mod departed;
+mod exemplar;
 mod explain;
 mod fleet;
 mod held;
@@ -58,6 +59,8 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
 pub use list::{Part, Sought};
@@ -67,6 +70,7 @@ use fleet::Fleet;
 use names::Names;
 use rules::Rules;
 use session::{Session, Shared};
+use summary::Summary;
 use tally::Tally;
 use waiting::Waiting;
 
@@ -92,6 +96,22 @@ pub struct Sessions {
     names: Names,
     shared: Shared,
 }
+
+/// A shard as it is written down; `S` and `A` are sessions and agents.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<S, D, W, N, A> {
+    sessions: Vec<S>,
+    departed: D,
+    waiting: W,
+    names: N,
+    fleet: A,
+    now: Timestamp,
+}
+
+/// A shard that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedSessions(Saved<Session, Departed, Waiting, Names, fleet::Saved<Summary>>);
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -128,7 +148,13 @@ impl Sessions {
             open: 0,
             max_sessions,
             names,
-            shared: Shared { rules: Rules::new(options, loops), fleet, counts, now },
+            shared: Shared {
+                rules: Rules::new(options, loops),
+                fleet,
+                counts,
+                now,
+                runaways: BTreeSet::new(),
+            },
         }
     }
 
@@ -265,9 +291,48 @@ impl Sessions {
         ordered.into_iter().map(|(_, _, session)| view::session(session, &self.shared.rules))
     }
 
+    /// Sessions in which a loop began or became critical since this was last asked: tenant, id, kind, severity.
+    pub fn runaways(&mut self) -> Vec<(String, String, &'static str, &'static str)> {
+        let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
+        let named = |id: Arc<SessionId>| (id.tenant.clone(), id.id.clone());
+        runaways
+            .map(|(id, kind, severity)| (named(id), kind, severity))
+            .map(|((tenant, id), kind, severity)| (tenant, id, kind, severity))
+            .collect()
+    }
+
     /// What was left out so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
+    }
+
+    /// Counts from zero again, for every agent too: counters belong to a process.
+    pub fn restart_counts(&mut self) {
+        self.shared.counts = Counts::default();
+        self.shared.fleet.restart_counts();
+    }
+
+    /// What outlives the process; nothing may wait to be drained.
+    pub fn save(&self) -> impl Serialize + '_ {
+        Saved {
+            sessions: self.sessions.values().collect(),
+            departed: &self.departed,
+            waiting: &self.waiting,
+            names: &self.names,
+            fleet: self.shared.fleet.save(),
+            now: self.shared.now,
+        }
+    }
+
+    /// Takes over what an earlier process held.
+    pub fn restore(&mut self, saved: SavedSessions) {
+        let Saved { sessions, departed, waiting, names, fleet, now } = saved.0;
+        self.departed.restore(departed);
+        self.waiting.restore(waiting);
+        self.names.restore(names);
+        self.shared.fleet.restore(fleet);
+        self.advance(now);
+        sessions.into_iter().for_each(|session| self.file(session));
     }
 
     /// How many sessions are open.
@@ -375,6 +440,7 @@ impl Sessions {
         let Some(session) = self.sessions.remove(id) else { return };
         let session = self.unfile(session);
         self.unsettled.remove(id);
+        self.shared.runaways.retain(|(runaway, ..)| runaway != id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(trace, Fate::Evicted);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));

@@ -6,11 +6,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::update::{AgentKey, TraceState, TraceUpdate};
 
 /// The agents that services were last seen to speak for, at most so many.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Names {
+    #[serde(skip)]
     max: usize,
     // By tenant and service.
     agents: BTreeMap<(String, String), AgentKey>,
@@ -20,6 +23,11 @@ impl Names {
     /// Nothing is known yet.
     pub(super) fn new(max: usize) -> Self {
         Self { max, agents: BTreeMap::new() }
+    }
+
+    /// Takes over what an earlier process knew.
+    pub(super) fn restore(&mut self, saved: Self) {
+        self.agents = saved.agents;
     }
 
     /// Learns from an update that names its agent; names the agent of one that cannot yet.

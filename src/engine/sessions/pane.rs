@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Level, PaneSum, SignalSum};
 
 /// Which pane: of windows of which width, and which of them.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct PaneKey {
     /// Nanoseconds; 0 for the pane of everything.
     pub(super) width: u64,
@@ -23,7 +25,7 @@ pub(super) struct PaneKey {
 }
 
 /// What a done trace adds to a pane.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Contribution {
     /// Its greatest weighted risk; `None` if no weighted signal is present.
     pub(super) risk: Option<Quanta>,
@@ -34,14 +36,16 @@ pub(super) struct Contribution {
 }
 
 /// The panes of one agent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Panes {
+    #[serde(skip)]
     widths: Arc<[u64]>,
     panes: BTreeMap<PaneKey, Pane>,
+    #[serde(skip)]
     dirty: BTreeSet<PaneKey>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Pane {
     traces: u64,
     risks: u64,
@@ -55,6 +59,14 @@ impl Panes {
     /// No panes yet, for windows with panes of these widths.
     pub(super) fn new(widths: Arc<[u64]>) -> Self {
         Self { widths, panes: BTreeMap::new(), dirty: BTreeSet::new() }
+    }
+
+    /// Takes over the panes of an earlier process, as far as there still are such windows; all count as changed.
+    pub(super) fn restore(&mut self, saved: Self) {
+        self.panes = saved.panes;
+        let widths = &self.widths;
+        self.panes.retain(|key, _| *key == EVERYTHING || widths.contains(&key.width));
+        self.dirty = self.panes.keys().copied().collect();
     }
 
     /// Returns whether there is no pane.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::rules::{Rules, four_decimals};
 use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
 use crate::engine::math::Quanta;
@@ -20,7 +22,7 @@ pub(super) struct Earlier<'a> {
 }
 
 /// What a trace is worth.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Scored {
     /// Signals by name, and who made them.
     pub(super) signals: BTreeMap<String, (Quanta, Source)>,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::chain;
 use super::fleet::Fleet;
 use super::held::{Held, Past};
@@ -19,6 +21,7 @@ use crate::engine::count::Counts;
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
 use crate::engine::runs::is_about_runs;
+use crate::engine::saved::{self, Name};
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
@@ -34,10 +37,12 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// The time, which does not go back.
     pub(super) now: Timestamp,
+    /// Sessions that began to loop since they were last asked for, with kind and severity. Invariant: all are held.
+    pub(super) runaways: BTreeSet<(Arc<SessionId>, &'static str, &'static str)>,
 }
 
 /// One session. Everything derived is a function of the traces held, not of their arrival.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
     // Boxed: a node of the map has room for eleven, and most sessions hold a few.
@@ -60,7 +65,8 @@ pub(super) struct Session {
     unsettled: BTreeSet<TraceId>,
     placed: Option<(Agent, SessionScores)>,
     growing: BTreeSet<TraceId>,
-    looping: BTreeSet<(Agent, &'static str, &'static str)>,
+    #[serde(deserialize_with = "saved::named")]
+    looping: BTreeSet<(Agent, Name, Name)>,
     /// When one of its loops will have been quiet for long enough.
     pub(super) loop_deadline: Option<Timestamp>,
 }
@@ -223,11 +229,11 @@ impl Session {
             && !self.close_counted
         {
             self.close_counted = true;
-            let scores = self.scores(&shared.rules);
+            let (scores, worst) = (self.scores(&shared.rules), self.worst());
             let verdict = verdict(scores.reliability, PASS);
             let summary = shared.fleet.summary(&agent);
             summary.count("sessions_closed", &[reason, verdict], 1);
-            summary.close(scores);
+            summary.close(scores, worst);
         }
         self.refresh(shared);
     }
@@ -265,6 +271,7 @@ impl Session {
         }
         for (agent, kind, severity) in looping.difference(&self.looping) {
             shared.fleet.summary(agent).start_looping(kind, severity);
+            shared.runaways.insert((Arc::clone(&self.id), kind, severity));
         }
         self.looping = looping;
     }
@@ -279,6 +286,13 @@ impl Session {
             reliability: quanta(self.reliability.result().map(|result| result.score)),
             consistency: quanta(self.consistency.result().map(|result| result.score)),
         }
+    }
+
+    /// The done trace of the greatest risk, the later one of equals, and when it ended.
+    fn worst(&self) -> Option<(Timestamp, TraceId)> {
+        let given = self.traces.values().filter_map(|held| Some((held, held.given.as_ref()?)));
+        let worst = given.map(|(held, given)| (given.contribution.risk, given.end, held.id)).max();
+        worst.map(|(_, end, id)| (end, id))
     }
 
     /// The trace that started first.

@@ -20,55 +20,75 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::exemplar::Exemplified;
+use serde::{Deserialize, Serialize};
+
 use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
 use crate::engine::math::Quanta;
+use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
     Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
 /// One agent, as far as this shard knows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Summary {
     /// How many held traces are this agent's.
     pub(super) held: u64,
     /// When something of this agent's was last handled.
     pub(super) active: Timestamp,
     /// A message about this agent has gone out.
+    #[serde(skip)]
     pub(super) announced: bool,
     panes: Panes,
     last: BTreeMap<(Timestamp, TraceId), Worth>,
+    #[serde(skip)]
     max_last: usize,
+    #[serde(skip)]
     counters: BTreeMap<&'static str, BTreeMap<Vec<String>, u64>>,
     sessions_active: u64,
-    looping: BTreeMap<(&'static str, &'static str), u64>,
+    #[serde(deserialize_with = "saved::by_names")]
+    looping: BTreeMap<(Name, Name), u64>,
     open: Scores,
-    closed: Scores,
-    trace_signals: BTreeMap<String, Histogram>,
+    #[serde(skip)]
+    closed: Closed,
+    #[serde(skip)]
+    trace_signals: BTreeMap<String, Exemplified>,
     other_signals: BTreeSet<String>,
+    #[serde(skip)]
     max_signals: usize,
     // What changed since the last message.
+    #[serde(skip)]
     run_traces: BTreeMap<TraceId, RunTrace>,
+    #[serde(skip)]
     done_traces: Vec<LastTrace>,
 }
 
 /// What one of the last traces was worth.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Worth {
     risk: Option<Quanta>,
     uncertainty: Option<Quanta>,
 }
 
 /// Distributions of the two scores of sessions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Scores {
     reliability: Histogram,
     consistency: Histogram,
 }
 
+/// Likewise, of sessions that closed: with an example in each bucket.
+#[derive(Clone, Debug, Default)]
+struct Closed {
+    reliability: Exemplified,
+    consistency: Exemplified,
+}
+
 /// The two scores of one session; `None` over nothing.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct SessionScores {
     /// `agent_reliability`.
     pub(super) reliability: Option<Quanta>,
@@ -90,7 +110,7 @@ impl Summary {
             sessions_active: 0,
             looping: BTreeMap::new(),
             open: Scores::default(),
-            closed: Scores::default(),
+            closed: Closed::default(),
             trace_signals: BTreeMap::new(),
             other_signals: BTreeSet::new(),
             max_signals,
@@ -127,6 +147,25 @@ impl Summary {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         let value = self.counters.entry(family).or_default().entry(labels).or_default();
         *value = value.saturating_add(more);
+    }
+
+    /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
+    /// there are no more go.
+    pub(super) fn restore(&mut self, saved: Self) {
+        let Self { max_last, max_signals, .. } = *self;
+        self.panes.restore(saved.panes);
+        let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
+        *self = Self { panes, max_last, max_signals, announced: true, ..saved };
+        while self.last.len() > self.max_last {
+            self.last.pop_first();
+        }
+    }
+
+    /// Lets every counter and every histogram that only rises begin at zero.
+    pub(super) fn restart_counts(&mut self) {
+        self.counters.clear();
+        self.closed = Closed::default();
+        self.trace_signals.clear();
     }
 
     /// Adds a done trace; returns the panes it is in and how many windows it is not in.
@@ -187,9 +226,11 @@ impl Summary {
         self.open.forget(scores);
     }
 
-    /// Adds a session that closed.
-    pub(super) fn close(&mut self, scores: SessionScores) {
-        self.closed.observe(scores);
+    /// Adds a session that closed; `worst` is its trace of the greatest risk, and when that ended.
+    pub(super) fn close(&mut self, scores: SessionScores, worst: Option<(Timestamp, TraceId)>) {
+        let Closed { reliability, consistency } = &mut self.closed;
+        scores.reliability.into_iter().for_each(|score| reliability.observe(score, worst));
+        scores.consistency.into_iter().for_each(|score| consistency.observe(score, worst));
     }
 
     /// Adds a session in which a loop goes on.
@@ -205,9 +246,14 @@ impl Summary {
         self.looping.retain(|_, sessions| *sessions > 0);
     }
 
-    /// Adds a signal of a trace that is done for the first time.
-    pub(super) fn observe_signal(&mut self, name: &str, score: Quanta) {
-        self.trace_signals.entry(name.to_owned()).or_default().observe(score);
+    /// Adds a signal of a trace that is done for the first time, and when that ended.
+    pub(super) fn observe_signal(
+        &mut self,
+        name: &str,
+        score: Quanta,
+        trace: (Timestamp, TraceId),
+    ) {
+        self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
     }
 
     /// Notes a trace that is done for the first time.
@@ -277,6 +323,6 @@ fn gauge(((kind, severity), value): (&(&'static str, &'static str), &u64)) -> Ga
     Gauge { labels: vec![(*kind).to_owned(), (*severity).to_owned()], value: *value }
 }
 
-fn signal((name, scores): (&String, &Histogram)) -> Option<(String, ScoreHistogram)> {
+fn signal((name, scores): (&String, &Exemplified)) -> Option<(String, ScoreHistogram)> {
     Some((name.clone(), scores.message()?))
 }

@@ -7,14 +7,17 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::key::Agent;
 use super::summary::Summary;
 use crate::engine::loops::{CRITICAL, WARNING, kinds};
+use crate::engine::saved::{Name, by_name, by_names, severity};
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Loop, ToldLoops, TraceUpdate};
 
 /// What one trace has counted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Tally {
     /// Its verdicts are counted.
     pub(super) done: bool,
@@ -23,31 +26,35 @@ pub(super) struct Tally {
 }
 
 /// What the loops of one trace have counted towards one agent.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Loops {
-    entries: BTreeMap<&'static str, u64>,
-    reached: BTreeMap<(&'static str, &'static str), u64>,
+    #[serde(deserialize_with = "by_name")]
+    entries: BTreeMap<Name, u64>,
+    #[serde(deserialize_with = "by_names")]
+    reached: BTreeMap<(Name, Name), u64>,
     wasted_input: u64,
     wasted_output: u64,
     wasted_cost: u64,
 }
 
 /// What a trace has spent. Cost is in 1e-12 USD.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Spend {
     input: u64,
     output: u64,
     cost: u64,
-    tools: BTreeMap<&'static str, u64>,
+    #[serde(deserialize_with = "by_name")]
+    tools: BTreeMap<Name, u64>,
     model_calls: u64,
     adjacent_tool_repeats: u64,
 }
 
 /// How far the loops of one kind have grown in a trace that is open.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Growth {
     /// The worst severity.
-    pub(super) severity: &'static str,
+    #[serde(deserialize_with = "severity")]
+    pub(super) severity: Name,
     /// Calls in all runs of this kind.
     calls: u64,
     /// Arrival time of what made it grow.

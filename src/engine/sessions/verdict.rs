@@ -28,7 +28,7 @@ pub(super) fn evaluate(
     for (name, score) in &given.contribution.signals {
         let verdict = verdict(Some(*score), rules.threshold(name));
         summary.count("trace_evaluations", &[name, verdict], 1);
-        summary.observe_signal(name, *score);
+        summary.observe_signal(name, *score, (given.end, held.id));
         if rules.weights.contains_key(name) {
             let gate = gates.entry(name.clone()).or_default();
             let turn = gate.observe(score.to_f64(), &rules.gate);

@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::key::SessionId;
 use crate::engine::span::{Report, Timestamp};
 
 /// Reports that wait for their session, at most so many and so long.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Waiting {
     reports: BTreeMap<(Arc<SessionId>, u64), Report>,
     // Invariant: as `wait` is one for all and time does not go back, age orders deadlines.
     by_age: BTreeMap<u64, (Timestamp, Arc<SessionId>)>,
     next: u64,
+    #[serde(skip)]
     max: usize,
+    #[serde(skip)]
     wait: Duration,
 }
 
@@ -22,6 +26,11 @@ impl Waiting {
     /// Makes room for `max` reports that wait for `wait`.
     pub(super) fn new(max: usize, wait: Duration) -> Self {
         Self { reports: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max, wait }
+    }
+
+    /// Takes over what waited in an earlier process.
+    pub(super) fn restore(&mut self, saved: Self) {
+        *self = Self { max: self.max, wait: self.wait, ..saved };
     }
 
     /// Lets a report wait; returns whether one had to go for it.

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 pub use self::expected::expectations;
 use self::shape::Shape;
+use serde::{Deserialize, Serialize};
+
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
@@ -28,7 +30,7 @@ use super::update::{
 };
 
 /// All that is known of a trace.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Parts {
     /// Spans by id; boxed, as a node of the map has room for eleven.
     pub spans: BTreeMap<SpanId, Box<Span>>,

@@ -1,0 +1,156 @@
+//! What the store says of itself: bytes, records, how long commits take, what recovery found, when its budget bites.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+use crate::clock::Clock;
+use crate::store::{Budget, Found, Refused, Watch};
+
+/// The store's metrics.
+pub(super) struct StoreMetrics {
+    clock: Clock,
+    budget: Arc<Budget>,
+    bytes: IntGaugeVec,
+    records: IntCounter,
+    written: IntCounter,
+    commit: Histogram,
+    refused: IntCounterVec,
+    recovered: IntGaugeVec,
+    recovery: Gauge,
+    snapshots: IntCounterVec,
+    unapplied: IntGauge,
+    // The budget has bitten since anybody asked.
+    pressed: AtomicBool,
+}
+
+impl StoreMetrics {
+    /// Metrics in this registry.
+    ///
+    /// # Errors
+    ///
+    /// Fails if two metrics have the same name.
+    pub(super) fn new(
+        registry: &Registry,
+        clock: Clock,
+        budget: Arc<Budget>,
+    ) -> Result<Arc<Self>, prometheus::Error> {
+        let metrics = Self {
+            clock,
+            budget,
+            bytes: IntGaugeVec::new(opts("bytes", "Bytes on disk."), &["what"])?,
+            records: IntCounter::with_opts(opts("records_total", "Records written."))?,
+            written: IntCounter::with_opts(opts(
+                "written_bytes_total",
+                "Bytes of log written, frames included.",
+            ))?,
+            commit: Histogram::with_opts(HistogramOpts {
+                common_opts: opts("commit_seconds", "Time to write a group, sync included."),
+                buckets: COMMIT_BUCKETS.to_vec(),
+            })?,
+            refused: IntCounterVec::new(
+                opts("refused_total", "Requests refused since they could not be made durable."),
+                &["reason"],
+            )?,
+            recovered: IntGaugeVec::new(
+                opts("recovered", "What the last start found in the store."),
+                &["what"],
+            )?,
+            recovery: Gauge::with_opts(opts("recovery_seconds", "Time the last start took."))?,
+            snapshots: IntCounterVec::new(opts("snapshots_total", "Snapshots."), &["outcome"])?,
+            unapplied: IntGauge::with_opts(opts(
+                "replay_records",
+                "Records that a start would replay by now.",
+            ))?,
+            pressed: AtomicBool::new(false),
+        };
+        let Self { bytes, records, written, commit, refused, .. } = &metrics;
+        let Self { recovered, recovery, snapshots, unapplied, .. } = &metrics;
+        let collectors: [Box<dyn Collector>; 9] = [
+            Box::new(bytes.clone()),
+            Box::new(records.clone()),
+            Box::new(written.clone()),
+            Box::new(commit.clone()),
+            Box::new(refused.clone()),
+            Box::new(recovered.clone()),
+            Box::new(recovery.clone()),
+            Box::new(snapshots.clone()),
+            Box::new(unapplied.clone()),
+        ];
+        collectors.into_iter().try_for_each(|collector| registry.register(collector))?;
+        metrics.measure();
+        Ok(Arc::new(metrics))
+    }
+
+    /// The start is over.
+    pub(super) fn recovered(&self, found: &Found, records: u64, took: Duration) {
+        let Found { bad_snapshots, cut_bytes, lost_records } = *found;
+        for (what, count) in [
+            ("records", records),
+            ("cut_bytes", cut_bytes),
+            ("lost_records", lost_records),
+            ("bad_snapshots", bad_snapshots),
+        ] {
+            self.recovered.with_label_values(&[what]).set(signed(count));
+        }
+        self.unapplied.set(signed(records));
+        self.recovery.set(took.as_secs_f64());
+    }
+
+    /// A snapshot was written, or was not.
+    pub(super) fn snapshot(&self, written: bool, replay_records: u64) {
+        let outcome = if written { "written" } else { "failed" };
+        self.snapshots.with_label_values(&[outcome]).inc();
+        self.unapplied.set(signed(replay_records));
+        self.measure();
+    }
+
+    /// Returns whether the budget has bitten since the last time.
+    pub(super) fn was_pressed(&self) -> bool {
+        self.pressed.swap(false, Ordering::Relaxed)
+    }
+
+    fn measure(&self) {
+        self.bytes.with_label_values(&["log"]).set(signed(self.budget.log()));
+        self.bytes.with_label_values(&["snapshots"]).set(signed(self.budget.snapshots()));
+    }
+}
+
+impl Watch for StoreMetrics {
+    fn nanos(&self) -> u64 {
+        self.clock.now().0
+    }
+
+    fn committed(&self, records: u64, bytes: u64, nanos: u64) {
+        self.records.inc_by(records);
+        self.written.inc_by(bytes);
+        self.unapplied.add(signed(records));
+        self.commit.observe(Duration::from_nanos(nanos).as_secs_f64());
+        self.measure();
+    }
+
+    fn refused(&self, records: u64, why: Refused) {
+        self.refused.with_label_values(&[why.reason()]).inc_by(records);
+        if why == Refused::Budget {
+            self.pressed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(format!("agentgauge_store_{name}"), help)
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Upper bounds in seconds: a sync takes from a tenth of a millisecond to a bad second.
+const COMMIT_BUCKETS: [f64; 10] =
+    [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];

@@ -1,0 +1,143 @@
+//! How what a stage holds is written down, and read by the next process.
+//!
+//! State is written with the names of its fields. A release that adds one reads what an older one wrote if the field has
+//! a default; indexes that follow from the rest are not written, and neither are options, which are the reader's own.
+//! Names that the code knows (kinds of loops, severities, conventions) are written as text; one that the reader does not
+//! know is left out.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::convention;
+use super::loops::{CRITICAL, WARNING, kinds};
+
+/// A name that the code knows.
+pub(super) type Name = &'static str;
+
+/// What a name is read as that the reader does not know, where one has to be there.
+const UNKNOWN: Name = "unknown";
+
+/// The name of this text, if the code knows it.
+fn known(text: &str) -> Option<Name> {
+    let others = [WARNING, CRITICAL, "ok", "error", UNKNOWN];
+    let series = ["consistency", "reliability", "down", "up"];
+    let mut names = kinds().into_iter().chain(others).chain(series).chain(convention::names());
+    names.find(|name| *name == text)
+}
+
+/// Reads a name; unknown is none.
+pub(super) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Name>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.and_then(|text| known(&text)))
+}
+
+/// Reads a name; unknown is `unknown`.
+pub(super) fn named_or_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+    Ok(known(&String::deserialize(from)?).unwrap_or(UNKNOWN))
+}
+
+/// Reads a severity; unknown is a warning.
+pub(super) fn severity<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+    Ok(known(&String::deserialize(from)?).unwrap_or(WARNING))
+}
+
+/// Reads a map by names.
+pub(super) fn by_name<'de, D, V>(from: D) -> Result<BTreeMap<Name, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    V: Deserialize<'de>,
+{
+    let read = BTreeMap::<String, V>::deserialize(from)?.into_iter();
+    Ok(read.filter_map(|(text, value)| Some((known(&text)?, value))).collect())
+}
+
+/// Reads a map by two names.
+pub(super) fn by_names<'de, D, V>(from: D) -> Result<BTreeMap<(Name, Name), V>, D::Error>
+where
+    D: Deserializer<'de>,
+    V: Deserialize<'de>,
+{
+    let read = BTreeMap::<(String, String), V>::deserialize(from)?.into_iter();
+    Ok(read.filter_map(|((a, b), value)| Some(((known(&a)?, known(&b)?), value))).collect())
+}
+
+/// Reads a set of something with two names.
+pub(super) fn named<'de, D, T>(
+    from: D,
+) -> Result<std::collections::BTreeSet<(T, Name, Name)>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Ord,
+{
+    let read = Vec::<(T, String, String)>::deserialize(from)?.into_iter();
+    Ok(read.filter_map(|(of, a, b)| Some((of, known(&a)?, known(&b)?))).collect())
+}
+
+/// A message between stages, written as it travels.
+pub(super) mod message {
+    use std::fmt;
+
+    use serde::de::Visitor;
+
+    use super::{Deserializer, Message, Serialize, Serializer};
+
+    /// Writes it.
+    pub(in crate::engine) fn serialize<M: Message, S: Serializer>(
+        message: &M,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        serde_bytes(&message.encode_to_vec()).serialize(to)
+    }
+
+    /// Reads it.
+    pub(in crate::engine) fn deserialize<'de, M: Message + Default, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<M, D::Error> {
+        M::decode(from.deserialize_byte_buf(Bytes)?.as_slice()).map_err(serde::de::Error::custom)
+    }
+
+    struct Bytes;
+
+    impl Visitor<'_> for Bytes {
+        type Value = Vec<u8>;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            to.write_str("the bytes of a message")
+        }
+
+        fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+            Ok(bytes.to_vec())
+        }
+
+        fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
+            Ok(bytes)
+        }
+    }
+
+    /// Bytes as bytes, not as a list of numbers.
+    fn serde_bytes(bytes: &[u8]) -> impl Serialize + '_ {
+        struct AsBytes<'b>(&'b [u8]);
+        impl Serialize for AsBytes<'_> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_bytes(self.0)
+            }
+        }
+        AsBytes(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_the_code_are_known() {
+        for name in
+            ["exact_repeat", "output_repeat", "critical", "unknown", "openinference", "reliability"]
+        {
+            assert_eq!(known(name), Some(name));
+        }
+        assert_eq!(known("nonsense"), None);
+    }
+}

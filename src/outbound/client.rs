@@ -1,0 +1,305 @@
+//! Posts requests to one endpoint: no redirects, no proxy, no cookies, a bound on what comes back and on how long it takes.
+//!
+//! The address must be https unless plain http was asked for. Link-local addresses, where clouds keep their credentials,
+//! are refused as they stand and after every lookup of a name. Errors carry neither headers nor bodies.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+
+/// A client for one endpoint. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    max_reply_bytes: usize,
+}
+
+/// What every call keeps to.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Plain http is fine.
+    pub allow_http: bool,
+    /// Bytes of a reply.
+    pub max_reply_bytes: usize,
+    /// How long a call may take, its reply included.
+    pub timeout: Duration,
+}
+
+/// Why an endpoint cannot be used at all.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum EndpointError {
+    /// It is no address.
+    #[error("`{key}` must be an address like https://host/v1: {why}")]
+    NoUrl {
+        /// The option.
+        key: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// It is plain http, and nobody said that this is fine.
+    #[error("`{key}` is not https; set `{allow}` to true if that is meant")]
+    NotHttps {
+        /// The option.
+        key: &'static str,
+        /// The option that allows it.
+        allow: &'static str,
+    },
+    /// It carries a name and a password.
+    #[error(
+        "`{key}` must not carry a name or a password: keys come from the environment or a file"
+    )]
+    Credentials {
+        /// The option.
+        key: &'static str,
+    },
+    /// It is link-local.
+    #[error("`{key}` is a link-local address, which is refused")]
+    LinkLocal {
+        /// The option.
+        key: &'static str,
+    },
+    /// The client cannot be set up.
+    #[error("cannot set up the client of `{key}`: {why}")]
+    Client {
+        /// The option.
+        key: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Why a call has no reply.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CallError {
+    /// Nobody is there.
+    Connect,
+    /// It took too long.
+    Timeout,
+    /// The reply broke off.
+    BrokenOff,
+    /// The reply is over the limit.
+    TooLarge,
+    /// The endpoint points elsewhere.
+    Redirect,
+    /// An error status, and when to come back if it says.
+    Status {
+        /// The code.
+        code: u16,
+        /// When to come back.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl CallError {
+    /// As counters carry it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::BrokenOff => "broken_off",
+            Self::TooLarge => "too_large",
+            Self::Redirect => "redirect",
+            Self::Status { code: 429, .. } => "rate_limited",
+            Self::Status { code: 401 | 403, .. } => "unauthorized",
+            Self::Status { code: 500.., .. } => "server_error",
+            Self::Status { .. } => "client_error",
+        }
+    }
+
+    /// Whether the same call may go well later.
+    pub fn is_passing(self) -> bool {
+        match self {
+            Self::Connect | Self::Timeout | Self::BrokenOff => true,
+            Self::TooLarge | Self::Redirect => false,
+            Self::Status { code, .. } => matches!(code, 408 | 409 | 425 | 429 | 500..),
+        }
+    }
+
+    /// Whether the endpoint may have done the work all the same, and want to be paid.
+    pub fn may_cost(self) -> bool {
+        matches!(self, Self::Timeout | Self::BrokenOff | Self::TooLarge)
+    }
+}
+
+/// Checks an address that the option `key` gives.
+///
+/// # Errors
+///
+/// Fails if it is none, not https without leave, with credentials, or link-local.
+pub fn check(
+    key: &'static str,
+    allow: &'static str,
+    url: &str,
+    http: bool,
+) -> Result<Url, EndpointError> {
+    let no_url = |why: String| EndpointError::NoUrl { key, why };
+    let url = Url::parse(url).map_err(|error| no_url(error.to_string()))?;
+    match url.scheme() {
+        "https" => {}
+        "http" if http => {}
+        "http" => return Err(EndpointError::NotHttps { key, allow }),
+        other => return Err(no_url(format!("`{other}` is neither https nor http"))),
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(EndpointError::Credentials { key });
+    }
+    let host = url.host_str().ok_or_else(|| no_url("it names no host".to_owned()))?;
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    if address.is_ok_and(is_link_local) {
+        return Err(EndpointError::LinkLocal { key });
+    }
+    Ok(url)
+}
+
+impl Client {
+    /// A client for the endpoint that the option `key` names.
+    ///
+    /// # Errors
+    ///
+    /// Fails if TLS cannot be set up.
+    pub fn new(key: &'static str, options: ClientOptions) -> Result<Self, EndpointError> {
+        let http = reqwest::Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .https_only(!options.allow_http)
+            .dns_resolver(Guarded)
+            .connect_timeout(options.timeout)
+            .timeout(options.timeout)
+            .user_agent(concat!("agentgauge/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| EndpointError::Client { key, why: error.to_string() })?;
+        Ok(Self { http, max_reply_bytes: options.max_reply_bytes })
+    }
+
+    /// Posts a body; the reply's.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no reply came, or none with a status of success, or one that is too large.
+    pub async fn post(
+        &self,
+        url: &str,
+        headers: &[(&'static str, String)],
+        content_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, CallError> {
+        let request = self
+            .http
+            .post(url)
+            .headers(sensitive(headers))
+            .header(CONTENT_TYPE, content_type)
+            .body(body);
+        let mut response = request.send().await.map_err(|error| failure(&error))?;
+        let status = response.status();
+        if status.is_redirection() {
+            return Err(CallError::Redirect);
+        }
+        if !status.is_success() {
+            let retry_after = retry_after(response.headers());
+            return Err(CallError::Status { code: status.as_u16(), retry_after });
+        }
+        let mut reply = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| failure(&error))? {
+            if reply.len() + chunk.len() > self.max_reply_bytes {
+                return Err(CallError::TooLarge);
+            }
+            reply.extend_from_slice(&chunk);
+        }
+        Ok(reply)
+    }
+}
+
+/// Headers that no log of a library shows.
+fn sensitive(headers: &[(&'static str, String)]) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        // A key with a line break in it is no header; without it the endpoint says that it is missing.
+        if let Ok(mut value) = HeaderValue::from_str(value) {
+            value.set_sensitive(true);
+            map.insert(HeaderName::from_static(name), value);
+        }
+    }
+    map
+}
+
+fn failure(error: &reqwest::Error) -> CallError {
+    if error.is_timeout() {
+        CallError::Timeout
+    } else if error.is_connect() {
+        CallError::Connect
+    } else {
+        CallError::BrokenOff
+    }
+}
+
+/// Seconds to wait, as the reply says; dates are not read.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Looks names up, and passes link-local addresses over.
+struct Guarded;
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let good: Vec<SocketAddr> = found.filter(|at| !is_link_local(at.ip())).collect();
+            if good.is_empty() {
+                return Err("the name has no address that may be used".into());
+            }
+            Ok(Box::new(good.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// `169.254.0.0/16` and `fe80::/10`, also where the former is written as the latter's kind.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => {
+            let mapped = address.to_ipv4().is_some_and(|address| address.is_link_local());
+            mapped || address.is_unicast_link_local() || address == AWS_METADATA
+        }
+    }
+}
+
+/// Where AWS answers over IPv6.
+const AWS_METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(url: &str, http: bool) -> Result<(), String> {
+        check("judge.url", "judge.allow_http", url, http)
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_addresses_that_are_meant_are_used() {
+        assert_eq!(why("https://api.example.com/v1", false), Ok(()));
+        assert_eq!(why("http://127.0.0.1:11434/v1", true), Ok(()));
+        for (url, http, part) in [
+            ("http://127.0.0.1:11434/v1", false, "judge.allow_http"),
+            ("", false, "must be an address"),
+            ("ftp://a/b", true, "neither https nor http"),
+            ("https://user:pass@a/v1", false, "name or a password"),
+            ("http://169.254.169.254/latest", true, "link-local"),
+            ("https://[fe80::1]/v1", false, "link-local"),
+            ("https://[::ffff:169.254.169.254]/v1", false, "link-local"),
+            ("https://[fd00:ec2::254]/v1", false, "link-local"),
+            ("http://2852039166/", true, "link-local"),
+        ] {
+            let error = why(url, http).unwrap_err();
+            assert!(error.contains(part), "{url}: {error}");
+            assert!(!error.contains("pass@"), "{error}");
+        }
+    }
+}

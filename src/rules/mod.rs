@@ -1,0 +1,296 @@
+//! Recording and alert rules for Prometheus, fitted to objectives and to the configuration.
+//!
+//! Error budgets ([`slo`]), loops and scores of agents ([`agents`]), and the daemon itself ([`own`]). A rule that could never
+//! fire is refused rather than written.
+
+mod agents;
+mod own;
+mod slo;
+
+use std::fmt::Write;
+
+pub use slo::{BurnRates, Objective};
+
+use crate::config::Config;
+use crate::engine::options::human;
+
+/// What the rules are fitted to.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Error budgets, one for each signal.
+    pub objectives: Vec<Objective>,
+    /// How fast a budget may burn.
+    pub burn: BurnRates,
+    /// Traces without which no score and no budget is judged.
+    pub least_traces: u32,
+    /// The window whose scores are compared with the past, such as `1h`; one of `agents.windows`.
+    pub window: String,
+    /// Fall of a score, beside three standard deviations of its past, that counts as a drop.
+    pub drop: f64,
+    /// US dollars spent in loops in 15 minutes that are too many.
+    pub loop_spend: f64,
+    /// Where people reach the daemon, without a slash at the end.
+    pub url: String,
+    /// Where `docs/runbook.md` is shown, if not by the daemon.
+    pub runbook_url: Option<String>,
+}
+
+/// Why there are no rules.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RulesError {
+    /// The budget of an objective cannot burn so fast.
+    #[error(
+        "the burn rate {rate} of `{objective}` can never be reached: even if every trace fails it is {greatest}; \
+         use lower ones, such as `--burn {proposal}`"
+    )]
+    Unreachable {
+        /// The objective, as it was given.
+        objective: String,
+        /// The rate.
+        rate: f64,
+        /// The rate if all traces fail.
+        greatest: f64,
+        /// Rates that can be reached.
+        proposal: String,
+    },
+    /// Nothing is exported over this window.
+    #[error("no score is exported over `{window}`: `agents.windows` has {configured}")]
+    NoWindow {
+        /// The window.
+        window: String,
+        /// Those that there are.
+        configured: String,
+    },
+    /// Two objectives of one name.
+    #[error("there are two objectives for `{signal}`")]
+    Twice {
+        /// Of which signal.
+        signal: String,
+    },
+}
+
+impl Plan {
+    /// The rules as a file of Prometheus, in YAML.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a rule could never fire.
+    pub fn render(&self, config: &Config) -> Result<String, RulesError> {
+        let windows: Vec<String> =
+            config.agents.windows.iter().map(|window| human::render(*window)).collect();
+        if !windows.contains(&self.window) {
+            let configured = windows.join(", ");
+            return Err(RulesError::NoWindow { window: self.window.clone(), configured });
+        }
+        let groups =
+            [slo::group(self)?, agents::loops(self), agents::scores(self), own::group(config)];
+        let mut text = String::from(HEAD);
+        for group in &groups {
+            self.group(group, &mut text);
+        }
+        Ok(text)
+    }
+
+    fn group(&self, group: &Group, text: &mut String) {
+        line(text, format_args!("- name: {}", group.name));
+        line(text, format_args!("  interval: {}", group.interval));
+        line(text, format_args!("  rules:"));
+        for rule in &group.rules {
+            match rule {
+                Rule::Record { record, expr, labels } => {
+                    line(text, format_args!("  - record: {record}"));
+                    block(text, expr);
+                    map(text, "labels", labels);
+                }
+                Rule::Alert(alert) => {
+                    line(text, format_args!("  - alert: {}", alert.name));
+                    block(text, &alert.expr);
+                    if let Some(lasting) = alert.lasting {
+                        line(text, format_args!("    for: {lasting}"));
+                    }
+                    map(text, "labels", &alert.labels);
+                    map(text, "annotations", &self.annotations(alert));
+                }
+            }
+        }
+    }
+
+    fn annotations(&self, alert: &Alert) -> Vec<(&'static str, String)> {
+        let runbook = match &self.runbook_url {
+            Some(url) => format!("{url}#{}", alert.name.to_lowercase()),
+            None => format!("{}/runbook/{}", self.url, alert.name),
+        };
+        let mut annotations = vec![
+            ("summary", alert.summary.clone()),
+            ("description", alert.description.clone()),
+            ("runbook_url", runbook),
+        ];
+        if let Some(sort) = alert.explain {
+            // Money may be counted before the agent's name has come, and then under another.
+            let agent = match sort {
+                "cost" => "",
+                _ => "&agent_name={{ $labels.gen_ai_agent_name | urlquery }}",
+            };
+            let query = format!("service_name={{{{ $labels.service_name | urlquery }}}}{agent}");
+            let url = format!("{}/api/v1/sessions?sort={sort}&{query}", self.url);
+            annotations.push(("explain_url", url));
+        }
+        annotations
+    }
+}
+
+/// Rules that are evaluated one after the other, so that alerts see what was just recorded.
+struct Group {
+    name: &'static str,
+    interval: &'static str,
+    rules: Vec<Rule>,
+}
+
+enum Rule {
+    Record { record: String, expr: String, labels: Vec<(&'static str, String)> },
+    Alert(Alert),
+}
+
+struct Alert {
+    name: &'static str,
+    expr: String,
+    /// How long it must hold before anybody is told.
+    lasting: Option<&'static str>,
+    labels: Vec<(&'static str, String)>,
+    summary: String,
+    description: String,
+    /// The order in which the agent's sessions explain the alert.
+    explain: Option<&'static str>,
+}
+
+impl Alert {
+    fn new(name: &'static str, severity: &str, expr: String) -> Self {
+        Self {
+            name,
+            expr,
+            lasting: None,
+            labels: vec![("severity", severity.to_owned())],
+            summary: String::new(),
+            description: String::new(),
+            explain: None,
+        }
+    }
+
+    fn lasting(self, lasting: &'static str) -> Self {
+        Self { lasting: Some(lasting), ..self }
+    }
+
+    fn says(self, summary: &str, description: &str) -> Self {
+        Self { summary: summary.to_owned(), description: description.to_owned(), ..self }
+    }
+
+    /// Links to the agent's sessions in this order.
+    fn explained_by(self, sort: &'static str) -> Self {
+        Self { explain: Some(sort), ..self }
+    }
+}
+
+impl From<Alert> for Rule {
+    fn from(alert: Alert) -> Self {
+        Self::Alert(alert)
+    }
+}
+
+/// What an agent is known by in alerts: all of its labels but the version, so that a new version is held against the
+/// old ones. `tenant` is empty where there are none.
+const AGENT: &str = "service_name, gen_ai_agent_name, deployment_environment_name, tenant";
+
+/// How alerts call an agent.
+const NAME: &str = "{{ $labels.service_name }}/{{ $labels.gen_ai_agent_name }}";
+
+const HEAD: &str = "\
+# Recording and alert rules, written by `agentgauge rules`. docs/runbook.md says what to do about each alert.
+groups:
+";
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+fn block(text: &mut String, expr: &str) {
+    line(text, format_args!("    expr: |"));
+    for part in expr.lines() {
+        line(text, format_args!("      {part}"));
+    }
+}
+
+fn map(text: &mut String, name: &str, entries: &[(&'static str, String)]) {
+    if !entries.is_empty() {
+        line(text, format_args!("    {name}:"));
+    }
+    for (key, value) in entries {
+        // A string of JSON is one of YAML.
+        line(text, format_args!("      {key}: {}", serde_json::Value::from(value.as_str())));
+    }
+}
+
+/// A number as PromQL and people write it: what floats add behind the ninth digit is left out.
+fn number(value: f64) -> String {
+    let text = format!("{value:.9}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            objectives: vec!["reliability=0.95".parse().unwrap()],
+            burn: "14.4,6".parse().unwrap(),
+            least_traces: 20,
+            window: "1h".to_owned(),
+            drop: 0.05,
+            loop_spend: 5.0,
+            url: "http://gauge:9464".to_owned(),
+            runbook_url: None,
+        }
+    }
+
+    #[test]
+    fn an_alert_that_cannot_fire_is_refused() {
+        let mut plan = plan();
+        plan.objectives = vec!["reliability=0.9".parse().unwrap()];
+        let error = plan.render(&Config::default()).unwrap_err();
+        assert!(matches!(&error, RulesError::Unreachable { rate: 14.4, .. }), "{error}");
+        assert!(error.to_string().contains("--burn 6,3"), "{error}");
+        plan.burn = "6,3".parse().unwrap();
+        assert!(plan.render(&Config::default()).is_ok());
+        // 10 x 0.1 is every trace: more than every trace cannot fail.
+        plan.burn = "10,3".parse().unwrap();
+        assert!(plan.render(&Config::default()).is_err());
+        plan.window = "2h".to_owned();
+        plan.burn = "6,3".parse().unwrap();
+        let error = plan.render(&Config::default()).unwrap_err().to_string();
+        assert!(error.contains("`2h`") && error.contains("5m, 1h, 1d"), "{error}");
+    }
+
+    #[test]
+    fn every_objective_has_its_own_rules() {
+        let mut plan = plan();
+        plan.objectives.push("tool_loop=0.99".parse().unwrap());
+        plan.burn = "14.4,6".parse().unwrap();
+        let text = plan.render(&Config::default()).unwrap();
+        assert_eq!(text.matches("- alert: AgentReliabilityBudgetBurnFast\n").count(), 1);
+        assert_eq!(text.matches("- alert: AgentSignalBudgetBurnSlow\n").count(), 1);
+        assert!(text.contains("signal=\"tool_loop\"") && text.contains("> 0.144"), "{text}");
+        plan.objectives.push("tool_loop=0.9".parse().unwrap());
+        assert!(matches!(plan.render(&Config::default()), Err(RulesError::Twice { .. })));
+    }
+
+    #[test]
+    fn links_go_where_the_daemon_is_or_where_the_runbook_is() {
+        let mut plan = plan();
+        let text = plan.render(&Config::default()).unwrap();
+        assert!(text.contains("http://gauge:9464/runbook/AgentSessionLooping"));
+        plan.runbook_url = Some("https://wiki/runbook".to_owned());
+        let text = plan.render(&Config::default()).unwrap();
+        assert!(text.contains("\"https://wiki/runbook#agentsessionlooping\""));
+    }
+}

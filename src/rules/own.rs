@@ -1,0 +1,137 @@
+//! The daemon itself: is it there, is it fed, does it leave anything out.
+
+use super::{Alert, Group, Rule, number};
+use crate::config::Config;
+
+pub(super) fn group(config: &Config) -> Group {
+    let rules = vec![
+        absent(),
+        no_spans(),
+        refused(),
+        rejected(),
+        late(),
+        cardinality(),
+        limits(),
+        state(config),
+        restarting(),
+    ];
+    Group { name: "agentgauge-daemon", interval: "30s", rules }
+}
+
+/// Share of spans that may be left out.
+const TOLERATED: f64 = 0.01;
+
+/// Share of a bound that may be used.
+const FULL: f64 = 0.9;
+
+fn absent() -> Rule {
+    Alert::new("AgentgaugeAbsent", "critical", "absent(agentgauge_build_info)".to_owned())
+        .lasting("5m")
+        .says("No agentgauge is scraped", "Agents are not watched: every other alert stays silent.")
+        .into()
+}
+
+fn no_spans() -> Rule {
+    // A daemon that never had a span has no such series.
+    let fed = "sum by (job, instance) (increase(agentgauge_spans_received_total[15m])) > 0";
+    let expr =
+        format!("max by (job, instance) (agentgauge_build_info)\nunless on (job, instance)\n{fed}");
+    Alert::new("AgentgaugeNoSpans", "warning", expr)
+        .lasting("5m")
+        .says(
+            "{{ $labels.instance }} receives no spans",
+            "Nothing came in for 15 minutes: either no agent runs, or none reaches it.",
+        )
+        .into()
+}
+
+fn refused() -> Rule {
+    let expr = "sum by (job, instance, reason) (rate(agentgauge_requests_refused_total[5m])) > 0";
+    Alert::new("AgentgaugeRequestsRefused", "warning", expr.to_owned())
+        .lasting("10m")
+        .says(
+            "{{ $labels.instance }} refuses requests ({{ $labels.reason }})",
+            "Whole requests of spans are turned away; exporters retry some of them and drop the rest.",
+        )
+        .into()
+}
+
+fn rejected() -> Rule {
+    share(
+        "AgentgaugeSpansRejected",
+        "agentgauge_spans_rejected_total",
+        "{{ $labels.instance }} leaves out {{ $value | humanizePercentage }} of the spans",
+        "They cannot be used; the label `reason` of the metric says why.",
+    )
+}
+
+fn late() -> Rule {
+    share(
+        "AgentgaugeLateSpans",
+        "agentgauge_late_spans_total{outcome=\"dropped\"}",
+        "{{ $value | humanizePercentage }} of the spans come too late for {{ $labels.instance }}",
+        "Their traces were sealed before: scores are over traces with holes.",
+    )
+}
+
+fn share(name: &'static str, part: &str, summary: &str, description: &str) -> Rule {
+    let (metric, labels) = part.split_at(part.find('{').unwrap_or(part.len()));
+    let expr = format!(
+        "sum by (job, instance) (rate({metric}{labels}[15m]))\n/\n\
+         sum by (job, instance) (rate(agentgauge_spans_received_total[15m]))\n> {}",
+        number(TOLERATED)
+    );
+    Alert::new(name, "warning", expr).lasting("15m").says(summary, description).into()
+}
+
+fn cardinality() -> Rule {
+    let expr =
+        "sum by (job, instance, label) (rate(agentgauge_label_values_limited_total[5m])) > 0";
+    Alert::new("AgentgaugeCardinalityLimited", "warning", expr.to_owned())
+        .lasting("15m")
+        .says(
+            "{{ $labels.instance }} has more agents than `agents.max_agents`",
+            "Further agents share the series `__overflow__`.",
+        )
+        .into()
+}
+
+fn limits() -> Rule {
+    let expr = "sum by (job, instance, limit) (rate(agentgauge_limits_reached_total[5m])) > 0";
+    Alert::new("AgentgaugeLimitReached", "warning", expr.to_owned())
+        .lasting("15m")
+        .says(
+            "{{ $labels.instance }} keeps reaching a bound ({{ $labels.limit }})",
+            "Something is left out so that memory stays bounded.",
+        )
+        .into()
+}
+
+fn state(config: &Config) -> Rule {
+    let bounds = [
+        ("traces", config.assemble.max_open_traces),
+        ("sessions", config.session.max_sessions),
+        ("agents", config.agents.max_agents),
+    ];
+    let parts = bounds.map(|(what, bound)| {
+        format!("agentgauge_held{{what=\"{what}\"}} / {bound} > {}", number(FULL))
+    });
+    Alert::new("AgentgaugeStateNearLimit", "warning", parts.join("\nor\n"))
+        .lasting("15m")
+        .says(
+            "{{ $labels.instance }} holds {{ $value | humanizePercentage }} of the {{ $labels.what }} that it may",
+            "Over the bound the longest quiet ones go early.",
+        )
+        .into()
+}
+
+fn restarting() -> Rule {
+    let expr = "changes(process_start_time_seconds[1h]) > 2\n\
+                and on (job, instance)\nagentgauge_build_info";
+    Alert::new("AgentgaugeRestarting", "warning", expr.to_owned())
+        .says(
+            "{{ $labels.instance }} restarted {{ $value }} times in an hour",
+            "What is not kept on disk is gone after each: windows fill anew.",
+        )
+        .into()
+}

@@ -1,0 +1,235 @@
+//! Group commit: one thread writes, many wait.
+//!
+//! While a group is being written and synced the next one piles up, so the more is waiting the more one sync is for.
+//! Each record is answered when its group is safe. After a sync that failed everybody is refused, for good.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::error::Refused;
+use super::log::Log;
+use super::record::Record;
+
+/// Who is told what the store does.
+pub trait Watch: Send + Sync {
+    /// Reads the time, in nanoseconds that do not go back.
+    fn nanos(&self) -> u64;
+
+    /// A group of `records` was committed, as `bytes` of log; it took `nanos`.
+    fn committed(&self, records: u64, bytes: u64, nanos: u64);
+
+    /// Records were not appended.
+    fn refused(&self, records: u64, why: Refused);
+}
+
+/// Appends records. Clones share the thread that writes; it ends with the last of them.
+#[derive(Clone)]
+pub struct Committer {
+    jobs: SyncSender<Job>,
+    ledger: Ledger,
+    stopped: watch::Receiver<bool>,
+}
+
+/// Which records have been applied.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger(Arc<Mutex<Open>>);
+
+#[derive(Debug, Default)]
+struct Open {
+    // The record after the last one that was committed; 0 before the first.
+    next: u64,
+    unapplied: BTreeSet<u64>,
+}
+
+/// A record that is safe and not applied yet.
+#[derive(Debug)]
+pub struct Ticket {
+    seq: u64,
+    ledger: Ledger,
+}
+
+enum Job {
+    Append { record: Record, reply: oneshot::Sender<Result<Ticket, Refused>> },
+    Release { seq: u64, done: oneshot::Sender<()> },
+}
+
+struct Writer {
+    log: Log,
+    interval: Duration,
+    ledger: Ledger,
+    watch: Arc<dyn Watch>,
+    stopped: watch::Sender<bool>,
+}
+
+impl Committer {
+    /// Starts the thread. A group waits for `interval` before it is written.
+    pub fn start(opened: super::Opened, interval: Duration, watch: Arc<dyn Watch>) -> Self {
+        let log = opened.into_log();
+        let (jobs, inbox) = sync_channel(MAX_WAITING);
+        let ledger = Ledger::default();
+        ledger.open().next = log.next();
+        let (stopped_sender, stopped) = watch::channel(false);
+        let writer =
+            Writer { log, interval, ledger: ledger.clone(), watch, stopped: stopped_sender };
+        thread::spawn(move || writer.run(&inbox));
+        Self { jobs, ledger, stopped }
+    }
+
+    /// Appends a record; returns when it is safe.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no room, too many wait, or the store has stopped. Then the record is not in the log, or the
+    /// store has stopped and it is not known.
+    pub async fn append(&self, record: Record) -> Result<Ticket, Refused> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.try_send(Job::Append { record, reply }).map_err(|error| match error {
+            TrySendError::Full(_) => Refused::Busy,
+            TrySendError::Disconnected(_) => Refused::Stopped,
+        })?;
+        answer.await.unwrap_or(Err(Refused::Stopped))
+    }
+
+    /// Lets go of the log up to record `seq`; returns when that is done.
+    pub async fn release(&self, seq: u64) {
+        let (done, released) = oneshot::channel();
+        let jobs = self.jobs.clone();
+        // The channel may be full, and its writer does not wait for anybody.
+        let sent = tokio::task::spawn_blocking(move || jobs.send(Job::Release { seq, done }));
+        if sent.await.is_ok_and(|sent| sent.is_ok()) {
+            // A writer that has gone releases nothing.
+            let _ = released.await;
+        }
+    }
+
+    /// Which records have been applied.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Returns when a sync has failed, after which nothing is appended any more.
+    pub async fn stopped(&self) {
+        if self.stopped.clone().wait_for(|stopped| *stopped).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Ledger {
+    /// The record up to which all are applied.
+    pub fn applied(&self) -> u64 {
+        let open = self.open();
+        open.unapplied.first().copied().unwrap_or(open.next).saturating_sub(1)
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// Its number.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The record is applied: a snapshot that begins from here on has it. One whose ticket is dropped instead is
+    /// replayed at the next start.
+    pub fn applied(self) {
+        self.ledger.open().unapplied.remove(&self.seq);
+    }
+}
+
+impl Writer {
+    fn run(mut self, inbox: &Receiver<Job>) {
+        let mut group = Vec::new();
+        while let Ok(job) = inbox.recv() {
+            self.take(job, &mut group);
+            if !self.interval.is_zero() && !group.is_empty() {
+                thread::sleep(self.interval);
+            }
+            let mut bytes = 0;
+            while bytes < MAX_GROUP_BYTES {
+                match inbox.try_recv() {
+                    Ok(job) => {
+                        if let Job::Append { record, .. } = &job {
+                            bytes += record.payload.len();
+                        }
+                        self.take(job, &mut group);
+                    }
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            self.commit(std::mem::take(&mut group));
+        }
+    }
+
+    fn take(&mut self, job: Job, group: &mut Vec<(Record, oneshot::Sender<Answer>)>) {
+        match job {
+            Job::Append { record, reply } => group.push((record, reply)),
+            Job::Release { seq, done } => {
+                // What cannot be removed now is removed with the next snapshot.
+                let _ = self.log.release(seq);
+                let _ = done.send(());
+            }
+        }
+    }
+
+    /// Writes a group; one that does not fit whole is tried record by record, so that one large record does not keep
+    /// out those that fit.
+    fn commit(&mut self, group: Vec<(Record, oneshot::Sender<Answer>)>) {
+        if group.is_empty() {
+            return;
+        }
+        let (records, replies): (Vec<Record>, Vec<_>) = group.into_iter().unzip();
+        match self.append(&records) {
+            Ok(first) => {
+                for (seq, reply) in (first..).zip(replies) {
+                    // A sender that went away leaves its ticket here: the record is replayed at the next start.
+                    let _ = reply.send(Ok(Ticket { seq, ledger: self.ledger.clone() }));
+                }
+            }
+            Err(Refused::Budget | Refused::Write) if records.len() > 1 => {
+                for pair in records.into_iter().zip(replies) {
+                    self.commit(vec![pair]);
+                }
+            }
+            Err(why) => {
+                self.watch.refused(records.len() as u64, why);
+                for reply in replies {
+                    let _ = reply.send(Err(why));
+                }
+            }
+        }
+        if self.log.has_stopped() {
+            self.stopped.send_replace(true);
+        }
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<u64, Refused> {
+        let begun = self.watch.nanos();
+        let first = self.log.commit(records)?;
+        let took = self.watch.nanos().saturating_sub(begun);
+        let count = records.len() as u64;
+        let mut open = self.ledger.open();
+        open.unapplied.extend(first..first + count);
+        open.next = first + count;
+        drop(open);
+        let bytes = records.iter().filter_map(Record::frame_bytes).sum();
+        self.watch.committed(count, bytes, took);
+        Ok(first)
+    }
+}
+
+type Answer = Result<Ticket, Refused>;
+
+/// Records that wait to be written; more are refused.
+const MAX_WAITING: usize = 4096;
+
+/// Bytes of a group; what is beyond is for the next one.
+const MAX_GROUP_BYTES: usize = 1 << 20;

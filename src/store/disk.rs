@@ -1,0 +1,166 @@
+//! The file system as the store sees it: one flat directory of named files.
+//!
+//! What is written is safe once its file is synced, a new or renamed or removed name once the directory is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// A directory.
+pub trait Disk: Send + Sync {
+    /// Makes an empty file, in place of one that has this name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Reads a file from its beginning.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does, or there is no such file.
+    fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Cuts a file to its first `bytes`, and syncs it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn truncate(&self, name: &str, bytes: u64) -> io::Result<()>;
+
+    /// The names of all files and their sizes in bytes, in order.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn list(&self) -> io::Result<Vec<(String, u64)>>;
+
+    /// Gives a file another name, in place of a file that has it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes names safe.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does; what was written since may then be lost.
+    fn sync_names(&self) -> io::Result<()>;
+
+    /// How an error message calls a file.
+    fn path(&self, name: &str) -> PathBuf;
+}
+
+/// A file that is written to its end.
+pub trait DiskFile: Write + Send {
+    /// Makes what was written safe.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does; what was written since the last time may then be lost, and trying again proves nothing.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Cuts it to its first `bytes`, and goes on writing there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+}
+
+/// A directory of the file system. Files are for the owner alone: requests hold prompts.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// The directory at `path`, made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is not there and cannot be made.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(path)?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+/// A file opened for writing, for the owner alone.
+pub(super) fn private(path: &Path, truncate: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(truncate);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+impl Disk for Folder {
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(private(&self.path(name), true)?))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(File::open(self.path(name))?))
+    }
+
+    fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.path(name))?;
+        file.set_len(bytes)?;
+        file.sync_all()
+    }
+
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if let (true, Some(name)) = (metadata.is_file(), entry.file_name().to_str()) {
+                files.push((name.to_owned(), metadata.len()));
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        // Only Unix lets a directory be opened to be synced; elsewhere the system keeps names in order.
+        if cfg!(unix) { File::open(&self.0)?.sync_all() } else { Ok(()) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl DiskFile for File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        use std::io::{Seek, SeekFrom};
+        self.set_len(bytes)?;
+        self.seek(SeekFrom::Start(bytes)).map(|_| ())
+    }
+}

@@ -1,0 +1,114 @@
+//! What can go wrong with the store; each says where, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why the store cannot be opened, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory cannot be used.
+    #[error("cannot use {} (`store.directory`): {source}; it must be a directory that this user can write to", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error("{} (`store.directory`) is in use by another process; give each its own directory", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot {what} {} (below `store.directory`): {source}", path.display())]
+    File {
+        /// What was to be done: `read`, `write`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A newer release wrote it.
+    #[error(
+        "{} is of format {found}, and this release reads up to {known}; start the release that wrote it, or set \
+         `store.directory` to another directory",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u16,
+        /// The newest version that can be read.
+        known: u16,
+    },
+    /// Acknowledged records cannot be read.
+    #[error(
+        "{} is damaged at byte {offset}: records {first} to {last} were acknowledged and cannot be read; restore the \
+         file, or set `store.damaged_records = \"skip\"` to start without them",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damage begins.
+        offset: u64,
+        /// The first record that is missing.
+        first: u64,
+        /// The last one.
+        last: u64,
+    },
+    /// What a snapshot holds is not what this release can read, although its bytes are whole.
+    #[error(
+        "cannot restore `{section}` of the snapshot: {why}; set `store.directory` to another directory, or start the release that wrote it"
+    )]
+    Section {
+        /// Which part.
+        section: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why a record was not appended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// It would be more than `store.max_bytes`.
+    #[error("the store is full; raise `store.max_bytes`")]
+    Budget,
+    /// The system would not take it, for want of room it may be; trying again can help.
+    #[error("the store cannot be written")]
+    Write,
+    /// Too many records wait.
+    #[error("too many records wait to be written")]
+    Busy,
+    /// A sync failed, or the log has stopped: nothing is taken any more.
+    #[error("the store has stopped")]
+    Stopped,
+}
+
+impl StoreError {
+    /// A file that could not be read.
+    pub(super) fn read(path: PathBuf) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File { what: "read", path, source }
+    }
+
+    /// A file that could not be written.
+    pub(super) fn write(path: PathBuf) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File { what: "write", path, source }
+    }
+}
+
+impl Refused {
+    /// Its name as a label value.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Write => "write",
+            Self::Busy => "busy",
+            Self::Stopped => "stopped",
+        }
+    }
+}

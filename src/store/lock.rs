@@ -1,0 +1,51 @@
+//! One process a directory.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use super::disk::private;
+use super::error::StoreError;
+
+/// Held as long as the process uses the directory; the system lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the directory.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another process has it, or it cannot be written to.
+    pub fn take(directory: &Path) -> Result<Self, StoreError> {
+        let path = directory.to_owned();
+        let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+        let file = private(&directory.join(NAME), false).map_err(unusable)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path }),
+            Err(TryLockError::Error(source)) => Err(StoreError::Directory { path, source }),
+        }
+    }
+}
+
+/// The file that is locked.
+const NAME: &str = "lock";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_user_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = Lock::take(folder.path()).unwrap();
+        let error = Lock::take(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("`store.directory`") && error.contains("in use"), "{error}");
+        drop(lock);
+        assert!(Lock::take(folder.path()).is_ok());
+        let error = Lock::take(&folder.path().join("missing")).unwrap_err().to_string();
+        assert!(error.contains("`store.directory`"), "{error}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The log: segments that groups of records are appended to.
+//!
+//! A group is one write and, with `fsync`, one sync. A write that failed is taken back; after a sync that failed
+//! nothing is known of what is on disk, so the log stops for good.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::disk::{Disk, DiskFile};
+use super::error::{Refused, StoreError};
+use super::options::{Durability, StoreOptions};
+use super::record::{FILE_HEAD, Record, head};
+use super::recover::Recovery;
+
+/// The end of the log.
+pub(crate) struct Log {
+    disk: Arc<dyn Disk>,
+    budget: Arc<Budget>,
+    fsync: bool,
+    segment_bytes: u64,
+    // Invariant: every segment, in order; the last one is written to.
+    segments: VecDeque<Segment>,
+    file: Option<Box<dyn DiskFile>>,
+    next: u64,
+    acknowledged: u64,
+    group: Vec<u8>,
+    stopped: bool,
+}
+
+/// One file of the log.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Segment {
+    /// The first record in it.
+    pub(super) first: u64,
+    pub(super) salt: u32,
+    pub(super) bytes: u64,
+}
+
+impl Segment {
+    /// The segment that a file of this name is.
+    pub(super) fn of(name: &str, bytes: u64) -> Option<Self> {
+        let (first, salt) = name.strip_prefix("log-")?.strip_suffix(".wal")?.split_once('-')?;
+        let salt = u32::from_str_radix(salt, 16).ok()?;
+        Some(Self { first: first.parse().ok()?, salt, bytes })
+    }
+
+    /// The name of its file.
+    pub(super) fn name(&self) -> String {
+        format!("log-{:020}-{:08x}.wal", self.first, self.salt)
+    }
+}
+
+impl Log {
+    /// Goes on behind what was recovered, with a new segment.
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        options: &StoreOptions,
+        recovery: &Recovery,
+        budget: Arc<Budget>,
+    ) -> Result<Self, StoreError> {
+        let mut log = Self {
+            disk,
+            budget,
+            fsync: options.durability == Durability::Fsync,
+            segment_bytes: options.segment_bytes,
+            segments: recovery.segments().iter().cloned().collect(),
+            file: None,
+            next: recovery.next(),
+            acknowledged: recovery.next() - 1,
+            group: Vec::new(),
+            stopped: false,
+        };
+        log.roll().map_err(|source| {
+            let segment = Segment { first: log.next, salt: 0, bytes: 0 };
+            StoreError::write(log.disk.path(&segment.name()))(source)
+        })?;
+        log.measure();
+        Ok(log)
+    }
+
+    /// Appends a group; returns the sequence number of its first record. If it fails, nothing of the group is in the
+    /// log, or the log has stopped.
+    pub(crate) fn commit(&mut self, group: &[Record]) -> Result<u64, Refused> {
+        if self.stopped {
+            return Err(Refused::Stopped);
+        }
+        let sizes: Option<u64> = group.iter().map(Record::frame_bytes).sum();
+        let bytes = sizes.ok_or(Refused::Write)?;
+        if !self.budget.has_room(bytes) {
+            return Err(Refused::Budget);
+        }
+        let full = self.segments.back().is_none_or(|segment| {
+            segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
+        });
+        if full || self.file.is_none() {
+            self.roll()
+                .map_err(|_| if self.stopped { Refused::Stopped } else { Refused::Write })?;
+        }
+        self.write(group)?;
+        let first = self.next;
+        self.next += group.len() as u64;
+        if let Some(segment) = self.segments.back_mut() {
+            segment.bytes += bytes;
+        }
+        if self.fsync {
+            self.sync()?;
+        }
+        self.acknowledged = self.next - 1;
+        self.budget.add_written(bytes);
+        self.measure();
+        Ok(first)
+    }
+
+    /// The sequence number that the next record gets.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns whether nothing will be taken any more.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Removes the segments that hold nothing after record `seq`; the one that is written to stays.
+    pub(crate) fn release(&mut self, seq: u64) -> io::Result<()> {
+        while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1)) {
+            if second.first > seq.saturating_add(1) {
+                break;
+            }
+            self.disk.remove(&first.name())?;
+            self.segments.pop_front();
+            self.measure();
+        }
+        self.disk.sync_names()
+    }
+
+    /// Writes a group behind the last one, or nothing of it.
+    fn write(&mut self, group: &[Record]) -> Result<(), Refused> {
+        let Some((segment, file)) = self.segments.back().zip(self.file.as_mut()) else {
+            return Err(Refused::Write);
+        };
+        self.group.clear();
+        for (seq, record) in (self.next..).zip(group) {
+            record.encode(segment.salt, (seq, self.acknowledged), &mut self.group);
+        }
+        let written = file.write_all(&self.group).and_then(|()| file.flush());
+        if self.group.capacity() > MAX_KEPT_BYTES {
+            self.group = Vec::new();
+        }
+        if written.is_err() {
+            // Half a group must not stay in front of the next one, nor come back after a crash.
+            let taken_back = file.cut(segment.bytes).and_then(|()| file.sync());
+            self.stopped = taken_back.is_err();
+            return Err(if self.stopped { Refused::Stopped } else { Refused::Write });
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), Refused> {
+        let synced = self.file.as_mut().map_or(Ok(()), |file| file.sync());
+        synced.map_err(|_| {
+            self.stopped = true;
+            Refused::Stopped
+        })
+    }
+
+    /// Begins a new segment. The one before it is whole on disk by then.
+    fn roll(&mut self) -> io::Result<()> {
+        if self.sync().is_err() {
+            return Err(io::Error::other("a sync failed"));
+        }
+        let salt = u32::try_from(RandomState::new().hash_one(self.next) >> 32).unwrap_or(0);
+        let segment = Segment { first: self.next, salt, bytes: FILE_HEAD as u64 };
+        let name = segment.name();
+        let begun = self.disk.create(&name).and_then(|mut file| {
+            file.write_all(&head(LOG_MAGIC, self.next))?;
+            file.sync()?;
+            self.disk.sync_names()?;
+            Ok(file)
+        });
+        match begun {
+            Ok(file) => {
+                self.file = Some(file);
+                self.segments.push_back(segment);
+                Ok(())
+            }
+            Err(error) => {
+                // It has no record; if it cannot go now, the next start lets it go.
+                let _ = self.disk.remove(&name);
+                Err(error)
+            }
+        }
+    }
+
+    fn measure(&self) {
+        self.budget.set_log(self.segments.iter().map(|segment| segment.bytes).sum());
+    }
+}
+
+/// What the head of a segment begins with.
+pub(super) const LOG_MAGIC: &[u8; 6] = b"AGSLOG";
+
+/// Room for a group that is kept for the next one.
+const MAX_KEPT_BYTES: usize = 4 << 20;

@@ -1,0 +1,81 @@
+//! The durable store: a write-ahead log of typed records, and snapshots that bound how much of it has to be replayed.
+//!
+//! ```text
+//! log-00000000000000000001.wal   records 1..   frames with sequence number, arrival time and CRC
+//! log-00000000000000004711.wal   records 4711..
+//! snapshot-00000000000000004700  the state after record 4700, and maybe some that follow
+//! lock                           held by the process that uses the directory
+//! ```
+//!
+//! A record is acknowledged when its group has been written and, with `fsync`, is on disk. Records that a crash cuts
+//! off were never acknowledged; recovery gives back a prefix of the log that has every acknowledged one.
+//! What a file holds and how its damage is judged: [`record`], [`snapshot`], [`recover`].
+
+mod budget;
+mod commit;
+mod disk;
+mod error;
+mod lock;
+mod log;
+mod options;
+mod record;
+mod recover;
+#[cfg(test)]
+mod simulated;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use budget::Budget;
+pub use commit::{Committer, Ledger, Ticket, Watch};
+pub use disk::{Disk, DiskFile, Folder};
+pub use error::{Refused, StoreError};
+pub use lock::Lock;
+pub use options::{DamagedRecords, Durability, StoreOptions};
+pub use record::{Kind, Record};
+pub use recover::{Found, Recovery, Replay};
+pub use snapshot::{Section, Snapshot, SnapshotWriter};
+
+use self::log::Log;
+
+/// A directory that is recovered: what was found, and the log that goes on from there.
+pub struct Opened {
+    /// What was found; to be replayed before anything is appended.
+    pub recovery: Recovery,
+    log: Log,
+    budget: Arc<Budget>,
+    disk: Arc<dyn Disk>,
+}
+
+impl Opened {
+    /// Looks through the directory, mends the end of its log, and begins a new segment.
+    ///
+    /// # Errors
+    ///
+    /// Fails if files cannot be read or written, are of a newer version, or miss what was acknowledged.
+    pub fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<Self, StoreError> {
+        let recovery = Recovery::run(disk.as_ref(), options)?;
+        let budget = Arc::new(Budget::new(options.max_bytes));
+        let log = Log::open(Arc::clone(&disk), options, &recovery, Arc::clone(&budget))?;
+        budget.set_snapshots(snapshot::bytes(disk.as_ref())?);
+        budget.add_written(budget.log());
+        Ok(Self { recovery, log, budget, disk })
+    }
+
+    /// Where it is.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// The bytes that it may have.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The log, to be appended to.
+    pub(crate) fn into_log(self) -> Log {
+        self.log
+    }
+}

@@ -1,0 +1,66 @@
+//! How durable the daemon is, and what that may cost.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::options::human;
+
+/// Options of the store.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreOptions {
+    /// What an acknowledgement means.
+    pub durability: Durability,
+    /// Where the log and the snapshots are; for this process alone, made if it is not there.
+    pub directory: String,
+    /// Bytes of log and snapshots together; over it requests are refused until a snapshot has freed some.
+    pub max_bytes: u64,
+    /// Bytes after which a file of the log ends and the next one begins.
+    pub segment_bytes: u64,
+    /// Bytes of log after which a snapshot is written; more if the last snapshot was larger.
+    pub snapshot_bytes: u64,
+    /// How long the first record of a group waits for company; zero: no longer than the group before it takes.
+    #[serde(with = "human")]
+    pub commit_interval: Duration,
+    /// What happens at the start if acknowledged records are damaged or missing.
+    pub damaged_records: DamagedRecords,
+}
+
+/// What an acknowledgement means, beside that the request was applied.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Nothing more: a restart forgets.
+    #[default]
+    Memory,
+    /// The system has it: it survives the end of the process, not of the machine.
+    Flush,
+    /// It is on disk.
+    Fsync,
+}
+
+/// What to do about acknowledged records that cannot be read.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DamagedRecords {
+    /// Do not start, and say where they are.
+    #[default]
+    Refuse,
+    /// Leave them out, and count them.
+    Skip,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Memory,
+            directory: String::new(),
+            max_bytes: 8 << 30,
+            segment_bytes: 64 << 20,
+            snapshot_bytes: 256 << 20,
+            commit_interval: Duration::ZERO,
+            damaged_records: DamagedRecords::Refuse,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The start: the newest snapshot that is whole, and the records after it.
+//!
+//! Every record of the log is checked before any is replayed. Where bytes are no frame, or records are missing:
+//!
+//! - If a later frame tells that the missing records were acknowledged, they are damaged: an error that says where, or,
+//!   with `damaged_records = "skip"`, a count.
+//! - If none does, it is the end of what a crash let through. It was never acknowledged, and is cut off.
+//!
+//! Damage to records that the snapshot holds does not matter. Nothing is removed before what replaces it is safe, and
+//! every step can be done again, so a crash during recovery is a crash like any other.
+
+use std::io::Read;
+
+use bytes::Bytes;
+
+use super::disk::Disk;
+use super::error::StoreError;
+use super::log::{LOG_MAGIC, Segment};
+use super::options::{DamagedRecords, StoreOptions};
+use super::record::{FILE_HEAD, Frame, Head, Kind, Record, VERSION, frame, next_frame, read_head};
+use super::snapshot::{self, Snapshot};
+
+/// What was found, and what was done about it.
+pub struct Recovery {
+    /// The newest snapshot that is whole.
+    pub snapshot: Option<Snapshot>,
+    /// What there was to mend.
+    pub found: Found,
+    segments: Vec<Segment>,
+    base: u64,
+    next: u64,
+}
+
+/// What recovery came across.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Found {
+    /// Snapshots that were not whole; an older one was taken, or all of the log.
+    pub bad_snapshots: u64,
+    /// Bytes at the end of the log that were cut off: never acknowledged.
+    pub cut_bytes: u64,
+    /// Acknowledged records that could not be read and were left out.
+    pub lost_records: u64,
+}
+
+/// The records after the snapshot, in order; each is checked again as it is read.
+pub struct Replay<'a> {
+    disk: &'a dyn Disk,
+    segments: std::slice::Iter<'a, Segment>,
+    after: u64,
+    at: Option<(Bytes, u32, usize)>,
+}
+
+/// Records that are missing where they should be.
+struct Gap {
+    segment: usize,
+    offset: usize,
+    first: u64,
+    last: u64,
+}
+
+/// What a look through the log has come to.
+#[derive(Default)]
+struct Survey {
+    gaps: Vec<Gap>,
+    next: u64,
+    // What later frames vouch for.
+    vouched: u64,
+}
+
+impl Recovery {
+    /// Looks through the directory and mends the end of the log.
+    pub(super) fn run(disk: &dyn Disk, options: &StoreOptions) -> Result<Self, StoreError> {
+        let mut found = Found::default();
+        let snapshot = snapshot::newest(disk, &mut found.bad_snapshots)?;
+        let base = snapshot.as_ref().map_or(0, |snapshot| snapshot.seq);
+        let mut segments = segments(disk)?;
+        // A segment whose successor begins by then has nothing to replay.
+        let first = segments.partition_point(|segment| segment.first <= base.saturating_add(1));
+        let old = first.saturating_sub(1);
+        let survey = survey(disk, &segments[old..], base)?;
+        for gap in &survey.gaps {
+            if gap.first > survey.vouched {
+                let at = gap.segment + old;
+                found.cut_bytes += cut(disk, &mut segments, at, gap.offset)?;
+                break;
+            }
+            let last = gap.last.min(survey.vouched);
+            if options.damaged_records == DamagedRecords::Refuse {
+                return Err(StoreError::Damaged {
+                    path: disk.path(&segments[gap.segment + old].name()),
+                    offset: gap.offset as u64,
+                    first: gap.first,
+                    last,
+                });
+            }
+            found.lost_records += last - gap.first + 1;
+        }
+        if let Some(last) = segments.last() {
+            // It may be in the system's memory alone, and what is written from here on vouches for it.
+            let name = last.name();
+            disk.truncate(&name, last.bytes).map_err(StoreError::write(disk.path(&name)))?;
+        }
+        let cut_at = survey.gaps.iter().find(|gap| gap.first > survey.vouched);
+        let next = cut_at.map_or(survey.next, |gap| gap.first).max(base + 1);
+        while let Some(empty) = segments.pop_if(|last| last.first >= next) {
+            let name = empty.name();
+            disk.remove(&name).map_err(StoreError::write(disk.path(&name)))?;
+        }
+        Ok(Self { snapshot, found, segments, base, next })
+    }
+
+    /// The records to replay.
+    pub fn replay<'a>(&'a self, disk: &'a dyn Disk) -> Replay<'a> {
+        let first = self.segments.partition_point(|segment| segment.first <= self.base + 1);
+        let segments = self.segments[first.saturating_sub(1)..].iter();
+        Replay { disk, segments, after: self.base, at: None }
+    }
+
+    /// Takes the snapshot, which need not be held while the log is replayed.
+    pub fn take_snapshot(&mut self) -> Option<Snapshot> {
+        self.snapshot.take()
+    }
+
+    /// The record after which the replay begins.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The number of the next record.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The files of the log.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+impl Iterator for Replay<'_> {
+    type Item = Result<(u64, Record), StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Some((bytes, salt, at)) = &mut self.at else {
+                let segment = self.segments.next()?;
+                match read(self.disk, &segment.name()) {
+                    Ok(bytes) => self.at = Some((bytes, segment.salt, FILE_HEAD)),
+                    Err(error) => return Some(Err(error)),
+                }
+                continue;
+            };
+            let Some((Frame { seq, record, .. }, end)) = frame_from(*salt, bytes, *at) else {
+                self.at = None;
+                continue;
+            };
+            *at = end;
+            if seq > self.after {
+                self.after = seq;
+                return Some(Ok((seq, record)));
+            }
+        }
+    }
+}
+
+/// The first whole frame at byte `at` or after it, and where it ends.
+fn frame_from(salt: u32, bytes: &Bytes, at: usize) -> Option<(Frame, usize)> {
+    frame(salt, bytes, at).or_else(|| frame(salt, bytes, next_frame(salt, bytes, at)?))
+}
+
+/// The files of the log, in order.
+fn segments(disk: &dyn Disk) -> Result<Vec<Segment>, StoreError> {
+    let files = disk.list().map_err(StoreError::read(disk.path("")))?;
+    let mut segments: Vec<Segment> =
+        files.iter().filter_map(|(name, bytes)| Segment::of(name, *bytes)).collect();
+    segments.sort_by_key(|segment| segment.first);
+    Ok(segments)
+}
+
+/// Looks at every frame after record `base`.
+fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, StoreError> {
+    let mut survey = Survey { next: base + 1, ..Survey::default() };
+    for (number, segment) in segments.iter().enumerate() {
+        let name = segment.name();
+        let bytes = read(disk, &name)?;
+        match read_head(LOG_MAGIC, &bytes) {
+            Head::Newer(found) => {
+                return Err(StoreError::Newer { path: disk.path(&name), found, known: VERSION });
+            }
+            // It was begun when all before it were acknowledged.
+            Head::Known(first) => {
+                survey.expect((number, FILE_HEAD), first, first.saturating_sub(1));
+            }
+            Head::Bad => {}
+        }
+        let mut at = FILE_HEAD.min(bytes.len());
+        loop {
+            let found = frame_from(segment.salt, &bytes, at);
+            let Some((Frame { seq, acknowledged, record }, end)) = found else { break };
+            if let Kind::Unknown(_) | Kind::Section | Kind::End = record.kind {
+                let path = disk.path(&name);
+                return Err(StoreError::Newer { path, found: VERSION + 1, known: VERSION });
+            }
+            survey.expect((number, at), seq, acknowledged);
+            survey.next = survey.next.max(seq + 1);
+            at = end;
+        }
+        if at < bytes.len() && survey.gaps.last().is_none_or(|gap| gap.last != u64::MAX) {
+            survey.gaps.push(Gap {
+                segment: number,
+                offset: at,
+                first: survey.next,
+                last: u64::MAX,
+            });
+        }
+    }
+    Ok(survey)
+}
+
+impl Survey {
+    /// Takes that all records before `seq` should have been found before `(segment, offset)`.
+    fn expect(&mut self, (segment, offset): (usize, usize), seq: u64, acknowledged: u64) {
+        self.vouched = self.vouched.max(acknowledged);
+        if seq > self.next {
+            // Bytes without a frame at the end of the segment before this one tell where.
+            let open = self.gaps.pop_if(|gap| gap.last == u64::MAX);
+            let (segment, offset) = open.map_or((segment, offset), |gap| (gap.segment, gap.offset));
+            self.gaps.push(Gap { segment, offset, first: self.next, last: seq - 1 });
+            self.next = seq;
+        } else if seq == self.next {
+            // Bytes behind the last frame of a segment that lack nothing.
+            self.gaps.pop_if(|gap| gap.last == u64::MAX);
+        }
+    }
+}
+
+/// Cuts the log off at a byte of a segment, and all that follows; returns how many bytes went.
+fn cut(
+    disk: &dyn Disk,
+    segments: &mut Vec<Segment>,
+    at: usize,
+    offset: usize,
+) -> Result<u64, StoreError> {
+    let mut gone = 0;
+    // The last one first: what is left is a log at any time.
+    while segments.len() > at + 1 {
+        let Some(segment) = segments.pop() else { break };
+        let name = segment.name();
+        disk.remove(&name).map_err(StoreError::write(disk.path(&name)))?;
+        disk.sync_names().map_err(StoreError::write(disk.path(&name)))?;
+        gone += segment.bytes;
+    }
+    let Some(segment) = segments.last_mut() else { return Ok(gone) };
+    let name = segment.name();
+    let offset = offset as u64;
+    gone += segment.bytes.saturating_sub(offset);
+    disk.truncate(&name, offset).map_err(StoreError::write(disk.path(&name)))?;
+    segment.bytes = offset;
+    Ok(gone)
+}
+
+/// Reads a whole file.
+fn read(disk: &dyn Disk, name: &str) -> Result<Bytes, StoreError> {
+    let mut bytes = Vec::new();
+    disk.open(name)
+        .and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(StoreError::read(disk.path(name)))?;
+    Ok(bytes.into())
+}

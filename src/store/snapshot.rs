@@ -1,0 +1,213 @@
+//! Snapshots: the state after a record of the log, in named sections.
+//!
+//! A head as the log's, with the sequence number; then frames of kind `Section`, a piece each (length of the name, name,
+//! bytes), pieces of one section in order; then one of kind `End`. A snapshot is written under another name, synced,
+//! and only then given its own: one that has its name is whole, unless the disk lost something, and then it is left
+//! for the one before it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::budget::Budget;
+use super::disk::{Disk, DiskFile};
+use super::error::StoreError;
+use super::record::{FILE_HEAD, Head, Kind, Record, VERSION, frame, head, read_head};
+use crate::engine::span::Timestamp;
+
+/// A snapshot that was read.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Snapshot {
+    /// The record after which this was the state; it may have some of what follows.
+    pub seq: u64,
+    /// The sections by name.
+    pub sections: BTreeMap<String, Vec<u8>>,
+}
+
+/// A part of a snapshot.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Section {
+    /// Its name, of at most 255 bytes.
+    pub name: String,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
+/// A snapshot that is being written. Dropped before its end it is none.
+pub struct SnapshotWriter {
+    disk: Arc<dyn Disk>,
+    budget: Arc<Budget>,
+    file: Box<dyn DiskFile>,
+    seq: u64,
+    frames: u64,
+    finished: bool,
+}
+
+impl SnapshotWriter {
+    /// Begins a snapshot of the state after record `seq`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    pub fn begin(disk: Arc<dyn Disk>, budget: Arc<Budget>, seq: u64) -> io::Result<Self> {
+        let mut file = disk.create(&part_name(seq))?;
+        file.write_all(&head(SNAPSHOT_MAGIC, seq))?;
+        Ok(Self { disk, budget, file, seq, frames: 0, finished: false })
+    }
+
+    /// Adds a section.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    pub fn section(&mut self, section: &Section) -> io::Result<()> {
+        let name = section.name.as_bytes();
+        let length = u8::try_from(name.len()).map_err(io::Error::other)?;
+        let empty: [&[u8]; 1] = [&[]];
+        let pieces = section.bytes.chunks(PIECE_BYTES);
+        for piece in pieces.chain(empty.into_iter().filter(|_| section.bytes.is_empty())) {
+            let mut payload = BytesMut::with_capacity(1 + name.len() + piece.len());
+            payload.put_u8(length);
+            payload.put_slice(name);
+            payload.put_slice(piece);
+            self.frame(Kind::Section, payload.freeze())?;
+        }
+        Ok(())
+    }
+
+    /// Ends it: from here on it is the newest. Of the older ones the newest stays, if `keep` is more than one; returns
+    /// the sequence number up to which the log is not needed any more.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does; the snapshots before it are then still there.
+    pub fn finish(mut self, keep: usize) -> io::Result<u64> {
+        self.frame(Kind::End, Bytes::new())?;
+        self.file.sync()?;
+        self.disk.rename(&part_name(self.seq), &name(self.seq))?;
+        self.finished = true;
+        self.disk.sync_names()?;
+        // It is safe: now older ones can go.
+        let mut seqs: Vec<u64> =
+            list(self.disk.as_ref())?.into_iter().map(|(seq, _)| seq).collect();
+        seqs.sort_unstable_by(|a, b| b.cmp(a));
+        for old in seqs.iter().skip(keep.max(1)) {
+            self.disk.remove(&name(*old))?;
+        }
+        self.disk.sync_names()?;
+        seqs.truncate(keep.max(1));
+        let sizes = list(self.disk.as_ref())?.into_iter().map(|(_, bytes)| bytes);
+        self.budget.set_snapshots(sizes.sum());
+        // With one snapshot alone the log from its beginning is the second source.
+        Ok(if seqs.len() < keep { 0 } else { seqs.last().copied().unwrap_or(0) })
+    }
+
+    fn frame(&mut self, kind: Kind, payload: Bytes) -> io::Result<()> {
+        self.frames += 1;
+        let mut bytes = Vec::new();
+        let record = Record { arrival: Timestamp::default(), kind, payload };
+        record.encode(0, (self.frames, 0), &mut bytes);
+        self.file.write_all(&bytes)
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Room for others; should it stay, the next start removes it.
+            let _ = self.disk.remove(&part_name(self.seq));
+        }
+    }
+}
+
+/// The newest snapshot that is whole; those that are not are counted.
+pub(super) fn newest(disk: &dyn Disk, bad: &mut u64) -> Result<Option<Snapshot>, StoreError> {
+    let listed = list(disk).map_err(StoreError::read(disk.path("")))?;
+    for (seq, _) in listed.into_iter().rev() {
+        let name = name(seq);
+        let mut bytes = Vec::new();
+        disk.open(&name)
+            .and_then(|mut file| file.read_to_end(&mut bytes))
+            .map_err(StoreError::read(disk.path(&name)))?;
+        if let Head::Newer(found) = read_head(SNAPSHOT_MAGIC, &bytes) {
+            return Err(StoreError::Newer { path: disk.path(&name), found, known: VERSION });
+        }
+        match decode(seq, bytes) {
+            Some(snapshot) => return Ok(Some(snapshot)),
+            None => *bad += 1,
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of all snapshots. What was left of one that was never finished goes.
+pub(super) fn bytes(disk: &dyn Disk) -> Result<u64, StoreError> {
+    let files = disk.list().map_err(StoreError::read(disk.path("")))?;
+    let mut sum = 0;
+    for (file, bytes) in files {
+        if file.starts_with(PREFIX) && file.ends_with(PART) {
+            disk.remove(&file).map_err(StoreError::write(disk.path(&file)))?;
+        } else if seq_of(&file).is_some() {
+            sum += bytes;
+        }
+    }
+    Ok(sum)
+}
+
+/// Snapshots and their sizes, oldest first.
+fn list(disk: &dyn Disk) -> io::Result<Vec<(u64, u64)>> {
+    let files = disk.list()?.into_iter();
+    let mut found: Vec<_> =
+        files.filter_map(|(name, bytes)| Some((seq_of(&name)?, bytes))).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn decode(seq: u64, bytes: Vec<u8>) -> Option<Snapshot> {
+    if read_head(SNAPSHOT_MAGIC, &bytes) != Head::Known(seq) {
+        return None;
+    }
+    let bytes = Bytes::from(bytes);
+    let mut snapshot = Snapshot { seq, ..Snapshot::default() };
+    let (mut at, mut number) = (FILE_HEAD, 1);
+    loop {
+        let (found, end) = frame(0, &bytes, at)?;
+        if found.seq != number {
+            return None;
+        }
+        match found.record.kind {
+            Kind::End => return Some(snapshot),
+            Kind::Section => {
+                let (length, rest) = found.record.payload.split_first()?;
+                let (name, piece) = rest.split_at_checked(usize::from(*length))?;
+                let name = String::from_utf8(name.to_vec()).ok()?;
+                snapshot.sections.entry(name).or_default().extend_from_slice(piece);
+            }
+            Kind::Request | Kind::Unknown(_) => return None,
+        }
+        (at, number) = (end, number + 1);
+    }
+}
+
+fn name(seq: u64) -> String {
+    format!("{PREFIX}{seq:020}")
+}
+
+fn part_name(seq: u64) -> String {
+    format!("{PREFIX}{seq:020}{PART}")
+}
+
+fn seq_of(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.parse().ok()
+}
+
+/// What the head of a snapshot begins with.
+const SNAPSHOT_MAGIC: &[u8; 6] = b"AGSNAP";
+
+const PREFIX: &str = "snapshot-";
+const PART: &str = ".part";
+
+/// Bytes of a section in one frame, at most.
+const PIECE_BYTES: usize = 1 << 20;

@@ -1,0 +1,420 @@
+//! The store against a disk that forgets: what was acknowledged comes back, and in its order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::simulated::{Dice, Simulated};
+use super::*;
+use crate::engine::span::Timestamp;
+
+/// What the store holds by the model: the payloads by sequence number, from 1.
+type Payloads = Vec<Vec<u8>>;
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        durability: Durability::Fsync,
+        segment_bytes: 400,
+        max_bytes: 1 << 20,
+        ..StoreOptions::default()
+    }
+}
+
+fn open(disk: &Simulated, options: &StoreOptions) -> Result<(Opened, Payloads), StoreError> {
+    let opened = Opened::open(Arc::new(disk.clone()), options)?;
+    let mut payloads = Payloads::new();
+    let mut expected = 1;
+    if let Some(snapshot) = &opened.recovery.snapshot {
+        let state = &snapshot.sections["state"];
+        payloads = state.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        payloads.pop();
+        assert_eq!(payloads.len() as u64, snapshot.seq);
+        expected = snapshot.seq + 1;
+    }
+    for found in opened.recovery.replay(disk) {
+        let (seq, record) = found?;
+        if opened.recovery.found.lost_records == 0 {
+            assert_eq!(seq, expected, "records come in order and without gaps");
+        }
+        expected = seq + 1;
+        payloads.push(record.payload.to_vec());
+    }
+    Ok((opened, payloads))
+}
+
+fn record(payload: &[u8]) -> Record {
+    let payload = Bytes::copy_from_slice(payload);
+    Record { arrival: Timestamp(5), kind: Kind::Request, payload }
+}
+
+fn group(dice: &mut Dice) -> Payloads {
+    (0..=dice.roll(4))
+        .map(|_| (0..dice.roll(90)).map(|_| b'a' + u8::try_from(dice.roll(20)).unwrap()).collect())
+        .collect()
+}
+
+fn append(log: &mut Log, payloads: &Payloads) -> Result<u64, Refused> {
+    log.commit(&payloads.iter().map(|payload| record(payload)).collect::<Vec<_>>())
+}
+
+/// Writes a snapshot of all that is held, and lets go of the log that it makes superfluous.
+fn snap(disk: &Simulated, budget: &Arc<Budget>, log: &mut Log, held: &Payloads) -> bool {
+    let seq = held.len() as u64;
+    let mut state = held.join(&b'\n');
+    if !held.is_empty() {
+        state.push(b'\n');
+    }
+    let written = SnapshotWriter::begin(Arc::new(disk.clone()), Arc::clone(budget), seq).and_then(
+        |mut writer| {
+            writer.section(&Section { name: "state".to_owned(), bytes: state })?;
+            writer.finish(2)
+        },
+    );
+    written.is_ok_and(|seq| log.release(seq).is_ok())
+}
+
+/// One life of the store: appends and snapshots until the disk fails or it has done enough. Returns the group that
+/// was under way at the end.
+fn live(disk: &Simulated, dice: &mut Dice, opened: Opened, held: &mut Payloads) -> Payloads {
+    let budget = Arc::clone(opened.budget());
+    let mut log = opened.into_log();
+    for _ in 0..dice.roll(30) {
+        if dice.roll(8) == 0 {
+            let safe = snap(disk, &budget, &mut log, held);
+            if !safe && disk.list().is_err() {
+                return Payloads::new();
+            }
+            continue;
+        }
+        let group = group(dice);
+        let next = log.next();
+        match append(&mut log, &group) {
+            Ok(first) => {
+                assert_eq!((first, first), (next, held.len() as u64 + 1));
+                held.extend(group);
+            }
+            Err(Refused::Write) if disk.list().is_ok() => disk.limit(None),
+            Err(_) => return group,
+        }
+    }
+    Payloads::new()
+}
+
+/// Starts again until it succeeds; the machine may crash while it does.
+fn restart(disk: &Simulated, dice: &mut Dice, options: &StoreOptions) -> (Opened, Payloads) {
+    loop {
+        disk.power_loss(dice);
+        disk.limit(None);
+        let crashes = dice.roll(3) == 0;
+        disk.crash_after(crashes.then(|| 1 + dice.roll(12)));
+        match open(disk, options) {
+            Ok(found) => {
+                disk.crash_after(None);
+                if disk.list().is_ok() {
+                    return found;
+                }
+            }
+            Err(error) => assert!(crashes, "it does not start: {error}"),
+        }
+    }
+}
+
+fn check(seed: u64) {
+    let mut dice = Dice::new(seed);
+    let disk = Simulated::default();
+    let mut held = Payloads::new();
+    let mut under_way = Payloads::new();
+    for _ in 0..4 {
+        let (opened, found) = restart(&disk, &mut dice, &options());
+        assert_eq!(opened.recovery.found.lost_records, 0, "seed {seed}");
+        let acknowledged = held.len();
+        assert!(found.len() >= acknowledged, "seed {seed}: acknowledged records are missing");
+        assert_eq!(found[..acknowledged], held, "seed {seed}");
+        let more = &found[acknowledged..];
+        assert!(under_way.starts_with(more), "seed {seed}: it has what nobody sent");
+        held = found;
+        let crash = dice.roll(120);
+        disk.crash_after((dice.roll(5) > 0).then_some(1 + crash));
+        disk.limit((dice.roll(4) == 0).then(|| 300 + dice.size(3000)));
+        under_way = live(&disk, &mut dice, opened, &mut held);
+    }
+}
+
+/// More by the environment, since it is for machines to say how long they have.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::vars()
+        .find(|(key, _)| key == name)
+        .map_or(default, |(_, value)| value.parse().unwrap())
+}
+
+#[test]
+fn a_loss_of_power_at_any_moment_loses_nothing_acknowledged() {
+    let first = number("AGENTGAUGE_STORE_SEED", 0);
+    for seed in first..first + number("AGENTGAUGE_STORE_SEEDS", 500) {
+        check(seed);
+    }
+}
+
+/// Appends, rolls, a snapshot, more; until the machine crashes.
+fn script(disk: &Simulated, held: &mut Payloads) -> Option<Payloads> {
+    let mut dice = Dice::new(1);
+    let Ok((opened, found)) = open(disk, &options()) else { return Some(Payloads::new()) };
+    assert_eq!(found, *held);
+    let budget = Arc::clone(opened.budget());
+    let mut log = opened.into_log();
+    for round in 0..24 {
+        let group = group(&mut dice);
+        match append(&mut log, &group) {
+            Ok(_) => held.extend(group),
+            Err(_) => return Some(group),
+        }
+        if round % 7 == 6 && !snap(disk, &budget, &mut log, held) {
+            return Some(Payloads::new());
+        }
+    }
+    None
+}
+
+#[test]
+fn a_crash_at_every_single_call_loses_nothing_acknowledged() {
+    let clean = Simulated::default();
+    assert!(script(&clean, &mut Payloads::new()).is_none());
+    for call in 1..=clean.calls() {
+        for seed in 0..number("AGENTGAUGE_STORE_CRASHES", 5) {
+            let disk = Simulated::default();
+            disk.crash_after(Some(call));
+            let mut held = Payloads::new();
+            let under_way = script(&disk, &mut held).unwrap_or_default();
+            let mut dice = Dice::new(seed);
+            let (_, found) = restart(&disk, &mut dice, &options());
+            assert_eq!(found[..held.len()], held, "call {call}, seed {seed}");
+            assert!(under_way.starts_with(&found[held.len()..]), "call {call}, seed {seed}");
+        }
+    }
+}
+
+/// A log of a few segments without snapshots, cleanly on disk.
+fn written(groups: usize) -> (Simulated, Payloads) {
+    let (disk, mut held, mut dice) = (Simulated::default(), Payloads::new(), Dice::new(3));
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut log = opened.into_log();
+    for _ in 0..groups {
+        let group = group(&mut dice);
+        append(&mut log, &group).unwrap();
+        held.extend(group);
+    }
+    (disk, held)
+}
+
+/// Returns whether `some` are of `all`, in order.
+fn is_part(some: &Payloads, all: &Payloads) -> bool {
+    let mut all = all.iter();
+    some.iter().all(|one| all.any(|other| other == one))
+}
+
+#[test]
+fn a_flipped_bit_or_a_lost_end_costs_only_the_records_it_hits() {
+    let groups = usize::try_from(number("AGENTGAUGE_STORE_GROUPS", 12)).unwrap();
+    let (disk, held) = written(groups);
+    let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };
+    let files = disk.list().unwrap();
+    let last = &files.last().unwrap().0;
+    for (file, bytes) in &files {
+        for at in 0..usize::try_from(*bytes).unwrap() {
+            let damaged = disk.copy();
+            damaged.damage(file, |bytes| bytes[at] ^= 1 << (at % 8));
+            let (opened, found) = open(&damaged.copy(), &skip).unwrap();
+            let missing = held.len() - found.len();
+            assert!(is_part(&found, &held) && missing <= 1 || file == last, "{file} at {at}");
+            let counted = opened.recovery.found;
+            assert!(missing == 0 || counted.lost_records + counted.cut_bytes > 0, "{file} {at}");
+            match open(&damaged, &options()) {
+                Ok((_, found)) => assert!(held.starts_with(&found), "{file} at {at}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(
+                        text.contains(file) && text.contains("store.damaged_records"),
+                        "{text}"
+                    );
+                    assert!(missing == 1, "{file} at {at}: {text}");
+                }
+            }
+            if file == last {
+                let cut = disk.copy();
+                cut.damage(file, |bytes| bytes.truncate(at));
+                let (_, found) = open(&cut, &options()).unwrap();
+                assert!(held.starts_with(&found), "{file} cut at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_is_gone_is_missed_and_named() {
+    let (disk, held) = written(12);
+    let files = disk.list().unwrap();
+    let gone = disk.copy();
+    gone.remove(&files[1].0).unwrap();
+    let error = open(&gone, &options()).err().unwrap().to_string();
+    assert!(error.contains(&files[2].0) && error.contains("records"), "{error}");
+    let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };
+    let (opened, found) = open(&gone, &skip).unwrap();
+    let lost = usize::try_from(opened.recovery.found.lost_records).unwrap();
+    assert_eq!(found.len() + lost, held.len());
+}
+
+#[test]
+fn a_snapshot_that_is_not_whole_is_left_for_the_one_before_it() {
+    let disk = Simulated::default();
+    let mut held = Payloads::new();
+    assert!(script(&disk, &mut held).is_none());
+    let snapshots: Vec<String> = disk
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("snapshot"))
+        .collect();
+    assert_eq!(snapshots.len(), 2);
+    disk.damage(&snapshots[1], |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert_eq!((opened.recovery.found.bad_snapshots, found), (1, held.clone()));
+    disk.damage(&snapshots[0], |bytes| bytes.truncate(25));
+    let error = open(&disk, &options()).err().unwrap().to_string();
+    assert!(error.contains("acknowledged and cannot be read"), "{error}");
+}
+
+#[test]
+fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+    let (disk, mut held) = written(3);
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut log = opened.into_log();
+    let used: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
+    disk.limit(Some(usize::try_from(used).unwrap() + 70));
+    let refused = append(&mut log, &vec![vec![b'x'; 60]; 3]);
+    assert_eq!((refused, log.has_stopped()), (Err(Refused::Write), false));
+    disk.limit(None);
+    append(&mut log, &vec![b"y".to_vec()]).unwrap();
+    held.push(b"y".to_vec());
+    assert_eq!(open(&disk, &options()).unwrap().1, held);
+}
+
+#[test]
+fn over_the_budget_nothing_is_taken_until_a_snapshot_frees_some() {
+    let disk = Simulated::default();
+    let small = StoreOptions { max_bytes: 1500, ..options() };
+    let (opened, mut held) = open(&disk, &small).unwrap();
+    let budget = Arc::clone(opened.budget());
+    let mut log = opened.into_log();
+    while append(&mut log, &vec![vec![b'x'; 60]]).is_ok() {
+        held.push(vec![b'x'; 60]);
+    }
+    assert_eq!(append(&mut log, &vec![vec![b'x'; 60]]), Err(Refused::Budget));
+    assert!(budget.log() <= 1500 && budget.log() > 1300);
+    let seq = held.len() as u64;
+    let mut writer = SnapshotWriter::begin(Arc::new(disk.clone()), budget, seq).unwrap();
+    writer.section(&Section { name: "state".to_owned(), bytes: b"\n".to_vec() }).unwrap();
+    let seq = writer.finish(1).unwrap();
+    log.release(seq).unwrap();
+    assert!(append(&mut log, &vec![vec![b'x'; 60]]).is_ok());
+}
+
+#[test]
+fn after_a_sync_that_failed_nothing_is_taken_any_more() {
+    let (disk, held) = written(3);
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut log = opened.into_log();
+    disk.fail_syncs();
+    assert_eq!(append(&mut log, &vec![b"x".to_vec()]), Err(Refused::Stopped));
+    assert_eq!(append(&mut log, &vec![b"y".to_vec()]), Err(Refused::Stopped));
+    assert!(log.has_stopped());
+    disk.power_loss(&mut Dice::new(1));
+    assert_eq!(open(&disk, &options()).unwrap().1[..held.len()], held);
+}
+
+#[test]
+fn what_a_newer_release_wrote_is_refused_with_the_setting_that_helps() {
+    for kind in ["log", "snapshot"] {
+        let disk = Simulated::default();
+        assert!(script(&disk, &mut Payloads::new()).is_none());
+        let files = disk.list().unwrap();
+        let name = &files.iter().rev().find(|(name, _)| name.starts_with(kind)).unwrap().0;
+        disk.damage(name, |bytes| {
+            bytes[6] = 2;
+            let sum = crc32c::crc32c(&bytes[..16]);
+            bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+        });
+        let error = open(&disk, &options()).err().unwrap().to_string();
+        assert!(error.contains(name) && error.contains("store.directory"), "{error}");
+    }
+}
+
+#[test]
+fn bytes_of_a_frame_in_a_request_are_not_taken_for_one() {
+    let disk = Simulated::default();
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut log = opened.into_log();
+    let mut forged = Vec::new();
+    record(b"forged").encode(0, (99, 98), &mut forged);
+    append(&mut log, &vec![b"one".to_vec(), forged.repeat(3)]).unwrap();
+    let files = disk.list().unwrap();
+    disk.damage(&files[0].0, |bytes| bytes[FRAME_OF_SECOND] ^= 1);
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert_eq!((found, opened.recovery.found.lost_records), (vec![b"one".to_vec()], 0));
+}
+
+/// Where the head of the second frame is in the test above: behind the file's head and a frame of three bytes.
+const FRAME_OF_SECOND: usize = 20 + 44 + 3 + 10;
+
+struct Quiet;
+
+impl Watch for Quiet {
+    fn nanos(&self) -> u64 {
+        0
+    }
+    fn committed(&self, _: u64, _: u64, _: u64) {}
+    fn refused(&self, _: u64, _: Refused) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_sync_fails_everybody_is_refused_and_the_owner_is_told() {
+    let disk = Simulated::default();
+    let opened = Opened::open(Arc::new(disk.clone()), &options()).unwrap();
+    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet));
+    committer.append(record(b"one")).await.unwrap().applied();
+    disk.fail_syncs();
+    for _ in 0..3 {
+        assert_eq!(committer.append(record(b"two")).await.unwrap_err(), Refused::Stopped);
+    }
+    committer.stopped().await;
+    assert_eq!(committer.ledger().applied(), 1);
+    disk.power_loss(&mut Dice::new(1));
+    assert_eq!(open(&disk, &options()).unwrap().1[0], b"one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_waiters_share_a_sync_and_tickets_say_what_is_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(Folder::new(folder.path()).unwrap());
+    let opened = Opened::open(Arc::clone(&disk), &options()).unwrap();
+    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet));
+    let appends = (0..200_u8).map(|byte| {
+        let committer = committer.clone();
+        tokio::spawn(async move { committer.append(record(&[byte])).await.unwrap() })
+    });
+    let mut tickets = Vec::new();
+    for append in appends.collect::<Vec<_>>() {
+        tickets.push(append.await.unwrap());
+    }
+    tickets.sort_by_key(Ticket::seq);
+    assert_eq!(tickets.iter().map(Ticket::seq).collect::<Vec<_>>(), (1..=200).collect::<Vec<_>>());
+    let open_one = tickets.remove(149);
+    tickets.into_iter().for_each(Ticket::applied);
+    assert_eq!(committer.ledger().applied(), 149);
+    open_one.applied();
+    assert_eq!(committer.ledger().applied(), 200);
+    committer.release(200).await;
+    drop(committer);
+    let found = Recovery::run(disk.as_ref(), &options());
+    assert!(found.is_err() || found.is_ok_and(|found| found.next() == 201));
+}

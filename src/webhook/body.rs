@@ -1,0 +1,75 @@
+//! What the endpoint is told: which session, and why. Never a text or an argument.
+
+use serde::Serialize;
+
+use super::pace::Key;
+use crate::engine::span::Timestamp;
+use crate::engine::view::{AgentName, LoopView, SessionView};
+
+/// A session that runs away.
+#[derive(Clone, Debug)]
+pub struct Runaway {
+    /// Whose it is; empty without tenants.
+    pub tenant: String,
+    /// The kind of the loop.
+    pub kind: &'static str,
+    /// How bad it is.
+    pub severity: &'static str,
+    /// When that was noticed.
+    pub at: Timestamp,
+    /// The session as it stood then.
+    pub session: Box<SessionView>,
+}
+
+#[derive(Serialize)]
+struct Body<'r> {
+    event: &'static str,
+    unix_nano: String,
+    tenant: Option<&'r str>,
+    session_id: &'r str,
+    session_source: &'r str,
+    agent: &'r AgentName,
+    kind: &'static str,
+    severity: &'static str,
+    total_traces: u64,
+    reliability: Option<f64>,
+    consistency: Option<f64>,
+    cost_usd: Option<f64>,
+    /// The newest ones last.
+    loops: Vec<&'r LoopView>,
+}
+
+/// Loops in one body.
+const MAX_LOOPS: usize = 20;
+
+impl Runaway {
+    /// What it is known by.
+    pub(super) fn key(&self) -> Key {
+        (self.tenant.clone(), self.session.session_id.clone())
+    }
+
+    /// The body, as JSON.
+    pub(super) fn body(&self) -> String {
+        let session = &self.session;
+        let traces = &session.traces;
+        let loops: Vec<&LoopView> = traces.iter().flat_map(|trace| &trace.loops).collect();
+        let costs = traces.iter().filter_map(|trace| trace.cost_usd);
+        let body = Body {
+            event: "session_runaway",
+            unix_nano: self.at.0.to_string(),
+            tenant: Some(self.tenant.as_str()).filter(|tenant| !tenant.is_empty()),
+            session_id: &session.session_id,
+            session_source: &session.session_source,
+            agent: &session.agent,
+            kind: self.kind,
+            severity: self.severity,
+            total_traces: session.total_traces,
+            reliability: session.reliability,
+            consistency: session.consistency,
+            cost_usd: costs.reduce(|sum, cost| sum + cost),
+            loops: loops[loops.len().saturating_sub(MAX_LOOPS)..].to_vec(),
+        };
+        // Invariant: nothing in it fails to serialise: no map with other keys than strings.
+        serde_json::to_string(&body).unwrap_or_default()
+    }
+}

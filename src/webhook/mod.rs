@@ -1,0 +1,198 @@
+//! Tells an endpoint of sessions that run away, so that it can stop them: signed, paced, with evidence.
+//!
+//! A session runs away when a loop in it reaches the configured severity, while it runs. Each session is told once per
+//! cooldown, and no more than so many a minute; by default nothing is sent and the log says what would have been.
+
+mod body;
+mod options;
+mod pace;
+mod sign;
+
+use std::time::Duration;
+
+use prometheus::{IntCounterVec, Opts, Registry};
+use tokio::sync::mpsc;
+
+pub use body::Runaway;
+pub use options::{Severity, WebhookOptions};
+
+use self::pace::Pace;
+use crate::clock::Clock;
+use crate::engine::span::Timestamp;
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+
+/// Why there is no webhook.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// The endpoint cannot be used.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// There is none.
+    #[error(
+        "`webhook.url` without a secret: name it in `webhook.secret_file` or `webhook.secret_env`, so that the receiver \
+         can tell who calls"
+    )]
+    NoSecret,
+    /// The metrics cannot be set up.
+    #[error("cannot set up the webhook's metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// The engine's end: never waits.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    sender: mpsc::Sender<Runaway>,
+    severity: Severity,
+    outcomes: IntCounterVec,
+}
+
+/// What tells the endpoint, one session after the other.
+#[derive(Debug)]
+pub struct Webhook {
+    inbox: mpsc::Receiver<Runaway>,
+    options: WebhookOptions,
+    secret: Secret,
+    client: Client,
+    clock: Clock,
+    pace: Pace,
+    outcomes: IntCounterVec,
+}
+
+/// Sessions that wait to be told of; more are left out and counted.
+const QUEUE: usize = 256;
+
+/// Bytes of the endpoint's answer, which nobody reads.
+const MAX_REPLY_BYTES: usize = 64 * 1024;
+
+/// Before the second attempt; twice that before the third, and so on.
+const BACKOFF: Duration = Duration::from_secs(1);
+
+/// The longest wait between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+impl Webhook {
+    /// A webhook and the engine's end of its queue; its metrics go into `registry`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the endpoint cannot be used or there is no secret.
+    pub fn new(
+        options: WebhookOptions,
+        secret: Option<Secret>,
+        clock: Clock,
+        registry: &Registry,
+    ) -> Result<(Self, Handle), WebhookError> {
+        check("webhook.url", "webhook.allow_http", &options.url, options.allow_http)?;
+        let secret = secret.ok_or(WebhookError::NoSecret)?;
+        let client = Client::new(
+            "webhook.url",
+            ClientOptions {
+                allow_http: options.allow_http,
+                max_reply_bytes: MAX_REPLY_BYTES,
+                timeout: options.timeout,
+            },
+        )?;
+        let help = "Runaway sessions by what became of telling the webhook.";
+        let name = Opts::new("agentgauge_webhook_sessions_total", help);
+        let outcomes = IntCounterVec::new(name, &["outcome"])?;
+        registry.register(Box::new(outcomes.clone()))?;
+        let (sender, inbox) = mpsc::channel(QUEUE);
+        let handle = Handle { sender, severity: options.severity, outcomes: outcomes.clone() };
+        let pace = Pace::new(options.cooldown, options.max_per_minute);
+        Ok((Self { inbox, options, secret, client, clock, pace, outcomes }, handle))
+    }
+
+    /// Tells of sessions until the engine has gone or `stop` comes, which also ends attempts that are under way.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            () = self.tell_all() => {}
+            () = stop => {}
+        }
+    }
+
+    async fn tell_all(mut self) {
+        while let Some(runaway) = self.inbox.recv().await {
+            let outcome = match self.pace.admit(&runaway.key(), self.clock.now()) {
+                Err(held_back) => held_back,
+                Ok(()) if self.options.dry_run => {
+                    tracing::warn!(
+                        session = runaway.session.session_id,
+                        kind = runaway.kind,
+                        severity = runaway.severity,
+                        "a session runs away; the webhook is on dry run and was not told"
+                    );
+                    "dry_run"
+                }
+                Ok(()) => self.tell(&runaway).await,
+            };
+            self.outcomes.with_label_values(&[outcome]).inc();
+        }
+    }
+
+    /// Tells of one session, again if that may help; what became of it.
+    async fn tell(&self, runaway: &Runaway) -> &'static str {
+        let body = runaway.body();
+        let mut wait = BACKOFF;
+        for attempt in 1.. {
+            let error = match self.attempt(&body).await {
+                Ok(()) => return "sent",
+                Err(error) => error,
+            };
+            if attempt >= self.options.max_attempts || !error.is_passing() {
+                tracing::warn!(
+                    session = runaway.session.session_id,
+                    error = error.name(),
+                    attempt,
+                    "the webhook could not be told of a session that runs away"
+                );
+                break;
+            }
+            let asked = match error {
+                CallError::Status { retry_after, .. } => retry_after,
+                CallError::Connect
+                | CallError::Timeout
+                | CallError::BrokenOff
+                | CallError::TooLarge
+                | CallError::Redirect => None,
+            };
+            tokio::time::sleep(asked.unwrap_or(wait).min(MAX_BACKOFF)).await;
+            wait = wait.saturating_mul(2);
+        }
+        "failed"
+    }
+
+    /// One attempt, signed anew: a receiver refuses what was signed long ago.
+    async fn attempt(&self, body: &str) -> Result<(), CallError> {
+        let seconds = seconds(self.clock.now());
+        let headers = [
+            ("x-agentgauge-timestamp", seconds.to_string()),
+            ("x-agentgauge-delivery", sign::delivery(body)),
+            ("x-agentgauge-signature", sign::signature(&self.secret, seconds, body)),
+        ];
+        let reply = self.client.post(
+            &self.options.url,
+            &headers,
+            "application/json",
+            body.as_bytes().to_vec(),
+        );
+        reply.await.map(|_| ())
+    }
+}
+
+impl Handle {
+    /// Whether a loop of this severity is to be told.
+    pub fn wants(&self, severity: &str) -> bool {
+        self.severity == Severity::Warning || severity == crate::engine::loops::CRITICAL
+    }
+
+    /// Hands a session over, if there is room.
+    pub fn tell(&self, runaway: Runaway) {
+        if self.sender.try_send(runaway).is_err() {
+            self.outcomes.with_label_values(&["queue_full"]).inc();
+        }
+    }
+}
+
+fn seconds(now: Timestamp) -> u64 {
+    now.0 / 1_000_000_000
+}
