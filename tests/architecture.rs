@@ -9,11 +9,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("reference", &["engine", "reference"]),
     ("access", &["access", "engine"]),
     ("ingest", &["access", "engine", "ingest"]),
-    ("export", &["access", "engine", "export"]),
+    ("export", &["access", "engine", "export", "outbound"]),
     ("outbound", &["outbound"]),
     ("webhook", &["clock", "engine", "outbound", "webhook"]),
     ("store", &["engine", "store"]),
-    ("config", &["access", "config", "engine", "export", "ingest", "outbound", "store", "webhook"]),
+    ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
+    ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
+    (
+        "config",
+        &[
+            "access", "config", "embed", "engine", "export", "ingest", "judge", "outbound",
+            "store", "webhook",
+        ],
+    ),
 ];
 
 /// Crates that the engine may name beside std and itself.
