@@ -1,6 +1,7 @@
 //! Sessions in a list: one row each, a bounded number of traces at a time, so that a long list never holds up a stage.
 
 use super::held::Held;
+use super::key::SessionId;
 use super::rules::Rules;
 use super::session::Session;
 use super::shelf::Shelf;
@@ -13,10 +14,10 @@ use crate::engine::view::TokensView;
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
-    /// Rows of the sessions that fit, in the order of their ids.
+    /// Rows of the sessions that fit, in the order of their tenants and ids.
     pub rows: Vec<SessionRow>,
-    /// The id after which to go on; `None` at the end.
-    pub next: Option<String>,
+    /// The session after which to go on; `None` at the end.
+    pub next: Option<SessionId>,
 }
 
 /// A part of a search.
@@ -31,12 +32,12 @@ pub struct Sought {
 /// Sessions after `after` that fit, until `budget` traces were looked at.
 pub(super) fn rows(
     sessions: &Shelf,
-    after: Option<&str>,
+    after: Option<SessionId>,
     filter: &SessionFilter,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for (id, session) in sessions.following(&filter.tenant, after, rules) {
+    for (id, session) in sessions.following(filter.agent.tenant.as_deref(), after, rules) {
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1;
         if let Some(first) = session.first()
@@ -49,7 +50,7 @@ pub(super) fn rows(
             }
         }
         if looked >= budget {
-            part.next = Some(id.id.clone());
+            part.next = Some(SessionId::clone(id));
             break;
         }
     }
@@ -65,7 +66,8 @@ pub(super) fn find(
     rules: &Rules,
 ) -> Sought {
     let mut sought = Sought::default();
-    for (looked, (id, session)) in sessions.following(tenant, after, rules).enumerate() {
+    let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
+    for (looked, (id, session)) in sessions.following(Some(tenant), after, rules).enumerate() {
         if session.traces.contains_key(&trace) {
             return Sought { session: Some(id.id.clone()), next: None };
         }

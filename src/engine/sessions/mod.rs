@@ -69,11 +69,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use histogram::SCORE_BOUNDS;
+pub use key::SessionId;
 pub use list::{Part, Sought};
 
 use departed::{Departed, Fate};
 use fleet::Fleet;
-use key::SessionId;
 use names::Names;
 use rules::Rules;
 use session::{Session, Shared, Standing};
@@ -285,8 +285,8 @@ impl Sessions {
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
-    /// Rows of the sessions after an id that fit, in the order of their ids, until `budget` traces were looked at.
-    pub fn rows(&self, after: Option<&str>, filter: &SessionFilter, budget: usize) -> Part {
+    /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
+    pub fn rows(&self, after: Option<SessionId>, filter: &SessionFilter, budget: usize) -> Part {
         list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
     }
 

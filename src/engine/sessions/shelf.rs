@@ -157,18 +157,21 @@ impl Shelf {
         self.in_order.iter()
     }
 
-    /// The sessions of a tenant after an id.
+    /// The sessions of a tenant, or of all, after one.
     pub(super) fn following<'a>(
         &'a self,
-        tenant: &'a str,
-        after: Option<&str>,
+        tenant: Option<&'a str>,
+        after: Option<SessionId>,
         rules: &'a Rules,
     ) -> impl Iterator<Item = (&'a Arc<SessionId>, Seen<'a>)> {
-        let id = |id: &str| Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-        let from =
-            after.map_or_else(|| Bound::Included(id("")), |after| Bound::Excluded(id(after)));
+        let first =
+            || SessionId { tenant: tenant.unwrap_or_default().to_owned(), id: String::new() };
+        let from = match after {
+            Some(after) => Bound::Excluded(Arc::new(after)),
+            None => Bound::Included(Arc::new(first())),
+        };
         let ids = self.in_order.range((from, Bound::Unbounded));
-        ids.take_while(move |id| id.tenant == tenant)
+        ids.take_while(move |id| tenant.is_none_or(|tenant| id.tenant == tenant))
             .filter_map(|id| Some((id, self.get(id, rules)?)))
     }
 }
