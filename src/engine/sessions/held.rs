@@ -121,7 +121,7 @@ impl Held {
         let summary = fleet.summary(&self.agent);
         let signals = self.scored.signals.iter();
         let signals = signals
-            .filter(|(name, _)| rules.weights.contains_key(*name) || summary.admits(name))
+            .filter(|(name, _)| rules.weights.contains_key(name.as_ref()) || summary.admits(name))
             .map(|(name, (score, _))| (name.clone(), *score))
             .collect();
         let risk = &self.scored.risk;

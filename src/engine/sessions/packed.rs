@@ -164,7 +164,7 @@ fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
 
 fn risk(held: &Held, rules: &Rules) -> TraceRisk {
     let signals = held.scored.signals.iter();
-    TraceRisk::new(signals.map(|(name, (score, _))| (name.as_str(), *score)), &rules.weights)
+    TraceRisk::new(signals.map(|(name, (score, _))| (name.as_ref(), *score)), &rules.weights)
 }
 
 /// Writes what is not of one trace.

@@ -13,7 +13,7 @@ use super::held::{Given, Held, Past};
 use super::key::SessionId;
 use super::pane::Contribution;
 use super::rules::Rules;
-use super::scoring::Scored;
+use super::scoring::{Scored, SignalName, named};
 use super::tally::{Growth, Tally};
 use crate::engine::math::Quanta;
 use crate::engine::saved::{Name, by_name};
@@ -157,7 +157,7 @@ pub(super) fn read(
         _ => rmp_serde::from_slice(from.bytes()).unwrap_or_default(),
     };
     let tally = rare.tally.unwrap_or_else(|| Tally::all_of(&update, true));
-    let scores = signals.iter().map(|(name, (score, _))| (name.as_str(), *score));
+    let scores = signals.iter().map(|(name, (score, _))| (name.as_ref(), *score));
     let risk = TraceRisk::new(scores, &rules.weights);
     let contribution =
         Contribution { risk: risk.risk, uncertainty: risk.uncertainty, signals: given };
@@ -316,7 +316,7 @@ fn read_digest(from: &mut Reader<'_>) -> OutputDigest {
     OutputDigest { tokens, embedding, ..OutputDigest::default() }
 }
 
-type Signals = BTreeMap<String, (Quanta, Source)>;
+type Signals = BTreeMap<SignalName, (Quanta, Source)>;
 
 /// The signals: which there are, from whom, and which have sums, as one number; then their scores.
 fn signals(signals: &Signals, given: &Contribution, codec: &mut Codec, to: &mut Writer) {
@@ -334,13 +334,13 @@ fn signals(signals: &Signals, given: &Contribution, codec: &mut Codec, to: &mut 
     signals.values().for_each(|(score, _)| to.score(*score));
 }
 
-fn read_signals(codec: &Codec, from: &mut Reader<'_>) -> (Signals, BTreeMap<String, Quanta>) {
+fn read_signals(codec: &Codec, from: &mut Reader<'_>) -> (Signals, BTreeMap<SignalName, Quanta>) {
     let shape: Arc<[u8]> = codec.read_shape(from);
     let mut kinds = Reader(&shape);
     let (mut signals, mut given) = (BTreeMap::new(), BTreeMap::new());
     while !kinds.0.is_empty() {
         let kind = kinds.number();
-        let (name, score) = (codec.read_name(&mut kinds), from.score());
+        let (name, score) = (named(&codec.read_name(&mut kinds)), from.score());
         let source = match kind & 3 {
             0 => Source::Computed,
             1 => Source::Judge,

@@ -50,7 +50,8 @@ pub(super) struct Summary {
     #[serde(skip)]
     max_last: usize,
     #[serde(skip)]
-    counters: BTreeMap<&'static str, BTreeMap<Vec<String>, u64>>,
+    // By family; each list in the order of its labels.
+    counters: BTreeMap<&'static str, Vec<(Vec<String>, u64)>>,
     sessions_active: u64,
     #[serde(deserialize_with = "saved::by_names")]
     looping: BTreeMap<(Name, Name), u64>,
@@ -148,9 +149,17 @@ impl Summary {
         if more == 0 {
             return;
         }
-        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        let value = self.counters.entry(family).or_default().entry(labels).or_default();
-        *value = value.saturating_add(more);
+        let values = self.counters.entry(family).or_default();
+        let place = values.binary_search_by(|(held, _)| {
+            held.iter().map(String::as_str).cmp(labels.iter().copied())
+        });
+        match place {
+            Ok(at) => values[at].1 = values[at].1.saturating_add(more),
+            Err(at) => {
+                let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+                values.insert(at, (labels, more));
+            }
+        }
     }
 
     /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
@@ -257,6 +266,9 @@ impl Summary {
         score: Quanta,
         trace: (Timestamp, TraceId),
     ) {
+        if let Some(scores) = self.trace_signals.get_mut(name) {
+            return scores.observe(score, Some(trace));
+        }
         self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
     }
 
@@ -313,7 +325,7 @@ fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrac
     }
 }
 
-fn family(name: &str, values: &BTreeMap<Vec<String>, u64>) -> Family {
+fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
     let counters = values.iter();
     Family {
         name: name.to_owned(),
