@@ -57,8 +57,9 @@ pub(super) fn rests(held: &Held, codec: &Codec) -> bool {
     let Some(given) = held.given.as_ref().filter(|_| held.rests()) else { return false };
     let worth = &given.contribution;
     let signals = &held.scored.signals;
-    let same =
-        |(name, score): (&String, &Quanta)| signals.get(name).is_some_and(|(own, _)| own == score);
+    let same = |(name, score): (&SignalName, &Quanta)| {
+        signals.get(name).is_some_and(|(own, _)| own == score)
+    };
     given.agent == held.agent
         && given.start.0 == update.start_unix_nano
         && given.end == held.end()
