@@ -250,7 +250,7 @@ pub struct Span {
     pub user: Option<Arc<str>>,
     /// The tool call, on tool spans.
     pub tool: Option<ToolFacts>,
-    /// The model call, on model spans.
+    /// The model call, on model spans; on agent spans all of them, if the span says what they used.
     pub model: Option<ModelFacts>,
     /// Task, outcome, documents; boxed, as few spans have any.
     pub attempt: Option<Box<Attempt>>,
