@@ -11,21 +11,20 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// The request, as OTLP JSON; `None` if the text is no such list.
 pub(super) fn request(text: &[u8]) -> Option<Vec<u8>> {
-    let spans = match serde_json::from_slice(text).ok()? {
-        Value::Array(spans) => spans,
-        Value::Object(mut holder) => match holder.remove("spans")? {
-            Value::Array(spans) if !holder.contains_key("resourceSpans") => spans,
-            _ => return None,
-        },
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
+    let mut sent: Value = serde_json::from_slice(text).ok()?;
+    let list = match sent.as_object_mut() {
+        Some(holder) if holder.contains_key("resourceSpans") => return None,
+        Some(holder) => holder.get_mut("spans")?,
+        None => &mut sent,
     };
+    let spans = std::mem::take(list.as_array_mut()?);
     let is_span = |span: &Value| span.get("name").is_some_and(Value::is_string);
     if spans.is_empty() || !spans.iter().all(is_span) {
         return None;
     }
     let trace_id = format!("{:032x}", xxh3_128(text).max(1));
     let parents = parents(&spans);
-    let mut sent = Vec::with_capacity(spans.len());
+    let mut sent: Vec<Value> = Vec::with_capacity(spans.len());
     for ((at, span), parent) in spans.into_iter().enumerate().zip(parents) {
         let Value::Object(mut span) = span else { continue };
         if text_of(&span, "traceId", "trace_id").is_none() {

@@ -177,9 +177,10 @@ impl ArsAgent {
     }
 
     fn component(&self, part: Part) -> Option<Measured> {
-        match part {
-            Part::Consistency => self.consistency.result(),
-            part => self.total.component(part, &self.options),
+        if part == Part::Consistency {
+            self.consistency.result()
+        } else {
+            self.total.component(part, &self.options)
         }
     }
 

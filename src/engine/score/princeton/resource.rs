@@ -12,7 +12,10 @@
 use super::Resources;
 
 /// `C_res` of runs in the order given; `None` if no resource has a CV.
-pub(super) fn consistency<'r>(runs: impl Iterator<Item = &'r Resources> + Clone) -> Option<f64> {
+pub(super) fn consistency<'r, I>(runs: &I) -> Option<f64>
+where
+    I: Iterator<Item = &'r Resources> + Clone,
+{
     let used = |of: fn(&Resources) -> Option<f64>| {
         variation(runs.clone().filter_map(of).filter(|value| *value > 0.0))
     };
@@ -51,10 +54,10 @@ mod tests {
             ..Resources::default()
         };
         let free = [run(0.0, 0.0), run(2.0, 0.0), run(2.0, 0.0)];
-        assert!((consistency(free.iter()).unwrap() - 1.0).abs() < 1e-12);
-        assert_eq!(consistency([run(0.0, 0.0), run(1.0, 0.0)].iter()), None);
+        assert!((consistency(&free.iter()).unwrap() - 1.0).abs() < 1e-12);
+        assert_eq!(consistency(&[run(0.0, 0.0), run(1.0, 0.0)].iter()), None);
         let failing = [run(0.0, 0.0), run(0.0, 2.0), run(0.0, 0.0), run(0.0, 1.0)];
-        let errors = consistency(failing.iter()).unwrap();
+        let errors = consistency(&failing.iter()).unwrap();
         assert!((errors - (-1.276_569_477_008_450_8_f64).exp()).abs() < 1e-12);
     }
 }

@@ -91,7 +91,7 @@ impl Repeats {
             self.last.pairs().distribution(),
             self.last.pairs().sequence(),
             self.confidences.consistency(),
-            resource::consistency(self.last.resources()),
+            resource::consistency(&self.last.resources()),
         ];
         self.scores = found.map(|score| score.and_then(Quanta::from_f64));
     }
