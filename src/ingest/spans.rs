@@ -133,18 +133,15 @@ mod tests {
         let span = &sent["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
         assert_eq!(span["spanId"], "00000000000000aa");
         assert_eq!(span["traceId"].as_str().map(str::len), Some(32));
-        let values: Vec<&Value> =
-            span["attributes"].as_array().unwrap().iter().map(|sent| &sent["value"]).collect();
-        assert_eq!(
-            values,
-            [
-                &json!({"doubleValue": 0.5}),
-                &json!({"arrayValue": {"values": [{"boolValue": true}]}}),
-                &json!({"kvlistValue": {"values": [{"key": "k", "value": {}}]}}),
-                &json!({"intValue": 2}),
-                &json!({"stringValue": "x"}),
-            ]
-        );
+        let of = |key: &str| {
+            let mut sent = span["attributes"].as_array().unwrap().iter();
+            sent.find(|sent| sent["key"] == key).map(|sent| &sent["value"]).unwrap()
+        };
+        assert_eq!(*of("s"), json!({"stringValue": "x"}));
+        assert_eq!(*of("n"), json!({"intValue": 2}));
+        assert_eq!(*of("f"), json!({"doubleValue": 0.5}));
+        assert_eq!(*of("l"), json!({"arrayValue": {"values": [{"boolValue": true}]}}));
+        assert_eq!(*of("m"), json!({"kvlistValue": {"values": [{"key": "k", "value": {}}]}}));
     }
 
     #[test]
