@@ -23,6 +23,7 @@ use super::board::Board;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::{api, grpc, runbook as runbooks, web};
+use crate::access::Identity;
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
@@ -87,13 +88,19 @@ impl<Q: Query> Exporter<Q> {
 }
 
 /// The page is sent as it is made, a piece at a time, so that neither its size nor a slow reader holds anybody up.
-async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderMap) -> Response {
+async fn metrics<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    headers: HeaderMap,
+) -> Response {
     // The semaphore is never closed.
     let permit = Arc::clone(&exporter.scrapes).acquire_owned().await.ok();
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let mut last = match health(&(exporter.health)(), format) {
+    // A tenant is told nothing of what the daemon does for others.
+    let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
+    let mut last = match health(&families, format) {
         Ok(text) => text,
         Err(problem) => {
             return error(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &problem.to_string());
@@ -102,7 +109,9 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderM
     if format == Format::OpenMetrics {
         last.push_str("# EOF\n");
     }
-    let page = Exposition::new(exporter.board.sorted(), format, exporter.detail);
+    let mut agents = exporter.board.sorted();
+    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let page = Exposition::new(agents, format, exporter.detail);
     let (pieces, sent) = mpsc::channel(1);
     tokio::spawn(async move {
         let _permit = permit;
