@@ -42,7 +42,7 @@ export async function agent(view, query) {
   ];
 }
 
-/** 5m, 1h, 1d, then last_50. */
+/** 5m, 1h, 24h, then last_50. */
 function byWidth(a, b) {
   const width = (name) => name.startsWith("last_") ? Infinity : parseFloat(name) * ({ s: 1, m: 60, h: 3600, d: 86400 }[name.at(-1)] ?? 1);
   return width(a) - width(b) || (a < b ? -1 : 1);
