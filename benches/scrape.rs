@@ -44,9 +44,9 @@ fn board() -> Arc<Board> {
 #[divan::bench]
 fn a_thousand_agents(bencher: Bencher<'_, '_>) {
     let board = board();
-    let page = render(board.sorted(), Format::Text, Detail::Core);
+    let page = render(&board.sorted(), Format::Text, Detail::Core);
     let series = page.lines().filter(|line| !line.starts_with('#')).count();
     bencher
         .counter(ItemsCount::new(series))
-        .bench_local(|| render(board.sorted(), Format::Text, Detail::Core));
+        .bench_local(|| render(&board.sorted(), Format::Text, Detail::Core));
 }

@@ -30,6 +30,9 @@ const OF_FIRST: u64 = 10_000;
 const BLOCK: u64 = 400;
 const PACE: f64 = 200.0;
 
+/// Connections, so many that none has as many requests in flight as the daemon allows, however slow it is.
+const CONNECTIONS: usize = 32;
+
 /// Traces of a request while the daemon is filled, and of what is made ahead.
 const TRACES: u64 = 100;
 const AHEAD: u64 = 50_000;
@@ -118,7 +121,7 @@ impl Bench<'_> {
         let pass = filling.pass(BLOCK, 1, self.clock.now()).map_err(failed)?;
         let rate = PACE * pass.spans() as f64 / BLOCK as f64;
         let enough = AtomicBool::new(paths.is_empty());
-        let sending = self.sending(case);
+        let sending = client::Sending { connections: CONNECTIONS, ..self.sending(case) };
         let (sent, reads) = thread::scope(|scope| {
             let reader = scope.spawn(|| read_until(&enough, running, paths, &self.clock));
             let offer = client::offer(running.grpc, &pass, sending, (rate, &self.clock));

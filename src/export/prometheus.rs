@@ -52,8 +52,8 @@ impl Format {
 }
 
 /// Renders all agents in one piece. OpenMetrics still wants its `# EOF` after what others have to add.
-pub fn render(agents: Vec<Arc<AgentUpdate>>, format: Format, detail: Detail) -> String {
-    Exposition::new(agents, format, detail).collect()
+pub fn render(agents: &[Arc<AgentUpdate>], format: Format, detail: Detail) -> String {
+    Exposition::new(agents.to_vec(), format, detail).collect()
 }
 
 /// Which families are exported.
@@ -574,12 +574,12 @@ mod tests {
 
     #[test]
     fn a_page_is_as_it_was() {
-        insta::assert_snapshot!(render(vec![agent("s")], Format::Text, Detail::Core));
+        insta::assert_snapshot!(render(&[agent("s")], Format::Text, Detail::Core));
     }
 
     #[test]
     fn a_score_over_nothing_has_no_series() {
-        let page = render(vec![agent("s")], Format::Text, Detail::Core);
+        let page = render(&[agent("s")], Format::Text, Detail::Core);
         let scores: Vec<&str> = page
             .lines()
             .filter(|line| line.starts_with("agentgauge_agent_reliability_score{"))
@@ -590,8 +590,8 @@ mod tests {
 
     #[test]
     fn the_formats_differ_in_the_names_of_counters_and_in_exemplars_alone() {
-        let text = render(vec![agent("s")], Format::Text, Detail::Core);
-        let open = render(vec![agent("s")], Format::OpenMetrics, Detail::Core);
+        let text = render(&[agent("s")], Format::Text, Detail::Core);
+        let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
         let plain: Vec<&str> =
             open.lines().map(|line| line.split(" # ").next().unwrap_or(line)).collect();
         assert_eq!(samples(&text), samples(&plain.join("\n")));
@@ -601,17 +601,17 @@ mod tests {
 
     #[test]
     fn a_bucket_of_openmetrics_names_a_trace() {
-        let open = render(vec![agent("s")], Format::OpenMetrics, Detail::Core);
+        let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
         let trace = "ab".repeat(16);
         let line = format!("le=\"0.3\"}} 1 # {{trace_id=\"{trace}\"}} 0.25 1700000000.250\n");
         assert!(open.contains(&line), "{open}");
-        let text = render(vec![agent("s")], Format::Text, Detail::Core);
+        let text = render(&[agent("s")], Format::Text, Detail::Core);
         assert!(!text.contains(&trace));
     }
 
     #[test]
     fn every_family_has_one_head_and_every_series_is_unique() {
-        let page = render(vec![agent("s"), agent("t")], Format::Text, Detail::Core);
+        let page = render(&[agent("s"), agent("t")], Format::Text, Detail::Core);
         let heads: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
         assert_eq!(heads.len(), heads.iter().collect::<BTreeSet<_>>().len());
         let lines: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
@@ -635,7 +635,7 @@ mod tests {
             registry.register(Box::new(gauge)).unwrap();
             let mut expected = Vec::new();
             TextEncoder::new().encode(&registry.gather(), &mut expected).unwrap();
-            let page = render(vec![agent(name)], Format::Text, Detail::Core);
+            let page = render(&[agent(name)], Format::Text, Detail::Core);
             // The library sorts labels; the sets are the same.
             let set = |line: &str| {
                 let inner = line.split_once('{').unwrap().1.rsplit_once('}').unwrap().0.to_owned();
@@ -658,7 +658,7 @@ mod tests {
     #[test]
     fn long_and_control_characters_do_not_reach_a_label() {
         let page = render(
-            vec![agent(&format!("a\r\0\u{2028}{}", "x".repeat(500)))],
+            &[agent(&format!("a\r\0\u{2028}{}", "x".repeat(500)))],
             Format::Text,
             Detail::Core,
         );
@@ -677,7 +677,7 @@ mod tests {
         assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES + one));
         let heads = |page: &str| page.lines().filter(|line| line.starts_with('#')).count();
         let page = pieces.concat();
-        let alone = render(vec![agent("service-0000")], Format::Text, Detail::Full);
+        let alone = render(&[agent("service-0000")], Format::Text, Detail::Full);
         assert_eq!(heads(&page), heads(&alone));
         assert_eq!(samples(&page).len(), 300 * samples(&alone).len());
     }
