@@ -127,7 +127,10 @@ fn a_trace_is_explained_by_its_signals_and_its_loop() {
         "3 of 4 steps (model and tool calls) failed or repeated an earlier call"
     );
     assert_eq!((&signals[1]["name"], &signals[1]["risk"]), (&json!("tool_loop"), &json!(0.6)));
-    assert_eq!(signals[1]["evidence"][0], "exact_repeat of search, 4 times: warning, by full");
+    assert_eq!(
+        signals[1]["evidence"][0],
+        "exact_repeat of search, 4 times: warning, by names, arguments and results"
+    );
     // Without confidence the loop's 0.6 is the greatest risk of two traces: 0.9 * 0.6 + 0.1 * 0.6.
     assert_eq!(found["now"]["session_reliability"], 0.25);
     assert_eq!(signals[0]["without"]["trace_risk"], 0.6);

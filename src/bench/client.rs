@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::pass::Pass;
+use super::since;
 use crate::clock::Clock;
 use crate::ingest::Compression;
 
@@ -45,6 +46,8 @@ pub(super) struct Outcome {
     pub(super) refused: u64,
     /// What the first of these said.
     pub(super) why: Option<String>,
+    /// How long each answer took, in nanoseconds; empty unless requests were offered.
+    pub(super) took_nanos: Vec<u64>,
 }
 
 /// Why a pass came to nothing.
@@ -70,6 +73,7 @@ struct Shared {
     accepted_spans: AtomicU64,
     refused: AtomicU64,
     why: OnceLock<String>,
+    took_nanos: Vec<AtomicU64>,
 }
 
 /// Sends all of a pass to `address`, each stream one request after the other.
@@ -103,7 +107,9 @@ pub(super) async fn offer(
     sending: Sending,
     (rate, clock): (f64, &Clock),
 ) -> Result<Outcome, SendError> {
-    let shared = Arc::new(Shared::new(address, pass, sending));
+    let mut shared = Shared::new(address, pass, sending);
+    shared.took_nanos.resize_with(pass.messages.len(), AtomicU64::default);
+    let shared = Arc::new(shared);
     let (clients, _connections) = shared.connect().await?;
     let mut exchanges = JoinSet::new();
     let start = clock.now();
@@ -116,8 +122,15 @@ pub(super) async fn offer(
             tokio::time::sleep(wait).await;
         }
         before += pass.message_spans.get(number).copied().unwrap_or(0);
-        let (client, shared) = (client.clone(), Arc::clone(&shared));
-        exchanges.spawn(async move { shared.exchange(&client, number).await });
+        let (client, shared, clock) = (client.clone(), Arc::clone(&shared), clock.clone());
+        exchanges.spawn(async move {
+            let sent = clock.now();
+            shared.exchange(&client, number).await?;
+            if let Some(took) = shared.took_nanos.get(number) {
+                took.store(since(sent, clock.now()), Ordering::Relaxed);
+            }
+            Ok(())
+        });
     }
     shared.outcome(exchanges).await
 }
@@ -132,6 +145,7 @@ impl Shared {
             accepted_spans: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             why: OnceLock::new(),
+            took_nanos: Vec::new(),
         }
     }
 
@@ -161,6 +175,7 @@ impl Shared {
             accepted_spans: self.accepted_spans.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             why: self.why.get().cloned(),
+            took_nanos: self.took_nanos.iter().map(|took| took.load(Ordering::Relaxed)).collect(),
         })
     }
 

@@ -1,26 +1,35 @@
 //! The HTTP endpoints: metrics, health, and the JSON API.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use futures_util::stream;
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::board::Board;
-use super::prometheus::{Detail, Format, render};
+use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::{api, grpc, runbook as runbooks, web};
 use crate::access::Identity;
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
+
+/// How long a scrape may take. Prometheus waits ten seconds unless told otherwise.
+const SCRAPE_TIME: Duration = Duration::from_secs(30);
 
 /// Lists of sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
@@ -78,31 +87,61 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
+/// The page is sent as it is made, a piece at a time, so that neither its size nor a slow reader holds anybody up.
 async fn metrics<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
     headers: HeaderMap,
 ) -> Response {
     // The semaphore is never closed.
-    let _permit = exporter.scrapes.acquire().await.ok();
+    let permit = Arc::clone(&exporter.scrapes).acquire_owned().await.ok();
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let mut agents = exporter.board.sorted();
-    agents.retain(|update| identity.sees(&update.agent.tenant));
-    let mut page = render(&agents, format, exporter.detail);
     // A tenant is told nothing of what the daemon does for others.
     let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
-    match health(&families, format) {
-        Ok(text) => page.push_str(&text),
+    let mut last = match health(&families, format) {
+        Ok(text) => text,
         Err(problem) => {
             return error(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &problem.to_string());
         }
-    }
+    };
     if format == Format::OpenMetrics {
-        page.push_str("# EOF\n");
+        last.push_str("# EOF\n");
     }
-    ([(header::CONTENT_TYPE, format.content_type())], page).into_response()
+    let mut agents = exporter.board.sorted();
+    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let page = Exposition::new(agents, format, exporter.detail);
+    let (pieces, sent) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _permit = permit;
+        // What is not read in this time is cut off.
+        let _ = timeout(SCRAPE_TIME, send(page, last, pieces)).await;
+    });
+    let body = stream::unfold(sent, |mut sent| async {
+        let piece = match sent.recv().await {
+            Some(Some(piece)) => Ok(piece),
+            Some(None) => return None,
+            // Ended without its last piece: the reader has to know that the page is not whole.
+            None => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        };
+        Some((piece, sent))
+    });
+    ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(body)).into_response()
+}
+
+/// Sends a page and what comes after it, then that it is whole; less if nobody reads.
+async fn send(page: Exposition, last: String, pieces: mpsc::Sender<Option<String>>) {
+    for piece in page.chain([last]) {
+        if piece.is_empty() {
+            // Still a piece of work: others may run before the next one.
+            yield_now().await;
+        } else if pieces.send(Some(piece)).await.is_err() {
+            return;
+        }
+    }
+    // Fails where nobody reads any more.
+    let _ = pieces.send(None).await;
 }
 
 /// The daemon's own metrics; OpenMetrics names a counter's family without its `_total`.
@@ -193,7 +232,6 @@ async fn hardened(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
     use axum::http::Request;
     use http_body_util::BodyExt;
     use prometheus::{IntCounter, Registry};
@@ -270,6 +308,30 @@ mod tests {
         );
         assert!(body.contains("# TYPE agentgauge_test counter\nagentgauge_test_total 0\n"));
         assert!(body.ends_with("# EOF\n"));
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_cut_off_is_not_taken_for_a_whole_one() {
+        let page = || {
+            let agent = Arc::new(AgentUpdate::default());
+            Exposition::new(vec![agent; 1_000], Format::Text, Detail::Core)
+        };
+        let (pieces, mut sent) = mpsc::channel(1);
+        let sending = tokio::spawn(send(page(), "last\n".to_owned(), pieces));
+        let mut received = Vec::new();
+        while let Some(piece) = sent.recv().await {
+            received.push(piece);
+        }
+        sending.await.unwrap();
+        assert_eq!(received.pop(), Some(None));
+        assert_eq!(received.pop(), Some(Some("last\n".to_owned())));
+        assert!(received.len() > 2 && received.iter().all(Option::is_some));
+        // Nobody reads: it ends, and never says that it was whole.
+        let (pieces, mut sent) = mpsc::channel(1);
+        let unread = timeout(Duration::ZERO, send(page(), String::new(), pieces)).await;
+        assert!(unread.is_err());
+        assert!(sent.recv().await.is_some_and(|piece| piece.is_some()));
+        assert_eq!(sent.recv().await, None);
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
-use crate::engine::options::human;
+use crate::engine::agents::window_name;
 
 /// What the rules are fitted to.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Plan {
     /// Fails if a rule could never fire.
     pub fn render(&self, config: &Config) -> Result<String, RulesError> {
         let windows: Vec<String> =
-            config.agents.windows.iter().map(|window| human::render(*window)).collect();
+            config.agents.windows.iter().map(|window| window_name(*window)).collect();
         if !windows.contains(&self.window) {
             let configured = windows.join(", ");
             return Err(RulesError::NoWindow { window: self.window.clone(), configured });
