@@ -93,6 +93,8 @@ def package():
         "usr/share/doc/agentgauge/agentgauge.toml": "644",
         "usr/share/doc/agentgauge/README.md": "644",
         "usr/share/doc/agentgauge/docs/runbook.md": "644",
+        "usr/share/doc/agentgauge/prometheus/agentgauge.rules.yml": "644",
+        "usr/share/doc/agentgauge/grafana/agentgauge-fleet.json": "644",
     }.items():
         found = contents.get(path) or contents.get(f"{path}.gz")
         assert found == mode, (path, found, sorted(contents))
