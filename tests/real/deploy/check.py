@@ -93,6 +93,8 @@ def package():
         "usr/share/doc/agentgauge/agentgauge.toml": "644",
         "usr/share/doc/agentgauge/README.md": "644",
         "usr/share/doc/agentgauge/docs/runbook.md": "644",
+        "usr/share/doc/agentgauge/prometheus/agentgauge.rules.yml": "644",
+        "usr/share/doc/agentgauge/grafana/agentgauge-fleet.json": "644",
     }.items():
         found = contents.get(path) or contents.get(f"{path}.gz")
         assert found == mode, (path, found, sorted(contents))
@@ -153,7 +155,7 @@ def sample_agent():
         }
         subprocess.run([sys.executable, DEPLOY / "compose/agent/agent.py"], env=agent, check=True)
         wanted = 'gen_ai_agent_name="support"'
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             with urllib.request.urlopen(f"http://{bound['http']}/metrics") as answer:
                 page = answer.read().decode()
@@ -164,7 +166,7 @@ def sample_agent():
                 print("sample agent: 2 sessions, 6 traces, 3 loops")
                 return
             time.sleep(0.2)
-        raise AssertionError(page)
+        raise AssertionError((loops, traces, *lines))
     finally:
         daemon.terminate()
         assert daemon.wait(30) == 0
