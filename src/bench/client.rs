@@ -12,8 +12,10 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
+use super::measure::busy_nanos;
 use super::pass::Pass;
 use super::since;
 use crate::clock::Clock;
@@ -46,8 +48,28 @@ pub(super) struct Outcome {
     pub(super) refused: u64,
     /// What the first of these said.
     pub(super) why: Option<String>,
-    /// How long each answer took, in nanoseconds; empty unless requests were offered.
-    pub(super) took_nanos: Vec<u64>,
+    /// How long each answer took; empty unless requests were offered.
+    pub(super) took: Vec<Took>,
+}
+
+/// How long one answer took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Took {
+    /// From sending the request, in nanoseconds.
+    pub(super) nanos: u64,
+    /// Of that, how long the server was on a core, in nanoseconds; zero if that was not watched.
+    pub(super) busy_nanos: u64,
+}
+
+/// At which pace requests are offered, and who is watched meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace<'p> {
+    /// Spans a second.
+    pub(super) rate: f64,
+    /// Says when requests are due.
+    pub(super) clock: &'p Clock,
+    /// The server's process, to see how long it is on a core.
+    pub(super) watched: Option<u32>,
 }
 
 /// Why a pass came to nothing.
@@ -73,7 +95,7 @@ struct Shared {
     accepted_spans: AtomicU64,
     refused: AtomicU64,
     why: OnceLock<String>,
-    took_nanos: Vec<AtomicU64>,
+    took: Mutex<Vec<Took>>,
 }
 
 /// Sends all of a pass to `address`, each stream one request after the other.
@@ -105,11 +127,9 @@ pub(super) async fn offer(
     address: SocketAddr,
     pass: &Arc<Pass>,
     sending: Sending,
-    (rate, clock): (f64, &Clock),
+    Pace { rate, clock, watched }: Pace<'_>,
 ) -> Result<Outcome, SendError> {
-    let mut shared = Shared::new(address, pass, sending);
-    shared.took_nanos.resize_with(pass.messages.len(), AtomicU64::default);
-    let shared = Arc::new(shared);
+    let shared = Arc::new(Shared::new(address, pass, sending));
     let (clients, _connections) = shared.connect().await?;
     let mut exchanges = JoinSet::new();
     let start = clock.now();
@@ -124,11 +144,13 @@ pub(super) async fn offer(
         before += pass.message_spans.get(number).copied().unwrap_or(0);
         let (client, shared, clock) = (client.clone(), Arc::clone(&shared), clock.clone());
         exchanges.spawn(async move {
-            let sent = clock.now();
+            let busy = || watched.map_or(0, busy_nanos);
+            let (busy_before, sent) = (busy(), clock.now());
             shared.exchange(&client, number).await?;
-            if let Some(took) = shared.took_nanos.get(number) {
-                took.store(since(sent, clock.now()), Ordering::Relaxed);
-            }
+            let nanos = since(sent, clock.now());
+            // Threads that have ended are not counted any more.
+            let took = Took { nanos, busy_nanos: busy().saturating_sub(busy_before) };
+            shared.took.lock().await.push(took);
             Ok(())
         });
     }
@@ -145,7 +167,7 @@ impl Shared {
             accepted_spans: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             why: OnceLock::new(),
-            took_nanos: Vec::new(),
+            took: Mutex::default(),
         }
     }
 
@@ -175,7 +197,7 @@ impl Shared {
             accepted_spans: self.accepted_spans.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             why: self.why.get().cloned(),
-            took_nanos: self.took_nanos.iter().map(|took| took.load(Ordering::Relaxed)).collect(),
+            took: self.took.lock().await.clone(),
         })
     }
 
