@@ -15,6 +15,7 @@ pub mod config;
 pub mod daemon;
 pub mod engine;
 pub mod export;
+pub mod fleet;
 pub mod health;
 pub mod ingest;
 pub mod outbound;

@@ -12,7 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("outbound", &["outbound"]),
     ("webhook", &["clock", "engine", "outbound", "webhook"]),
     ("store", &["engine", "store"]),
-    ("config", &["config", "engine", "export", "ingest", "outbound", "store", "webhook"]),
+    ("fleet", &["clock", "engine", "export", "fleet", "health", "ingest"]),
+    ("config", &["config", "engine", "export", "fleet", "ingest", "outbound", "store", "webhook"]),
 ];
 
 /// Crates that the engine may name beside std and itself.

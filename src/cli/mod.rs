@@ -12,6 +12,7 @@ mod replay;
 mod rules;
 mod serve;
 mod settings;
+mod topics;
 mod verify;
 
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ enum Command {
     Metrics(metrics::Metrics),
     /// Prints recording and alert rules for Prometheus
     Rules(rules::Rules),
+    /// Makes the topics between instances that share the work
+    Topics(topics::Topics),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
     /// Measures what a span costs, beside a floor and a stock server
@@ -100,6 +103,7 @@ pub fn run(
         Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Metrics(metrics) => metrics.run(&mut process),
         Command::Rules(rules) => rules.run(&mut process),
+        Command::Topics(topics) => topics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
         Command::Bench(bench) => bench.run(&mut process),
         Command::BenchServer(server) => server.run(&mut process),

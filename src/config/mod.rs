@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+mod fleet;
 mod kafka;
 pub mod key;
 mod layer;
@@ -25,6 +26,7 @@ use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
 use crate::export::history::ApiOptions;
 use crate::export::prometheus::Detail;
+use crate::fleet::FleetOptions;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
@@ -75,6 +77,8 @@ pub struct Config {
     pub webhook: WebhookOptions,
     /// What outlives the process.
     pub store: StoreOptions,
+    /// Its part in work that several instances share.
+    pub fleet: FleetOptions,
 }
 
 /// What is exported.

@@ -2,6 +2,8 @@
 
 mod durable;
 #[cfg(feature = "kafka")]
+mod fleet;
+#[cfg(feature = "kafka")]
 mod kafka;
 mod query;
 mod router;
@@ -34,10 +36,11 @@ use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
+use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
-use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
 use crate::store::StoreError;
 use crate::webhook::{self, Webhook, WebhookError};
 
@@ -45,23 +48,46 @@ use crate::webhook::{self, Webhook, WebhookError};
 pub struct Daemon {
     bound: Bound,
     board: Arc<Board>,
-    router: Router,
-    epoch: Arc<AtomicU64>,
-    flushed: watch::Receiver<u64>,
+    work: Work,
     shutdown: watch::Sender<bool>,
     /// Listeners, and what waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// Where the stages are.
+enum Work {
+    /// All of them here.
+    Here(Here),
+    /// Shared with other instances.
+    #[cfg(feature = "kafka")]
+    Shared(crate::fleet::Workers, watch::Sender<bool>),
+}
+
+/// The way to the stages of this process.
+struct Here {
+    router: Router,
+    epoch: Arc<AtomicU64>,
+    flushed: watch::Receiver<u64>,
     snapshots: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+}
+
+/// The addresses of a daemon, listened on.
+struct Listeners {
+    grpc: Option<TcpListener>,
+    otlp: Option<TcpListener>,
+    http: TcpListener,
 }
 
 /// The addresses that a daemon listens on, as its line of JSON says.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bound {
-    /// OTLP/gRPC.
-    pub otlp_grpc: SocketAddr,
-    /// OTLP/HTTP.
-    pub otlp_http: SocketAddr,
+    /// OTLP/gRPC; none without the role `gateway`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_grpc: Option<SocketAddr>,
+    /// OTLP/HTTP, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_http: Option<SocketAddr>,
     /// Metrics, health and API.
     pub http: SocketAddr,
 }
@@ -88,6 +114,10 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error(transparent)]
     Kafka(#[from] crate::ingest::kafka::SourceError),
+    /// It cannot share its work.
+    #[cfg(feature = "kafka")]
+    #[error(transparent)]
+    Fleet(#[from] crate::fleet::FleetError),
     /// The system has no thread for a source.
     #[cfg(feature = "kafka")]
     #[error("cannot start a thread: {0}")]
@@ -121,12 +151,12 @@ impl Daemon {
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
-        let listen = &config.listen;
-        let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
-        let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
-        let (export_listener, http) = bind(&listen.http, "listen.http").await?;
-        let bound = Bound { otlp_grpc, otlp_http, http };
-
+        let (bound, listeners) = Listeners::bind(config).await?;
+        #[cfg(feature = "kafka")]
+        if config.fleet.enabled() {
+            return fleet::start(config, expected.suites.into(), bound, listeners);
+        }
+        let Listeners { grpc, otlp, http } = listeners;
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::new(config.api));
@@ -155,7 +185,7 @@ impl Daemon {
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
             .stopping(stopping.clone());
         let routes = http::reports(receiver.clone()).merge(exporter.router());
-        let mut sources = vec![server(export_listener, routes)];
+        let mut sources = vec![server(http, routes)];
 
         let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
@@ -178,14 +208,20 @@ impl Daemon {
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
         query.open(&router, checks);
-        sources.push(server(grpc_listener, grpc::router(receiver.clone())));
-        sources.push(server(http_listener, http::router(receiver)));
-        Ok(Self { bound, board, router, epoch, flushed, shutdown, sources, tasks, snapshots })
+        sources.extend(grpc.map(|listener| server(listener, grpc::router(receiver.clone()))));
+        sources.extend(otlp.map(|listener| server(listener, http::router(receiver))));
+        let work = Work::Here(Here { router, epoch, flushed, snapshots });
+        Ok(Self { bound, board, work, shutdown, sources, tasks })
     }
 
     /// Returns when the daemon cannot keep its word any more and has to be started again: a sync of the log failed.
     pub async fn failed(&self) {
-        match &self.router.durable {
+        let durable = match &self.work {
+            Work::Here(here) => here.router.durable.as_ref(),
+            #[cfg(feature = "kafka")]
+            Work::Shared(..) => None,
+        };
+        match durable {
             Some(durable) => durable.committer.stopped().await,
             None => std::future::pending().await,
         }
@@ -201,16 +237,15 @@ impl Daemon {
         &self.board
     }
 
-    /// Waits until everything that was acknowledged before is on the board.
+    /// Waits until everything that was acknowledged before is on the board, where all stages are in this process.
     ///
     /// Sends a barrier through every channel; returns early if the tasks have gone.
     pub async fn flush(&self) {
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
-            return;
+        match &self.work {
+            Work::Here(here) => here.flush().await,
+            #[cfg(feature = "kafka")]
+            Work::Shared(..) => {}
         }
-        // An error means that the agents task has gone: nothing will be flushed any more.
-        let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
     }
 
     /// Stops accepting, lets what is in flight finish, and waits until it is applied.
@@ -220,11 +255,13 @@ impl Daemon {
             // One that panicked has nothing left to finish.
             let _ = source.await;
         }
-        self.flush().await;
-        if let Some((stop, task)) = self.snapshots.take() {
-            stop.send_replace(true);
-            // Without the last snapshot there is something to replay at the next start.
-            let _ = task.await;
+        match &mut self.work {
+            Work::Here(here) => here.end().await,
+            #[cfg(feature = "kafka")]
+            Work::Shared(workers, stop) => {
+                stop.send_replace(true);
+                workers.end().await;
+            }
         }
         let tasks = std::mem::take(&mut self.tasks);
         // The last senders: the tasks end one after the other when their channels close.
@@ -232,6 +269,45 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
+    }
+}
+
+impl Here {
+    async fn flush(&self) {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
+            return;
+        }
+        // An error means that the agents task has gone: nothing will be flushed any more.
+        let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
+    }
+
+    async fn end(&mut self) {
+        self.flush().await;
+        if let Some((stop, task)) = self.snapshots.take() {
+            stop.send_replace(true);
+            // Without the last snapshot there is something to replay at the next start.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Listeners {
+    /// Listens wherever this instance has something to say.
+    async fn bind(config: &Config) -> Result<(Bound, Self), StartError> {
+        let listen = &config.listen;
+        let fleet = &config.fleet;
+        let gateway = !fleet.enabled() || fleet.has(Role::Gateway);
+        let (mut grpc, mut otlp, mut bound_grpc, mut bound_http) = (None, None, None, None);
+        if gateway {
+            let (listener, address) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
+            (grpc, bound_grpc) = (Some(listener), Some(address));
+            let (listener, address) = bind(&listen.otlp_http, "listen.otlp_http").await?;
+            (otlp, bound_http) = (Some(listener), Some(address));
+        }
+        let (http, address) = bind(&listen.http, "listen.http").await?;
+        let bound = Bound { otlp_grpc: bound_grpc, otlp_http: bound_http, http: address };
+        Ok((bound, Self { grpc, otlp, http }))
     }
 }
 
@@ -301,9 +377,9 @@ async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAd
 
 /// The task of the Kafka source and whether it reads, if one is configured.
 #[cfg(feature = "kafka")]
-fn source(
+fn source<S: Sink>(
     config: &Config,
-    receiver: &Receiver<Door>,
+    receiver: &Receiver<S>,
     health: &Health,
     stopping: &watch::Receiver<bool>,
 ) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
@@ -313,9 +389,9 @@ fn source(
 /// This build has no source.
 #[cfg(not(feature = "kafka"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature as where there is one")]
-fn source(
+fn source<S: Sink>(
     _: &Config,
-    _: &Receiver<Door>,
+    _: &Receiver<S>,
     _: &Health,
     _: &watch::Receiver<bool>,
 ) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {

@@ -315,7 +315,7 @@ pub(super) async fn sessions(
 }
 
 /// Tells the webhook, if there is one, of sessions that run away.
-fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
+pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
     for (tenant, id, kind, severity) in stage.runaways() {
         let wanted = webhook.filter(|webhook| webhook.wants(severity));
         let held = wanted.and_then(|webhook| Some((webhook, stage.session(&tenant, &id)?)));

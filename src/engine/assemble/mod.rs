@@ -21,7 +21,7 @@ use super::trace::{Parts, Rules, evaluate, expectations, ignored};
 use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// What the stage is fed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum Input {
     /// A span.
     Span(Box<Span>),

@@ -63,6 +63,7 @@ use serde::{Deserialize, Serialize};
 
 pub use histogram::SCORE_BOUNDS;
 pub use list::{Part, Sought};
+pub(in crate::engine) use summary::FAMILIES;
 
 use departed::{Departed, Fate};
 use fleet::Fleet;

@@ -1,0 +1,314 @@
+//! A broker in the process, instances that share it, and what they have to show.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::clock::Clock;
+use agentgauge::config::Config;
+use agentgauge::daemon::Daemon;
+use agentgauge::engine::agents::AgentUpdate;
+use agentgauge::engine::pipeline::Pipeline;
+use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::update::AgentKey;
+use agentgauge::fleet::{FleetOptions, Role};
+use agentgauge::ingest::decode::Decoder;
+use agentgauge::ingest::kafka::KafkaOptions;
+use agentgauge::ingest::{Encoding, Signal};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
+use prost::Message as _;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// How long anything is waited for.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Time between two looks.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+pub(crate) const PARTITIONS: u32 = 8;
+
+/// Agents by name.
+pub(crate) type Shown = BTreeMap<AgentKey, AgentUpdate>;
+
+/// Instances and the broker between them.
+pub(crate) struct Fleet {
+    pub(crate) cluster: MockCluster<'static, DefaultProducerContext>,
+    pub(crate) checkpoints: TempDir,
+    pub(crate) instances: Vec<Daemon>,
+}
+
+impl Fleet {
+    pub(crate) fn new() -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["spans", "traces", "agents"] {
+            let partitions = i32::try_from(PARTITIONS).unwrap();
+            cluster.create_topic(&format!("agentgauge.{topic}"), partitions, 1).unwrap();
+        }
+        Self { cluster, checkpoints: tempfile::tempdir().unwrap(), instances: Vec::new() }
+    }
+
+    pub(crate) fn config(&self, roles: &[Role]) -> Config {
+        let mut config = Config {
+            kafka: KafkaOptions {
+                brokers: vec![self.cluster.bootstrap_servers()],
+                traces_topics: Vec::new(),
+                logs_topics: Vec::new(),
+                ..KafkaOptions::default()
+            },
+            fleet: FleetOptions {
+                roles: roles.to_vec(),
+                partitions: PARTITIONS,
+                checkpoints: self.checkpoints.path().to_string_lossy().into_owned(),
+                checkpoint_interval: Duration::from_millis(300),
+                tell_interval: Duration::from_millis(50),
+                session_timeout: Duration::from_secs(6),
+                ..FleetOptions::default()
+            },
+            ..engine()
+        };
+        for address in
+            [&mut config.listen.otlp_grpc, &mut config.listen.otlp_http, &mut config.listen.http]
+        {
+            "127.0.0.1:0".clone_into(address);
+        }
+        config
+    }
+
+    /// One more instance, with every role.
+    pub(crate) async fn join(&mut self) {
+        let roles = [Role::Gateway, Role::Assemble, Role::Score, Role::Fleet];
+        self.join_as(&roles).await;
+    }
+
+    pub(crate) async fn join_as(&mut self, roles: &[Role]) {
+        let instance = Daemon::start(&self.config(roles)).await.unwrap();
+        self.instances.push(instance);
+    }
+
+    /// Waits until the instances have all partitions between them and have caught up.
+    pub(crate) async fn ready(&self) {
+        let owned = |page: &str, role: &str| -> u32 {
+            let name = format!("agentgauge_fleet_partitions_owned{{role=\"{role}\"}} ");
+            let value = page.lines().find_map(|line| line.strip_prefix(&name));
+            value.map_or(0, |value| value.parse().unwrap())
+        };
+        let mut last = String::new();
+        let look = async {
+            loop {
+                last.clear();
+                let mut sums = [0; 3];
+                let mut ready = true;
+                for instance in &self.instances {
+                    let page = get(instance, "/metrics").await;
+                    for (sum, role) in sums.iter_mut().zip(["assemble", "score", "fleet"]) {
+                        *sum += owned(&page, role);
+                    }
+                    let answer = get(instance, "/readyz").await;
+                    ready &= answer.starts_with("HTTP/1.1 200");
+                    last.push_str(&answer);
+                }
+                last += &format!("{sums:?}");
+                if ready && sums == [PARTITIONS; 3] {
+                    return;
+                }
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let ready = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        assert!(ready, "they do not become ready: {last}");
+    }
+
+    /// Posts a request to an instance until it is acknowledged.
+    pub(crate) async fn send(&self, instance: usize, body: &[u8]) {
+        let address = self.instances[instance].bound().otlp_http.unwrap();
+        let sent = tokio::time::timeout(DEADLINE, async {
+            loop {
+                let answer = post(&address.to_string(), body).await;
+                if answer.starts_with("HTTP/1.1 200") {
+                    return;
+                }
+                assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+                tokio::time::sleep(BETWEEN).await;
+            }
+        });
+        assert!(sent.await.is_ok(), "nobody takes it");
+    }
+
+    /// What all instances show; an agent that two of them show is an error.
+    pub(crate) fn shown(&self) -> Shown {
+        let mut shown = Shown::new();
+        for instance in &self.instances {
+            for update in instance.board().sorted() {
+                let twice = shown.insert(update.agent.clone(), AgentUpdate::clone(&update));
+                assert!(twice.is_none(), "{:?} is shown twice", update.agent);
+            }
+        }
+        shown
+    }
+
+    /// Waits until they show just this.
+    pub(crate) async fn shows(&self, expected: &Shown) {
+        let look = async {
+            while self.shown() != *expected {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let same = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        if !same {
+            differ(&self.shown(), expected);
+        }
+    }
+
+    pub(crate) async fn stop(self) {
+        for instance in self.instances {
+            instance.stop().await;
+        }
+    }
+}
+
+/// Says where two differ.
+fn differ(shown: &Shown, expected: &Shown) {
+    let keys = |of: &Shown| of.keys().map(|key| key.agent_name.clone()).collect::<Vec<_>>();
+    assert_eq!(keys(shown), keys(expected));
+    for (key, expected) in expected {
+        assert_eq!(shown[key], *expected);
+    }
+}
+
+/// How stages work in these tests.
+fn engine() -> Config {
+    let mut config = Config::default();
+    config.assemble.trace_idle = Duration::from_millis(300);
+    config
+}
+
+/// Requests, each a part of a trace, sent in their order.
+pub(crate) struct Input {
+    base: u64,
+    requests: usize,
+}
+
+impl Input {
+    /// So many traces of twelve sessions or more, and five agents.
+    pub(crate) fn new(traces: usize) -> Self {
+        // All of them have ended when the first is sent.
+        let base = Clock::system().now().before(Duration::from_secs(1)).0;
+        Self { base, requests: 2 * traces }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.requests
+    }
+
+    pub(crate) fn request(&self, number: usize) -> Vec<u8> {
+        request(number, self.base)
+    }
+
+    /// What one process shows after all of it.
+    pub(crate) fn replayed(&self) -> Shown {
+        let config = engine();
+        let decoder = Decoder::new(config.ingest.clone(), config.convention.clone());
+        let mut pipeline = Pipeline::new(&config.engine_options(Arc::default()), 1);
+        let now = Timestamp(self.base).after(Duration::from_secs(1));
+        for number in 0..self.requests {
+            let body = self.request(number);
+            let batch = decoder.decode_plain(Signal::Traces, Encoding::Protobuf, &body).unwrap();
+            let now = now.after(Duration::from_millis(number as u64));
+            pipeline.advance(now);
+            pipeline.apply(batch.spans, batch.logs, batch.reports, now);
+        }
+        pipeline.advance(now.after(Duration::from_secs(30)));
+        pipeline.board().clone()
+    }
+}
+
+async fn exchange(address: &str, request: &[u8]) -> String {
+    let Ok(mut stream) = TcpStream::connect(address).await else { return String::new() };
+    let mut answer = Vec::new();
+    if stream.write_all(request).await.is_ok() {
+        // What is cut off is no answer.
+        let _ = stream.read_to_end(&mut answer).await;
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// What an instance answers, head and body.
+pub(crate) async fn get(instance: &Daemon, path: &str) -> String {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    exchange(&instance.bound().http.to_string(), head.as_bytes()).await
+}
+
+async fn post(address: &str, body: &[u8]) -> String {
+    let mut request = format!(
+        "POST /v1/traces HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-protobuf\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    exchange(address, &request).await
+}
+
+fn attribute(key: &str, value: &str) -> KeyValue {
+    let value = Some(AnyValue { value: Some(any_value::Value::StringValue(value.to_owned())) });
+    KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
+}
+
+/// A part of a trace, numbered by its trace; five traces make a session. The first part has the tool calls, some of them
+/// in a loop, the second the root, that alone knows session and agent.
+fn request(number: usize, base: u64) -> Vec<u8> {
+    let (trace, root) = (number / 2, number % 2 == 1);
+    let session = format!("session-{}", trace / 5);
+    let start = base + trace as u64 * 1_000_000;
+    let span = |id: u64, name: &str, attributes: Vec<KeyValue>| Span {
+        trace_id: (trace as u128 + 1).to_be_bytes().to_vec(),
+        span_id: id.to_be_bytes().to_vec(),
+        parent_span_id: if id == 1 { Vec::new() } else { 1_u64.to_be_bytes().to_vec() },
+        name: name.to_owned(),
+        start_time_unix_nano: start + id * 1_000,
+        end_time_unix_nano: start + id * 1_000 + 900 + u64::from(id == 1) * 100_000,
+        attributes,
+        ..Span::default()
+    };
+    let spans = if root {
+        vec![span(
+            1,
+            "invoke_agent busy",
+            vec![
+                attribute("gen_ai.operation.name", "invoke_agent"),
+                attribute("gen_ai.agent.name", &format!("agent-{}", trace / 5 % 5)),
+                attribute("gen_ai.conversation.id", &session),
+                attribute("gen_ai.output.messages", &format!("answer {} of {session}", trace % 4)),
+                attribute("agentgauge.task.id", &format!("task-{}", trace % 3)),
+                attribute("agentgauge.run.id", &format!("run-{trace}")),
+                attribute("agentgauge.outcome", if trace % 11 < 8 { "success" } else { "failure" }),
+            ],
+        )]
+    } else {
+        let call = |id: u64| {
+            let argument = if trace.is_multiple_of(4) { 0 } else { id };
+            let failed = trace.is_multiple_of(7) && id == 3;
+            let mut attributes = vec![
+                attribute("gen_ai.operation.name", "execute_tool"),
+                attribute("gen_ai.tool.name", "search"),
+                attribute("gen_ai.tool.call.arguments", &format!("{{\"query\":{argument}}}")),
+                attribute("gen_ai.tool.call.result", "nothing"),
+            ];
+            attributes.extend(failed.then(|| attribute("error.type", "timeout")));
+            span(id, "execute_tool search", attributes)
+        };
+        (2..4 + trace as u64 % 5).map(call).collect()
+    };
+    let attributes = vec![attribute("service.name", "shop")];
+    let resource = Resource { attributes, ..Resource::default() };
+    let scope_spans = vec![ScopeSpans { spans, ..ScopeSpans::default() }];
+    let spans = ResourceSpans { resource: Some(resource), scope_spans, ..ResourceSpans::default() };
+    ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec()
+}
