@@ -27,7 +27,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// How long anything is waited for.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Time between two looks.
 const BETWEEN: Duration = Duration::from_millis(50);
@@ -146,7 +146,8 @@ impl Fleet {
         let mut shown = Shown::new();
         for instance in &self.instances {
             for update in instance.board().sorted() {
-                let twice = shown.insert(update.agent.clone(), AgentUpdate::clone(&update));
+                let twice =
+                    shown.insert(update.agent.clone(), lasting(AgentUpdate::clone(&update)));
                 assert!(twice.is_none(), "{:?} is shown twice", update.agent);
             }
         }
@@ -173,12 +174,23 @@ impl Fleet {
     }
 }
 
+/// What is promised bit for bit: not what looks at each trace once, at the moment at which it is done, and so at those of
+/// its neighbours that had come by then.
+fn lasting(mut update: AgentUpdate) -> AgentUpdate {
+    update.counters.retain(|family, _| family != "trace_evaluations" && family != "gate_breaches");
+    update.trace_signals.clear();
+    update
+}
+
 /// Says where two differ.
 fn differ(shown: &Shown, expected: &Shown) {
     let keys = |of: &Shown| of.keys().map(|key| key.agent_name.clone()).collect::<Vec<_>>();
     assert_eq!(keys(shown), keys(expected));
     for (key, expected) in expected {
-        assert_eq!(shown[key], *expected);
+        let (shown, expected) = (format!("{:#?}", shown[key]), format!("{expected:#?}"));
+        let lines = shown.lines().zip(expected.lines());
+        let other: Vec<_> = lines.filter(|(shown, expected)| shown != expected).collect();
+        assert!(other.is_empty(), "{}: {other:#?}", key.agent_name);
     }
 }
 
@@ -225,7 +237,8 @@ impl Input {
             pipeline.apply(batch.spans, batch.logs, batch.reports, now);
         }
         pipeline.advance(now.after(Duration::from_secs(30)));
-        pipeline.board().clone()
+        let board = pipeline.board().clone().into_iter();
+        board.map(|(key, update)| (key, lasting(update))).collect()
     }
 }
 
@@ -262,10 +275,12 @@ fn attribute(key: &str, value: &str) -> KeyValue {
 }
 
 /// A part of a trace, numbered by its trace; five traces make a session. The first part has the tool calls, some of them
-/// in a loop, the second the root, that alone knows session and agent.
+/// in a loop, the second the root, that alone knows the session. Both know the agent: loops that are told before anybody
+/// does go to the one that the shard heard of last, and there are 256 shards here and one in a replay.
 fn request(number: usize, base: u64) -> Vec<u8> {
     let (trace, root) = (number / 2, number % 2 == 1);
     let session = format!("session-{}", trace / 5);
+    let agent = format!("agent-{}", trace / 5 % 5);
     let start = base + trace as u64 * 1_000_000;
     let span = |id: u64, name: &str, attributes: Vec<KeyValue>| Span {
         trace_id: (trace as u128 + 1).to_be_bytes().to_vec(),
@@ -283,7 +298,7 @@ fn request(number: usize, base: u64) -> Vec<u8> {
             "invoke_agent busy",
             vec![
                 attribute("gen_ai.operation.name", "invoke_agent"),
-                attribute("gen_ai.agent.name", &format!("agent-{}", trace / 5 % 5)),
+                attribute("gen_ai.agent.name", &agent),
                 attribute("gen_ai.conversation.id", &session),
                 attribute("gen_ai.output.messages", &format!("answer {} of {session}", trace % 4)),
                 attribute("agentgauge.task.id", &format!("task-{}", trace % 3)),
@@ -298,6 +313,7 @@ fn request(number: usize, base: u64) -> Vec<u8> {
             let mut attributes = vec![
                 attribute("gen_ai.operation.name", "execute_tool"),
                 attribute("gen_ai.tool.name", "search"),
+                attribute("gen_ai.agent.name", &agent),
                 attribute("gen_ai.tool.call.arguments", &format!("{{\"query\":{argument}}}")),
                 attribute("gen_ai.tool.call.result", "nothing"),
             ];
