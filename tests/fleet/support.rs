@@ -20,8 +20,9 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message as _;
+use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::DefaultProducerContext;
+use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -46,12 +47,73 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn new() -> Self {
+        let fleet = Self::without_topics();
+        fleet.make_topics();
+        fleet
+    }
+
+    pub(crate) fn without_topics() -> Self {
         let cluster = MockCluster::new(1).unwrap();
+        Self { cluster, checkpoints: tempfile::tempdir().unwrap(), instances: Vec::new() }
+    }
+
+    pub(crate) fn make_topics(&self) {
         for topic in ["spans", "traces", "agents"] {
             let partitions = i32::try_from(PARTITIONS).unwrap();
-            cluster.create_topic(&format!("agentgauge.{topic}"), partitions, 1).unwrap();
+            self.cluster.create_topic(&format!("agentgauge.{topic}"), partitions, 1).unwrap();
         }
-        Self { cluster, checkpoints: tempfile::tempdir().unwrap(), instances: Vec::new() }
+    }
+
+    /// Puts anything into a topic between the stages.
+    pub(crate) fn put(&self, topic: &str, payload: &[u8]) {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.cluster.bootstrap_servers());
+        let producer: BaseProducer = config.create().unwrap();
+        let topic = format!("agentgauge.{topic}");
+        let record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&topic).payload(payload);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(DEADLINE).unwrap();
+    }
+
+    /// An instance ends in order.
+    pub(crate) async fn leave(&mut self, instance: usize) {
+        self.instances.remove(instance).stop().await;
+    }
+
+    pub(crate) async fn post(&self, instance: usize, body: &[u8]) -> String {
+        let address = self.instances[instance].bound().otlp_http.unwrap();
+        post(&address.to_string(), body).await
+    }
+
+    /// The value of a series; zero if there is none.
+    pub(crate) async fn metric(&self, instance: usize, series: &str) -> f64 {
+        let page = get(&self.instances[instance], "/metrics").await;
+        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// Waits until a series has this value.
+    pub(crate) async fn counts(&self, instance: usize, series: &str, wanted: f64) {
+        let look = async {
+            while (self.metric(instance, series).await - wanted).abs() > 0.5 {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let counted = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        assert!(counted, "{series} is {}", self.metric(instance, series).await);
+    }
+
+    /// Asks an instance until its answer has all of these.
+    pub(crate) async fn answers(&self, instance: usize, path: &str, wanted: &[&str]) {
+        let mut last = String::new();
+        let look = async {
+            while last.is_empty() || !wanted.iter().all(|wanted| last.contains(wanted)) {
+                last = get(&self.instances[instance], path).await;
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let answered = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        assert!(answered, "waited in vain for {wanted:?}: {last}");
     }
 
     pub(crate) fn config(&self, roles: &[Role]) -> Config {
@@ -127,10 +189,9 @@ impl Fleet {
 
     /// Posts a request to an instance until it is acknowledged.
     pub(crate) async fn send(&self, instance: usize, body: &[u8]) {
-        let address = self.instances[instance].bound().otlp_http.unwrap();
         let sent = tokio::time::timeout(DEADLINE, async {
             loop {
-                let answer = post(&address.to_string(), body).await;
+                let answer = self.post(instance, body).await;
                 if answer.starts_with("HTTP/1.1 200") {
                     return;
                 }
