@@ -8,12 +8,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["engine"]),
     ("reference", &["engine", "reference"]),
     ("ingest", &["engine", "ingest"]),
-    ("export", &["engine", "export"]),
+    ("export", &["engine", "export", "outbound"]),
     ("outbound", &["outbound"]),
     ("webhook", &["clock", "engine", "outbound", "webhook"]),
     ("store", &["engine", "store"]),
+    ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
+    ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
     ("fleet", &["clock", "engine", "export", "fleet", "health", "ingest"]),
-    ("config", &["config", "engine", "export", "fleet", "ingest", "outbound", "store", "webhook"]),
+    (
+        "config",
+        &[
+            "config", "embed", "engine", "export", "fleet", "ingest", "judge", "outbound", "store",
+            "webhook",
+        ],
+    ),
 ];
 
 /// Crates that the engine may name beside std and itself.

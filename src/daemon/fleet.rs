@@ -4,23 +4,26 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 
+use super::askers::Askers;
 use super::{
-    Bound, Check, Daemon, Listeners, StartError, Work, full, source, stopped, tasks, webhook,
+    Bound, Check, Daemon, Listeners, StartError, Work, server, source, stopped, tasks, webhook,
 };
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::embed;
 use crate::engine::expect::Suite;
 use crate::engine::explained::TraceExplanation;
+use crate::engine::options::ConventionOptions;
 use crate::engine::span::TraceId;
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
 use crate::export::query::{ListRequest, Listing, Query};
-use crate::fleet::{FleetError, Gateway, Role, Share};
+use crate::fleet::{Asking, FleetError, Gateway, Role, Share};
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
-use crate::ingest::server::serve;
 use crate::ingest::{Receiver, grpc, http};
+use crate::judge;
 
 /// Sessions are spread over instances: none of them can list them.
 #[derive(Clone, Default)]
@@ -41,10 +44,7 @@ pub(super) fn start(
     let step = config.api.history_step;
     tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
     let (shutdown, stopping) = watch::channel(false);
-    let server = |listener, routes| {
-        let stop = stopped(stopping.clone());
-        tokio::spawn(serve(listener, routes, config.server.clone(), full(&health), stop))
-    };
+    let server = server(config, &health, &stopping);
     let query = Elsewhere::default();
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
@@ -56,6 +56,8 @@ pub(super) fn start(
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
     let mut tasks: Vec<_> = Vec::new();
     tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
+    let (askers, judge, embedder) = Askers::new(config, &clock, &health)?;
+    let asking = asking(config, embedder, judge);
     let (working, halting) = watch::channel(false);
     let share = Share {
         kafka: &config.kafka,
@@ -65,32 +67,33 @@ pub(super) fn start(
         clock: clock.clone(),
         health: health.clone(),
         board: board.clone(),
+        asking,
         runaways: Arc::new(move |stage, now| tasks::tell(stage, now, telling.as_ref())),
         stopping: halting,
     };
     let workers = share.start()?;
     let mut checks: Vec<Check> = vec![Arc::new(workers.check())];
     let mut sources = Vec::new();
-    if config.fleet.has(Role::Gateway) {
+    if config.fleet.has(Role::Gateway) || config.fleet.has(Role::Assemble) {
         let (prefix, partitions) = (&config.fleet.prefix, config.fleet.partitions);
         let gateway = Gateway::new(&config.kafka, prefix, partitions).map_err(FleetError::from)?;
         let status = gateway.status().clone();
         checks.push(Arc::new(move || status.ready()));
-        let clients = clock.clone();
-        let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), config.convention.clone()),
-            gateway,
-            health.clone(),
-            Arc::new(move || clients.now()),
-            config.server.read_timeout,
-        );
-        if !(config.kafka.traces_topics.is_empty() && config.kafka.logs_topics.is_empty()) {
+        // What they learn goes the way of requests.
+        sources.extend(askers.start(&gateway, &stopping));
+        let receiver = receiver(config, gateway, &clock, &health);
+        let listens = config.fleet.has(Role::Gateway);
+        if listens
+            && !(config.kafka.traces_topics.is_empty() && config.kafka.logs_topics.is_empty())
+        {
             let kafka = source(config, &receiver, &health, &stopping)?;
             let (reading, check): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
             sources.extend(reading);
             checks.extend(check);
         }
-        routes = http::reports(receiver.clone()).merge(routes);
+        if listens {
+            routes = http::reports(receiver.clone()).merge(routes);
+        }
         sources.extend(grpc.map(|listener| server(listener, grpc::router(receiver.clone()))));
         sources.extend(otlp.map(|listener| server(listener, http::router(receiver))));
     }
@@ -98,6 +101,40 @@ pub(super) fn start(
     let _ = query.checks.set(checks);
     sources.push(server(export, routes));
     Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
+}
+
+/// Takes requests, and writes what they hold for those who assemble.
+fn receiver(
+    config: &Config,
+    gateway: Gateway,
+    clock: &Clock,
+    health: &Arc<Health>,
+) -> Receiver<Gateway> {
+    let keep_results = config.judge.is_on();
+    let convention = ConventionOptions { keep_results, ..config.convention.clone() };
+    let clock = clock.clone();
+    Receiver::new(
+        Decoder::new(config.ingest.clone(), convention),
+        gateway,
+        health.clone(),
+        Arc::new(move || clock.now()),
+        config.server.read_timeout,
+    )
+}
+
+/// How stages ask the judge and the embedding model that are configured.
+fn asking(
+    config: &Config,
+    embedder: Option<embed::Handle>,
+    judge: Option<judge::Handle>,
+) -> Asking {
+    let (rules, wanted) = (config.judge.rules(), config.embed.wanted());
+    Asking {
+        set_up: Arc::new(move |stage| stage.judging(rules.clone()).embedding(wanted)),
+        ask: Arc::new(move |stage, now| {
+            tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
+        }),
+    }
 }
 
 impl Query for Elsewhere {

@@ -1,5 +1,6 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+mod askers;
 mod durable;
 #[cfg(feature = "kafka")]
 mod fleet;
@@ -24,23 +25,29 @@ use tokio::task::{JoinHandle, spawn_blocking};
 pub use query::SessionQuery;
 pub use router::Router;
 
+use self::askers::Askers;
 use self::durable::{Durable, Recovered, Stream};
 use self::router::Door;
 use self::tasks::Common;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::expect::{self, ExpectError};
+use crate::config::expect::{self, ExpectError, Expectations};
 use crate::config::key::{self, KeyError};
+use crate::embed::EmbedError;
+use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
+use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
+use crate::export::otlp::ScoresOutError;
 use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
 use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
+use crate::judge::JudgeError;
 use crate::store::StoreError;
 use crate::webhook::{self, Webhook, WebhookError};
 
@@ -110,6 +117,18 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// The judge cannot be set up.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
+    /// Texts cannot be embedded.
+    #[error(transparent)]
+    Embed(#[from] EmbedError),
+    /// Scores cannot be sent to others.
+    #[error(transparent)]
+    ScoresOut(#[from] ScoresOutError),
+    /// The key of an endpoint cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The Kafka source cannot be set up.
     #[cfg(feature = "kafka")]
     #[error(transparent)]
@@ -122,9 +141,6 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A key cannot be read.
-    #[error(transparent)]
-    Key(#[from] KeyError),
     /// The webhook cannot be used.
     #[error(transparent)]
     Webhook(#[from] WebhookError),
@@ -150,7 +166,7 @@ impl Daemon {
     /// Fails if an address cannot be listened on or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
-        expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+        remark(&expected, config);
         let (bound, listeners) = Listeners::bind(config).await?;
         #[cfg(feature = "kafka")]
         if config.fleet.enabled() {
@@ -166,17 +182,16 @@ impl Daemon {
         let (shutdown, stopping) = watch::channel(false);
         let clients = clock.clone();
         let door = Door::default();
+        let convention =
+            ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() };
         let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), config.convention.clone()),
+            Decoder::new(config.ingest.clone(), convention),
             door.clone(),
             health.clone(),
             Arc::new(move || clients.now()),
             config.server.read_timeout,
         );
-        let server = |listener, routes| {
-            let stop = stopped(stopping.clone());
-            tokio::spawn(serve(listener, routes, config.server.clone(), full(&health), stop))
-        };
+        let server = server(config, &health, &stopping);
 
         // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
         let query = SessionQuery::default();
@@ -187,13 +202,23 @@ impl Daemon {
         let routes = http::reports(receiver.clone()).merge(exporter.router());
         let mut sources = vec![server(http, routes)];
 
-        let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
+        let (mut stages, recovered) =
+            recover(config, expected.suites.into(), &clock, &health).await?;
+        // What was done before is not asked about.
+        stages.assemble = stages.assemble.into_iter().map(|stage| asking(stage, config)).collect();
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-        let common =
-            Common { clock: clock.clone(), health: health.clone(), webhook: telling, saving };
+        let (askers, judge, embedder) = Askers::new(config, &clock, &health)?;
+        let common = Common {
+            clock: clock.clone(),
+            health: health.clone(),
+            webhook: telling,
+            saving,
+            judge,
+            embedder,
+        };
         let (router, mut tasks, flushed) =
             spawn(stages, config.engine.channel_capacity, &board, &common, durable);
         tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
@@ -207,6 +232,8 @@ impl Daemon {
         let kafka = source(config, &receiver, &health, &stopping)?;
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
+        // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
+        sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks);
         sources.extend(grpc.map(|listener| server(listener, grpc::router(receiver.clone()))));
         sources.extend(otlp.map(|listener| server(listener, http::router(receiver))));
@@ -367,6 +394,17 @@ fn spawn(
     (router, tasks, flushed)
 }
 
+/// Says what files of expectations ask for that is not done.
+fn remark(expected: &Expectations, config: &Config) {
+    let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
+    expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
+}
+
+/// A stage that asks the judge and the embedding model that are configured.
+fn asking(stage: Assemble, config: &Config) -> Assemble {
+    stage.judging(config.judge.rules()).embedding(config.embed.wanted())
+}
+
 /// Listens at the address that this option sets; the port may be a free one.
 async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source| StartError::Bind { address: address.to_owned(), key, source };
@@ -419,6 +457,19 @@ impl Observe for Health {
 
     fn refused(&self, reason: &'static str) {
         Self::refused(self, reason);
+    }
+}
+
+/// Starts servers that stop when the daemon does.
+fn server(
+    config: &Config,
+    health: &Arc<Health>,
+    stopping: &watch::Receiver<bool>,
+) -> impl Fn(TcpListener, axum::Router) -> JoinHandle<()> {
+    let (options, health, stopping) = (config.server.clone(), health.clone(), stopping.clone());
+    move |listener, routes| {
+        let stop = stopped(stopping.clone());
+        tokio::spawn(serve(listener, routes, options.clone(), full(&health), stop))
     }
 }
 

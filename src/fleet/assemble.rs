@@ -15,10 +15,26 @@ use crate::engine::span::{Report, Target, Timestamp, TraceId};
 use crate::engine::update::Responses;
 use crate::engine::update::envelope::Message;
 
+/// Changes a new stage.
+pub type SetUp = Arc<dyn Fn(Assemble) -> Assemble + Send + Sync>;
+
+/// Looks at a stage from time to time.
+pub type Ask = Arc<dyn Fn(&mut Assemble, Timestamp) + Send + Sync>;
+
+/// Sets a stage up to ask, and passes on what it asks.
+#[derive(Clone)]
+pub struct Asking {
+    /// Tells a new stage what to ask for.
+    pub set_up: SetUp,
+    /// Takes what it asks.
+    pub ask: Ask,
+}
+
 /// Makes traces.
 pub(super) struct AssembleStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
+    pub(super) asking: Asking,
 }
 
 /// The shards of a partition.
@@ -29,6 +45,9 @@ pub(super) struct Traces {
     // When a timer of each is due.
     due: Vec<Option<Timestamp>>,
     resolve: Resolve,
+    asking: Asking,
+    // It has caught up: what was done before has been asked about.
+    live: bool,
 }
 
 impl Stage for AssembleStage {
@@ -42,6 +61,7 @@ impl Stage for AssembleStage {
         for shard in self.map.shards(taken.partition) {
             let mut stage = Assemble::new(assemble.clone(), loops.clone(), cost)
                 .expecting(Arc::clone(expected));
+            stage = (self.asking.set_up)(stage);
             let saved: Option<SavedTraces> = section(taken.checkpoint, &shard.to_string())?;
             saved.into_iter().for_each(|saved| stage.restore(saved));
             shards.push((shard, stage));
@@ -51,7 +71,8 @@ impl Stage for AssembleStage {
         saved.into_iter().for_each(|saved| resolve.restore(saved));
         let due = shards.iter().map(|(_, stage)| stage.poll_timeout()).collect();
         let (map, generation) = (self.map, taken.generation);
-        Ok(Traces { map, generation, shards, due, resolve })
+        let asking = self.asking.clone();
+        Ok(Traces { map, generation, shards, due, resolve, asking, live: false })
     }
 }
 
@@ -106,7 +127,9 @@ impl Part for Traces {
         }
     }
 
-    fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {}
+    fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {
+        self.live = true;
+    }
 
     fn save(&self) -> Option<BTreeMap<String, Vec<u8>>> {
         let shards = self.shards.iter();
@@ -142,6 +165,7 @@ impl Traces {
             let trace = match &input {
                 Input::Span(span) => span.trace_id,
                 Input::Log(log) => log.trace_id,
+                Input::Judgements(trace, _) | Input::Embedded(trace, _) => *trace,
                 Input::Report(report) => match report.target {
                     Target::Trace(trace) => trace,
                     Target::Response { .. } | Target::Session { .. } | Target::Run(_) => {
@@ -186,6 +210,12 @@ impl Traces {
             record.envelope.generation = self.generation;
             record.envelope.time_unix_nano = now.0;
             out.push(record);
+        }
+        if self.live {
+            (self.asking.ask)(stage, now);
+        } else {
+            stage.requests();
+            stage.embed_requests();
         }
         self.due[place] = stage.poll_timeout();
     }

@@ -95,6 +95,12 @@ impl Gateway {
         for log in batch.logs {
             traces.entry(log.trace_id).or_default().push(Input::Log(Box::new(log)));
         }
+        for (trace, judgements) in batch.judgements {
+            traces.entry(trace).or_default().push(Input::Judgements(trace, judgements));
+        }
+        for (trace, embedded) in batch.embedded {
+            traces.entry(trace).or_default().push(Input::Embedded(trace, embedded));
+        }
         for report in batch.reports {
             match report.target {
                 Target::Trace(trace) => {

@@ -43,6 +43,7 @@ pub use options::{FleetOptions, Role};
 
 #[cfg(feature = "kafka")]
 pub use self::{
+    assemble::{Ask, Asking, SetUp},
     checkpoint::CheckpointError,
     gateway::Gateway,
     lease::Lease,

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use super::agents::FleetStage;
-use super::assemble::AssembleStage;
+use super::assemble::{Asking, AssembleStage};
 use super::checkpoint::{CheckpointError, Checkpoints};
 use super::lease::Lease;
 use super::metrics::Families;
@@ -57,6 +57,8 @@ pub struct Share<'s> {
     pub health: Arc<Health>,
     /// Where agents are shown.
     pub board: Arc<Board>,
+    /// Whom traces are asked about.
+    pub asking: Asking,
     /// Who is told of sessions that run away.
     pub runaways: Runaways,
     /// True once the daemon goes down.
@@ -90,7 +92,8 @@ impl Share<'_> {
         let checkpoints = Checkpoints::open(&self.fleet.checkpoints, Handle::current())?;
         let map = Map::new(self.fleet.partitions);
         if self.fleet.has(Role::Assemble) {
-            let stage = AssembleStage { options: self.engine.clone(), map };
+            let (options, asking) = (self.engine.clone(), self.asking.clone());
+            let stage = AssembleStage { options, map, asking };
             self.work(stage, (Role::Assemble, Hop::Spans), &checkpoints, &mut workers)?;
         }
         if self.fleet.has(Role::Score) {

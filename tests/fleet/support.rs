@@ -176,7 +176,7 @@ impl Fleet {
                     ready &= answer.starts_with("HTTP/1.1 200");
                     last.push_str(&answer);
                 }
-                last += &format!("{sums:?}");
+                last.push_str(&sums.map(|sum| sum.to_string()).join(" "));
                 if ready && sums == [PARTITIONS; 3] {
                     return;
                 }
