@@ -5,15 +5,17 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
 use super::askers::Askers;
+use super::doors::Doors;
 use super::{
-    Bound, Check, Daemon, Listeners, StartError, Work, server, source, stopped, tasks, webhook,
+    Bound, Check, Daemon, Listeners, StartError, Work, opener, receiver, source, stopped, tasks,
+    webhook,
 };
+use crate::access::Listener;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::embed;
 use crate::engine::expect::Suite;
 use crate::engine::explained::TraceExplanation;
-use crate::engine::options::ConventionOptions;
 use crate::engine::span::TraceId;
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
@@ -21,8 +23,7 @@ use crate::export::http::Exporter;
 use crate::export::query::{ListRequest, Listing, Query};
 use crate::fleet::{Asking, FleetError, Gateway, Role, Share};
 use crate::health::Health;
-use crate::ingest::decode::Decoder;
-use crate::ingest::{Receiver, grpc, http};
+use crate::ingest::{grpc, http};
 use crate::judge;
 
 /// Sessions are spread over instances: none of them can list them.
@@ -35,8 +36,8 @@ struct Elsewhere {
 pub(super) fn start(
     config: &Config,
     expected: Arc<[Suite]>,
-    bound: Bound,
-    listeners: Listeners,
+    (bound, listeners): (Bound, Listeners),
+    doors: Doors,
 ) -> Result<Daemon, StartError> {
     let clock = Clock::system();
     let health = Health::new(clock.now())?;
@@ -44,7 +45,7 @@ pub(super) fn start(
     let step = config.api.history_step;
     tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
     let (shutdown, stopping) = watch::channel(false);
-    let server = server(config, &health, &stopping);
+    let open = opener(doors, config, &health, &stopping);
     let query = Elsewhere::default();
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
@@ -94,32 +95,14 @@ pub(super) fn start(
         if listens {
             routes = http::reports(receiver.clone()).merge(routes);
         }
-        sources.extend(grpc.map(|listener| server(listener, grpc::router(receiver.clone()))));
-        sources.extend(otlp.map(|listener| server(listener, http::router(receiver))));
+        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
+        sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
     }
     // Only the first time counts, and there is one.
     let _ = query.checks.set(checks);
-    sources.push(server(export, routes));
+    sources.push(open(Listener::Http, export, routes));
     Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
-}
-
-/// Takes requests, and writes what they hold for those who assemble.
-fn receiver(
-    config: &Config,
-    gateway: Gateway,
-    clock: &Clock,
-    health: &Arc<Health>,
-) -> Receiver<Gateway> {
-    let keep_results = config.judge.is_on();
-    let convention = ConventionOptions { keep_results, ..config.convention.clone() };
-    let clock = clock.clone();
-    Receiver::new(
-        Decoder::new(config.ingest.clone(), convention),
-        gateway,
-        health.clone(),
-        Arc::new(move || clock.now()),
-        config.server.read_timeout,
-    )
 }
 
 /// How stages ask the judge and the embedding model that are configured.

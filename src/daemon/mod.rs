@@ -1,6 +1,7 @@
 //! The daemon: wiring only. The one place that names every stage.
 
 mod askers;
+mod doors;
 mod durable;
 #[cfg(feature = "kafka")]
 mod fleet;
@@ -26,9 +27,11 @@ pub use query::SessionQuery;
 pub use router::Router;
 
 use self::askers::Askers;
+use self::doors::Doors;
 use self::durable::{Durable, Recovered, Stream};
 use self::router::Door;
 use self::tasks::Common;
+use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{self, ExpectError, Expectations};
@@ -45,7 +48,7 @@ use crate::export::otlp::ScoresOutError;
 use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
-use crate::ingest::server::serve;
+use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
 use crate::judge::JudgeError;
 use crate::store::StoreError;
@@ -117,6 +120,9 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Certificates or tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The judge cannot be set up.
     #[error(transparent)]
     Judge(#[from] JudgeError),
@@ -163,14 +169,16 @@ impl Daemon {
     ///
     /// # Errors
     ///
-    /// Fails if an address cannot be listened on or a file of expectations cannot be used.
+    /// Fails if an address cannot be listened on, or if a certificate, a token or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
+        let doors = Doors::open(config)?;
         let (bound, listeners) = Listeners::bind(config).await?;
+        doors.warn(&bound);
         #[cfg(feature = "kafka")]
         if config.fleet.enabled() {
-            return fleet::start(config, expected.suites.into(), bound, listeners);
+            return fleet::start(config, expected.suites.into(), (bound, listeners), doors);
         }
         let Listeners { grpc, otlp, http } = listeners;
         let clock = Clock::system();
@@ -180,18 +188,9 @@ impl Daemon {
         let step = config.api.history_step;
         tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
         let (shutdown, stopping) = watch::channel(false);
-        let clients = clock.clone();
         let door = Door::default();
-        let convention =
-            ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() };
-        let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), convention),
-            door.clone(),
-            health.clone(),
-            Arc::new(move || clients.now()),
-            config.server.read_timeout,
-        );
-        let server = server(config, &health, &stopping);
+        let receiver = receiver(config, door.clone(), &clock, &health);
+        let open = opener(doors, config, &health, &stopping);
 
         // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
         let query = SessionQuery::default();
@@ -200,7 +199,7 @@ impl Daemon {
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
             .stopping(stopping.clone());
         let routes = http::reports(receiver.clone()).merge(exporter.router());
-        let mut sources = vec![server(http, routes)];
+        let mut sources = vec![open(Listener::Http, http, routes)];
 
         let (mut stages, recovered) =
             recover(config, expected.suites.into(), &clock, &health).await?;
@@ -235,8 +234,9 @@ impl Daemon {
         // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks);
-        sources.extend(grpc.map(|listener| server(listener, grpc::router(receiver.clone()))));
-        sources.extend(otlp.map(|listener| server(listener, http::router(receiver))));
+        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
+        sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
         let work = Work::Here(Here { router, epoch, flushed, snapshots });
         Ok(Self { bound, board, work, shutdown, sources, tasks })
     }
@@ -460,23 +460,38 @@ impl Observe for Health {
     }
 }
 
-/// Starts servers that stop when the daemon does.
-fn server(
+/// Takes requests for this sink.
+fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Health>) -> Receiver<S> {
+    let keep_results = config.judge.is_on();
+    let convention = ConventionOptions { keep_results, ..config.convention.clone() };
+    let decoder = Decoder::new(config.ingest.clone(), convention);
+    let clock = clock.clone();
+    let now = Arc::new(move || clock.now());
+    Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
+}
+
+/// Opens doors that close when the daemon stops.
+fn opener(
+    doors: Doors,
     config: &Config,
     health: &Arc<Health>,
     stopping: &watch::Receiver<bool>,
-) -> impl Fn(TcpListener, axum::Router) -> JoinHandle<()> {
+) -> impl Fn(Listener, TcpListener, axum::Router) -> JoinHandle<()> {
     let (options, health, stopping) = (config.server.clone(), health.clone(), stopping.clone());
-    move |listener, routes| {
+    move |name, listener, routes| {
+        let (port, routes) = (doors.port(name, listener), doors.guard(name, routes, &health));
         let stop = stopped(stopping.clone());
-        tokio::spawn(serve(listener, routes, options.clone(), full(&health), stop))
+        tokio::spawn(serve(port, routes, options.clone(), tell(&health), stop))
     }
 }
 
-/// Counts that a listener has as many connections as it may.
-fn full(health: &Arc<Health>) -> impl Fn() + Send + 'static {
+/// Counts what happens to connections.
+fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     let health = Arc::clone(health);
-    move || health.limit_reached("server_connections")
+    move |event| match event {
+        Event::Full => health.limit_reached("server_connections"),
+        Event::Handshake => health.refused("tls_handshake"),
+    }
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

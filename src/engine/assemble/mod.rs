@@ -324,6 +324,12 @@ impl Assemble {
     fn span(&mut self, span: Box<Span>, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
         let Some(held) = self.open(span.trace_id, now) else { return };
+        let first = held.parts.spans.values().next();
+        if first.is_some_and(|first| first.resource.tenant != span.resource.tenant) {
+            // A trace is its first sender's: nobody else can add to it.
+            self.counts.add("spans", "foreign_tenant");
+            return;
+        }
         if let Some(other) = held.parts.spans.get(&span.span_id) {
             // Of two spans of one id the greater holds, whichever came first.
             if *other >= span {
