@@ -142,6 +142,10 @@ impl Part for Summed {
         }
     }
 
+    fn holds(&self) -> (&'static str, usize) {
+        ("agents", self.shown.len())
+    }
+
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
         let counts = self.stage.counts().iter();
         counts.map(|(what, why, n)| (self.partition.to_string(), what, why, n)).collect()

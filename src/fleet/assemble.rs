@@ -142,6 +142,10 @@ impl Part for Traces {
 
     fn give_up(&mut self) {}
 
+    fn holds(&self) -> (&'static str, usize) {
+        ("traces", self.shards.iter().map(|(_, stage)| stage.open_traces()).sum())
+    }
+
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
         let named = |name: String, counts: &crate::engine::count::Counts| {
             let all = counts.iter().map(|(what, why, n)| (name.clone(), what, why, n));

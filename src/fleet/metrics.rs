@@ -183,6 +183,11 @@ impl WorkerMetrics {
         }
     }
 
+    /// How many things a partition holds.
+    pub(super) fn items(&self, partition: i32, (what, count): (&'static str, usize)) {
+        self.families.health.held(what, &partition.to_string(), count);
+    }
+
     pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {
         self.families.health.counts(who, [(what, why, count)]);
     }

@@ -75,6 +75,11 @@ impl Outbox {
                     self.producer.poll(WAIT);
                     next = back;
                 }
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
+                    let bytes = payload.len();
+                    tracing::error!(topic, bytes, "a record is too large, and was left out");
+                    return true;
+                }
                 Err((error, _)) => {
                     tracing::error!(%error, topic, "a record was not sent");
                     return false;

@@ -67,6 +67,9 @@ pub(super) trait Part {
     /// It is no longer ours: takes back what it shows.
     fn give_up(&mut self);
 
+    /// What it holds (`traces`, `sessions`, `agents`), and how many of them.
+    fn holds(&self) -> (&'static str, usize);
+
     /// What it could not use, and how often a bound bit, as (who, what, why, how often).
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)>;
 }

@@ -142,6 +142,10 @@ impl Part for Scored {
 
     fn give_up(&mut self) {}
 
+    fn holds(&self) -> (&'static str, usize) {
+        ("sessions", self.shards.iter().map(|(_, stage)| stage.open_sessions()).sum())
+    }
+
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
         let shards = self.shards.iter();
         let counts = shards.flat_map(|(shard, stage)| {

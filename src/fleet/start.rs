@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -22,7 +23,7 @@ use crate::clock::Clock;
 use crate::engine::pipeline::EngineOptions;
 use crate::export::board::Board;
 use crate::health::Health;
-use crate::ingest::kafka::{KafkaOptions, SourceError, Status, Watch};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
 
 /// Why an instance cannot take part.
 #[derive(Debug, thiserror::Error)]
@@ -153,10 +154,14 @@ impl Share<'_> {
         };
         let worker = Worker::new(stage, setup)?;
         let (running, ended) = oneshot::channel::<()>();
+        let (stopping, told) = (self.stopping.clone(), status.clone());
         let name = thread::Builder::new().name(role.name().to_owned());
         name.spawn(move || {
             let _running = running;
-            worker.run();
+            let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
+            if ended.is_err() || !*stopping.borrow() {
+                told.problem(Problem::Other { why: "a worker has ended; restart".to_owned() });
+            }
         })
         .map_err(FleetError::Thread)?;
         workers.ends.push(ended);

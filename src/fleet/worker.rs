@@ -9,6 +9,7 @@
 //! in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ pub(super) struct Worker<S: Stage> {
     topic: String,
     fleet: FleetOptions,
     consumer: BaseConsumer<Context>,
+    kafka: KafkaOptions,
     outbox: Outbox,
     checkpoints: Checkpoints,
     clock: Clock,
@@ -116,6 +118,7 @@ impl<S: Stage> Worker<S> {
             topic: hop.topic(&fleet.prefix),
             fleet: fleet.clone(),
             consumer,
+            kafka: kafka.clone(),
             outbox,
             checkpoints,
             told: clock.now(),
@@ -225,7 +228,10 @@ impl<S: Stage> Worker<S> {
             held.next = offset + 1;
             held.at_end = false;
             let payload = message.payload().unwrap_or_default();
-            let result = held.apply(payload, offset, &mut self.out);
+            let out = &mut self.out;
+            let apply = AssertUnwindSafe(|| held.apply(payload, offset, out));
+            // One record that no stage was made for must not stop those after it.
+            let result = catch_unwind(apply).unwrap_or(Err("internal"));
             held.live |= held.next >= held.target;
             drop(message);
             self.metrics.record(result);
@@ -252,7 +258,7 @@ impl<S: Stage> Worker<S> {
             self.saved = now;
             let changed = self.held.iter().filter(|(_, held)| held.saved != Some(held.next));
             let changed: Vec<i32> = changed.map(|(partition, _)| *partition).collect();
-            self.checkpoint(&changed);
+            self.save(&changed);
         }
         self.outbox.poll();
     }
@@ -266,6 +272,20 @@ impl<S: Stage> Worker<S> {
                 return;
             }
         }
+    }
+
+    /// Tells what is left to be told of these partitions, and writes checkpoints. One that has not caught up has told
+    /// nothing: for that the checkpoint holds that it began with.
+    fn save(&mut self, partitions: &[i32]) {
+        let live = |partition: &i32| self.held.get(partition).is_some_and(|held| held.live);
+        let live: Vec<i32> = partitions.iter().copied().filter(live).collect();
+        for partition in &live {
+            if let Some(held) = self.held.get_mut(partition) {
+                held.part.tell(held.now, &mut self.out);
+            }
+        }
+        self.send();
+        self.checkpoint(&live);
     }
 
     /// Writes what these partitions hold, once all that follows from it has arrived.
@@ -324,19 +344,8 @@ impl<S: Stage> Worker<S> {
 
     /// Saves partitions and lets them go.
     fn hand_over(&mut self, partitions: &[i32]) {
-        let now = self.clock.now();
-        for partition in partitions {
-            if let Some(held) = self.held.get_mut(partition).filter(|held| held.live) {
-                held.part.tell(now.max(held.now), &mut self.out);
-            }
-        }
-        self.send();
-        self.checkpoint(partitions);
-        for partition in partitions {
-            if let Some(mut held) = self.held.remove(partition) {
-                held.part.give_up();
-            }
-        }
+        self.save(partitions);
+        self.forget(partitions);
     }
 
     /// Makes the changes that the group asks for.
@@ -366,6 +375,7 @@ impl<S: Stage> Worker<S> {
         for partition in partitions {
             if let Some(mut held) = self.held.remove(partition) {
                 held.part.give_up();
+                self.metrics.items(*partition, (held.part.holds().0, 0));
             }
         }
     }
@@ -377,6 +387,11 @@ impl<S: Stage> Worker<S> {
         self.forget(&all);
         self.out.clear();
         self.metrics.begun_anew();
+        // What still waits to be delivered is of a state that is no longer ours.
+        match Outbox::new(&self.kafka, &self.fleet.prefix) {
+            Ok(outbox) => self.outbox = outbox,
+            Err(error) => tracing::error!(%error, "there is no new producer"),
+        }
         self.consumer.unsubscribe();
         if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
             tracing::error!(%error, "cannot subscribe");
@@ -478,7 +493,8 @@ impl<S: Stage> Worker<S> {
         let (behind, partial) = behind
             .fold((0, 0), |(all, partial), held| (all + 1, partial + usize::from(!held.whole)));
         self.metrics.held(self.held.len(), behind, partial);
-        for held in self.held.values() {
+        for (partition, held) in &self.held {
+            self.metrics.items(*partition, held.part.holds());
             for (who, what, why, count) in held.part.counts() {
                 let who = format!("{}/{who}@{}", self.role.name(), held.generation);
                 self.metrics.count(&who, what, why, count);
