@@ -13,18 +13,17 @@ use super::{
 use crate::access::Listener;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::embed;
 use crate::engine::expect::Suite;
 use crate::engine::explained::TraceExplanation;
+use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::TraceId;
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
 use crate::export::query::{ListRequest, Listing, Query};
-use crate::fleet::{Asking, FleetError, Gateway, Role, Share};
+use crate::fleet::{FleetError, Gateway, Role, Share};
 use crate::health::Health;
 use crate::ingest::{grpc, http};
-use crate::judge;
 
 /// Sessions are spread over instances: none of them can list them.
 #[derive(Clone, Default)]
@@ -57,18 +56,25 @@ pub(super) fn start(
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
     let mut tasks: Vec<_> = Vec::new();
     tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
-    let (askers, judge, embedder) = Askers::new(config, &clock, &health)?;
-    let asking = asking(config, embedder, judge);
+    // What was spent before this process is in the checkpoints of whoever owns the traces now.
+    let (askers, judge, embedder) = Askers::new(config, &clock, &health, (Vec::new(), &board))?;
+    let engine = EngineOptions {
+        judging: config.judge.rules(),
+        embedding: config.embed.wanted(),
+        ..config.engine_options(expected)
+    };
     let (working, halting) = watch::channel(false);
     let share = Share {
         kafka: &config.kafka,
         fleet: &config.fleet,
-        engine: config.engine_options(expected),
+        engine,
         shards: config.engine.shards,
         clock: clock.clone(),
         health: health.clone(),
         board: board.clone(),
-        asking,
+        ask: Arc::new(move |stage, now| {
+            tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
+        }),
         runaways: Arc::new(move |stage, now| tasks::tell(stage, now, telling.as_ref())),
         stopping: halting,
     };
@@ -103,21 +109,6 @@ pub(super) fn start(
     let _ = query.checks.set(checks);
     sources.push(open(Listener::Http, export, routes));
     Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
-}
-
-/// How stages ask the judge and the embedding model that are configured.
-fn asking(
-    config: &Config,
-    embedder: Option<embed::Handle>,
-    judge: Option<judge::Handle>,
-) -> Asking {
-    let (rules, wanted) = (config.judge.rules(), config.embed.wanted());
-    Asking {
-        set_up: Arc::new(move |stage| stage.judging(rules.clone()).embedding(wanted)),
-        ask: Arc::new(move |stage, now| {
-            tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
-        }),
-    }
 }
 
 impl Query for Elsewhere {

@@ -39,6 +39,7 @@ use crate::config::key::{self, KeyError};
 use crate::embed::EmbedError;
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
+use crate::engine::math::Quanta;
 use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
@@ -201,15 +202,14 @@ impl Daemon {
         let routes = http::reports(receiver.clone()).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes)];
 
-        let (mut stages, recovered) =
-            recover(config, expected.suites.into(), &clock, &health).await?;
-        // What was done before is not asked about.
-        stages.assemble = stages.assemble.into_iter().map(|stage| asking(stage, config)).collect();
+        let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
+        let paid: Vec<(u64, Quanta)> =
+            stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-        let (askers, judge, embedder) = Askers::new(config, &clock, &health)?;
+        let (askers, judge, embedder) = Askers::new(config, &clock, &health, (paid, &board))?;
         let common = Common {
             clock: clock.clone(),
             health: health.clone(),
@@ -400,9 +400,9 @@ fn remark(expected: &Expectations, config: &Config) {
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
-/// A stage that asks the judge and the embedding model that are configured.
-fn asking(stage: Assemble, config: &Config) -> Assemble {
-    stage.judging(config.judge.rules()).embedding(config.embed.wanted())
+/// How spans are read: a judge wants to see what tools gave back.
+fn convention(config: &Config) -> ConventionOptions {
+    ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() }
 }
 
 /// Listens at the address that this option sets; the port may be a free one.
@@ -462,9 +462,7 @@ impl Observe for Health {
 
 /// Takes requests for this sink.
 fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Health>) -> Receiver<S> {
-    let keep_results = config.judge.is_on();
-    let convention = ConventionOptions { keep_results, ..config.convention.clone() };
-    let decoder = Decoder::new(config.ingest.clone(), convention);
+    let decoder = Decoder::new(config.ingest.clone(), convention(config));
     let clock = clock.clone();
     let now = Arc::new(move || clock.now());
     Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)

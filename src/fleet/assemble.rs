@@ -15,26 +15,14 @@ use crate::engine::span::{Report, Target, Timestamp, TraceId};
 use crate::engine::update::Responses;
 use crate::engine::update::envelope::Message;
 
-/// Changes a new stage.
-pub type SetUp = Arc<dyn Fn(Assemble) -> Assemble + Send + Sync>;
-
-/// Looks at a stage from time to time.
+/// Takes what a stage asks.
 pub type Ask = Arc<dyn Fn(&mut Assemble, Timestamp) + Send + Sync>;
-
-/// Sets a stage up to ask, and passes on what it asks.
-#[derive(Clone)]
-pub struct Asking {
-    /// Tells a new stage what to ask for.
-    pub set_up: SetUp,
-    /// Takes what it asks.
-    pub ask: Ask,
-}
 
 /// Makes traces.
 pub(super) struct AssembleStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
-    pub(super) asking: Asking,
+    pub(super) ask: Ask,
 }
 
 /// The shards of a partition.
@@ -45,8 +33,8 @@ pub(super) struct Traces {
     // When a timer of each is due.
     due: Vec<Option<Timestamp>>,
     resolve: Resolve,
-    asking: Asking,
-    // It has caught up: what was done before has been asked about.
+    ask: Ask,
+    // It has caught up. Until then what is asked may have been answered.
     live: bool,
 }
 
@@ -56,12 +44,14 @@ impl Stage for AssembleStage {
     const BEGIN: Begin = Begin::Lookback;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Traces, String> {
-        let EngineOptions { assemble, loops, cost, expected, .. } = &self.options;
+        let EngineOptions { assemble, loops, cost, expected, judging, embedding, .. } =
+            &self.options;
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
             let mut stage = Assemble::new(assemble.clone(), loops.clone(), cost)
-                .expecting(Arc::clone(expected));
-            stage = (self.asking.set_up)(stage);
+                .expecting(Arc::clone(expected))
+                .judging(judging.clone())
+                .embedding(*embedding);
             let saved: Option<SavedTraces> = section(taken.checkpoint, &shard.to_string())?;
             saved.into_iter().for_each(|saved| stage.restore(saved));
             shards.push((shard, stage));
@@ -71,8 +61,8 @@ impl Stage for AssembleStage {
         saved.into_iter().for_each(|saved| resolve.restore(saved));
         let due = shards.iter().map(|(_, stage)| stage.poll_timeout()).collect();
         let (map, generation) = (self.map, taken.generation);
-        let asking = self.asking.clone();
-        Ok(Traces { map, generation, shards, due, resolve, asking, live: false })
+        let ask = self.ask.clone();
+        Ok(Traces { map, generation, shards, due, resolve, ask, live: false })
     }
 }
 
@@ -127,8 +117,17 @@ impl Part for Traces {
         }
     }
 
-    fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {
-        self.live = true;
+    fn tell(&mut self, now: Timestamp, _: &mut Vec<Record>) {
+        if std::mem::replace(&mut self.live, true) {
+            return;
+        }
+        for (_, stage) in &mut self.shards {
+            // One by one: each is as large as a trace.
+            for trace in stage.unanswered() {
+                stage.ask_again(trace);
+                (self.ask)(stage, now);
+            }
+        }
     }
 
     fn save(&self) -> Option<BTreeMap<String, Vec<u8>>> {
@@ -169,7 +168,8 @@ impl Traces {
             let trace = match &input {
                 Input::Span(span) => span.trace_id,
                 Input::Log(log) => log.trace_id,
-                Input::Judgements(trace, _) | Input::Embedded(trace, _) => *trace,
+                Input::Judged(reply) => reply.trace_id,
+                Input::Embedded(trace, _) => *trace,
                 Input::Report(report) => match report.target {
                     Target::Trace(trace) => trace,
                     Target::Response { .. } | Target::Session { .. } | Target::Run(_) => {
@@ -216,10 +216,9 @@ impl Traces {
             out.push(record);
         }
         if self.live {
-            (self.asking.ask)(stage, now);
+            (self.ask)(stage, now);
         } else {
-            stage.requests();
-            stage.embed_requests();
+            drop((stage.requests(), stage.embed_requests()));
         }
         self.due[place] = stage.poll_timeout();
     }

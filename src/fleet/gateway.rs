@@ -95,8 +95,8 @@ impl Gateway {
         for log in batch.logs {
             traces.entry(log.trace_id).or_default().push(Input::Log(Box::new(log)));
         }
-        for (trace, judgements) in batch.judgements {
-            traces.entry(trace).or_default().push(Input::Judgements(trace, judgements));
+        for reply in batch.judged {
+            traces.entry(reply.trace_id).or_default().push(Input::Judged(Box::new(reply)));
         }
         for (trace, embedded) in batch.embedded {
             traces.entry(trace).or_default().push(Input::Embedded(trace, embedded));

@@ -43,7 +43,7 @@ pub use options::{FleetOptions, Role};
 
 #[cfg(feature = "kafka")]
 pub use self::{
-    assemble::{Ask, Asking, SetUp},
+    assemble::Ask,
     checkpoint::CheckpointError,
     gateway::Gateway,
     lease::Lease,

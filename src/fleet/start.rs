@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use super::agents::FleetStage;
-use super::assemble::{Asking, AssembleStage};
+use super::assemble::{Ask, AssembleStage};
 use super::checkpoint::{CheckpointError, Checkpoints};
 use super::lease::Lease;
 use super::metrics::Families;
@@ -59,7 +59,7 @@ pub struct Share<'s> {
     /// Where agents are shown.
     pub board: Arc<Board>,
     /// Whom traces are asked about.
-    pub asking: Asking,
+    pub ask: Ask,
     /// Who is told of sessions that run away.
     pub runaways: Runaways,
     /// True once the daemon goes down.
@@ -93,8 +93,8 @@ impl Share<'_> {
         let checkpoints = Checkpoints::open(&self.fleet.checkpoints, Handle::current())?;
         let map = Map::new(self.fleet.partitions);
         if self.fleet.has(Role::Assemble) {
-            let (options, asking) = (self.engine.clone(), self.asking.clone());
-            let stage = AssembleStage { options, map, asking };
+            let (options, ask) = (self.engine.clone(), self.ask.clone());
+            let stage = AssembleStage { options, map, ask };
             self.work(stage, (Role::Assemble, Hop::Spans), &checkpoints, &mut workers)?;
         }
         if self.fleet.has(Role::Score) {

@@ -4,23 +4,30 @@
 //! sealed. Every change is sent on as a full [`TraceUpdate`] under a higher revision, once per `drain`, so a loop
 //! is told as soon as the span is in that closes it.
 
+mod hearing;
 mod sealed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use self::hearing::{Asked, Hearing};
 use self::sealed::Sealed;
 use serde::{Deserialize, Serialize};
 
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
-use super::expect::{Judgements, Suite};
-use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
+use super::expect::Suite;
+use super::judging::{JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
+use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Parts, Rules, evaluate, expectations, ignored, transcript};
 use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
+
+/// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
+const MINUTE: u64 = 60_000_000_000;
+const MINUTES: u64 = 60;
 
 /// What the stage is fed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -31,8 +38,8 @@ pub enum Input {
     Log(Box<Log>),
     /// A report about a trace.
     Report(Box<Report>),
-    /// What a judge says of a trace's answer, by the rule of its expectations.
-    Judgements(TraceId, Judgements),
+    /// What a judge says of a trace.
+    Judged(Box<JudgeReply>),
     /// What an embedding model made of a trace's texts.
     Embedded(TraceId, Embedded),
 }
@@ -59,6 +66,8 @@ pub struct Assemble {
     waiting: BTreeMap<(Timestamp, u64), Report>,
     waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
     next_waiting: u64,
+    // What the judge was paid, by minute.
+    paid: BTreeMap<u64, i64>,
     counts: Counts,
 }
 
@@ -78,12 +87,7 @@ struct Held {
     told: BTreeMap<AgentKey, Vec<Loop>>,
     counted_ignored: bool,
     #[serde(default)]
-    judge_asked: bool,
-    // By rule of its expectations; those of `rubrics_asked` may still come.
-    #[serde(default)]
-    judgements: Judgements,
-    #[serde(default)]
-    rubrics_asked: BTreeSet<String>,
+    hearing: Hearing,
     // The texts that an embedding model was asked about, and what it made of them.
     #[serde(default)]
     texts_asked: Option<u64>,
@@ -110,6 +114,8 @@ struct Saved<T, S, W> {
     sealed: S,
     waiting: W,
     next_waiting: u64,
+    #[serde(default)]
+    paid: BTreeMap<u64, i64>,
 }
 
 /// A shard that was read back.
@@ -149,6 +155,7 @@ impl Assemble {
             waiting: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
             next_waiting: 0,
+            paid: BTreeMap::new(),
             counts: Counts::default(),
         }
     }
@@ -178,7 +185,7 @@ impl Assemble {
             Input::Span(span) => self.span(span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
-            Input::Judgements(id, judgements) => self.judged(id, judgements, now),
+            Input::Judged(reply) => self.judged(*reply, now),
             Input::Embedded(id, embedded) => self.embedded(id, embedded, now),
         }
     }
@@ -296,12 +303,13 @@ impl Assemble {
             sealed: &self.sealed,
             waiting: &self.waiting,
             next_waiting: self.next_waiting,
+            paid: self.paid.clone(),
         }
     }
 
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting } = saved.0;
+        let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
         for (id, held) in traces {
             self.deadlines.insert((held.deadline, id));
             self.traces.insert(id, held);
@@ -314,6 +322,38 @@ impl Assemble {
         }
         self.waiting = waiting;
         self.next_waiting = next_waiting;
+        self.paid = paid;
+    }
+
+    /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
+    pub fn unanswered(&self) -> Vec<TraceId> {
+        let embedding = self.embedding.is_some();
+        let waits = |held: &Held| {
+            let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+            held.hearing.is_open() || (embedding && held.texts_asked != embedded)
+        };
+        let ids = self.deadlines.iter().map(|(_, id)| *id);
+        ids.filter(|id| self.traces.get(id).is_some_and(waits)).collect()
+    }
+
+    /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
+    pub fn ask_again(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get(&id).filter(|held| held.state != State::Open) else {
+            return;
+        };
+        let Some(Reading { update, rubrics, texts }) = self.read(id, held) else { return };
+        if let Some(rules) = &self.judging
+            && let Some(asked) = held.hearing.ask_again(rubrics)
+        {
+            self.requests.push(held.request(id, &update, asked, rules));
+        }
+        let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+        self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
+    }
+
+    /// What the judge was paid within the last hour, as (minute, dollars).
+    pub fn paid_to_judge(&self) -> impl Iterator<Item = (u64, Quanta)> {
+        self.paid.iter().map(|(minute, cost)| (*minute, Quanta(*cost)))
     }
 
     /// How many traces can still change.
@@ -442,9 +482,7 @@ impl Assemble {
                 telling: BTreeMap::new(),
                 told: BTreeMap::new(),
                 counted_ignored: false,
-                judge_asked: false,
-                judgements: Judgements::new(),
-                rubrics_asked: BTreeSet::new(),
+                hearing: Hearing::default(),
                 texts_asked: None,
                 embedded: None,
                 read: None,
@@ -492,7 +530,7 @@ impl Assemble {
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
-        let (expected, rubrics) = expectations(&update, &self.suites, &held.judgements);
+        let (expected, rubrics) = expectations(&update, &self.suites, held.hearing.judgements());
         update.expectations = expected;
         let content = update.content.as_ref();
         let texts = self
@@ -534,32 +572,43 @@ impl Assemble {
         self.dirty.insert(id);
     }
 
-    /// Asks for judgements of a trace, if it is done: of its metrics once, of every rule once.
-    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, mut rubrics: Vec<RubricRequest>) {
+    /// Asks for judgements of a trace, if it is done.
+    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, rubrics: Vec<RubricRequest>) {
         let Some(rules) = &self.judging else { return };
         let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
         let Some(held) = held else { return };
-        rubrics.retain(|rubric| held.rubrics_asked.insert(rubric.rule.clone()));
-        let metrics = !std::mem::replace(&mut held.judge_asked, true) && rules.pick(update);
-        if metrics || !rubrics.is_empty() {
-            let (transcript, root) = transcript(&held.parts, rules.max_transcript_bytes);
-            let agent = update.agent.clone().unwrap_or_default();
-            let request = JudgeRequest { trace_id: id, root, agent, metrics, rubrics, transcript };
-            self.requests.push(request);
+        if let Some(asked) = held.hearing.ask(|| rules.pick(update), rubrics) {
+            self.requests.push(held.request(id, update, asked, rules));
         }
     }
 
-    /// Takes what a judge says of a trace's answer.
-    fn judged(&mut self, id: TraceId, judgements: Judgements, now: Timestamp) {
+    /// Takes what a judge says of a trace.
+    fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
+        self.paid(reply.cost, now);
+        let id = reply.trace_id;
+        if reply == (JudgeReply { trace_id: id, cost: reply.cost, ..JudgeReply::default() }) {
+            return;
+        }
         let Some(held) = self.traces.get_mut(&id) else {
             self.counts.add("late", "judgement_dropped");
             return;
         };
-        held.judgements.extend(judgements);
-        held.read = None;
-        held.revision += 1;
-        held.touched = held.touched.max(now);
-        self.dirty.insert(id);
+        if held.hearing.take(reply) {
+            held.read = None;
+            held.revision += 1;
+            held.touched = held.touched.max(now);
+            self.dirty.insert(id);
+        }
+    }
+
+    /// Keeps what the judge was paid within an hour, minute by minute.
+    fn paid(&mut self, cost: Quanta, now: Timestamp) {
+        if cost.0 > 0 {
+            let minute = now.0 / MINUTE;
+            self.paid = self.paid.split_off(&minute.saturating_sub(MINUTES));
+            let sum = self.paid.entry(minute).or_default();
+            *sum = sum.saturating_add(cost.0);
+        }
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.
@@ -620,6 +669,20 @@ impl Assemble {
 }
 
 impl Held {
+    /// What the judge is given.
+    fn request(
+        &self,
+        trace_id: TraceId,
+        update: &TraceUpdate,
+        (metrics, rubrics): Asked,
+        rules: &JudgeRules,
+    ) -> JudgeRequest {
+        let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
+        let agent = update.agent.clone().unwrap_or_default();
+        let answered = self.hearing.answered().clone();
+        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, answered }
+    }
+
     /// Fills in what the stage knows.
     fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
         if !update.loops.is_empty() {
