@@ -30,7 +30,7 @@ const MINUTE: u64 = 60_000_000_000;
 const MINUTES: u64 = 60;
 
 /// What the stage is fed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum Input {
     /// A span.
     Span(Box<Span>),
