@@ -30,6 +30,7 @@ const ENGINE_CRATES: &[&str] = &[
     "fancy_regex",
     "jsonschema",
     "prost",
+    "rmp_serde",
     "schemars",
     "serde",
     "serde_json",

@@ -60,6 +60,9 @@ pub(super) struct Summary {
     /// A message about this agent has gone out.
     #[serde(skip)]
     pub(super) announced: bool,
+    /// It is among those that changed.
+    #[serde(skip)]
+    pub(super) changed: bool,
     panes: Panes,
     last: BTreeMap<(Timestamp, TraceId), Worth>,
     #[serde(skip)]
@@ -122,6 +125,7 @@ impl Summary {
             held: 0,
             active: Timestamp::default(),
             announced: false,
+            changed: false,
             panes: Panes::new(widths),
             last: BTreeMap::new(),
             max_last,
@@ -172,10 +176,10 @@ impl Summary {
     /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
     /// there are no more go.
     pub(super) fn restore(&mut self, saved: Self) {
-        let Self { max_last, max_signals, .. } = *self;
+        let Self { max_last, max_signals, changed, .. } = *self;
         self.panes.restore(saved.panes);
         let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
-        *self = Self { panes, max_last, max_signals, announced: true, ..saved };
+        *self = Self { panes, max_last, max_signals, changed, announced: true, ..saved };
         while self.last.len() > self.max_last {
             self.last.pop_first();
         }
