@@ -1,24 +1,34 @@
 //! Stage 1: spans, log records and reports become traces, keyed by trace id.
 //!
 //! A trace is done when its root ended and it was quiet, or at a timeout; a late span re-opens it; then it is
-//! sealed. Every change is sent on as a full [`TraceUpdate`] under a higher revision, once per `drain`, so a loop
-//! is told as soon as the span is in that closes it.
+//! sealed. What it has come to is sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
+//! reported of, sealed. Of a trace that is open only what cannot wait is told before: that a loop began or grew, with the
+//! span that closes it, and a trace that may go on with another one, as a loop may be in both. The rest is told once every
+//! `trace_idle`.
 
+mod deadlines;
+mod hash;
+mod held;
 mod sealed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
 use std::sync::Arc;
 
-use self::sealed::Sealed;
 use serde::{Deserialize, Serialize};
+
+use self::deadlines::Deadlines;
+use self::hash::TraceHash;
+use self::held::{Held, State};
+use self::sealed::Sealed;
 
 use super::count::Counts;
 use super::expect::Suite;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Parts, Rules, evaluate, expectations, ignored};
-use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
+use super::trace::{Rules, evaluate, expectations, ignored};
+use super::update::TraceUpdate;
 
 /// What the stage is fed.
 #[derive(Clone, Debug)]
@@ -39,36 +49,17 @@ pub struct Assemble {
     // The same, with texts; for expectations.
     with_texts: Rules,
     suites: Arc<[Suite]>,
-    traces: HashMap<TraceId, Held>,
-    // Invariant: one entry per held trace, its deadline.
-    deadlines: BTreeSet<(Timestamp, TraceId)>,
-    dirty: BTreeSet<TraceId>,
+    traces: HashMap<TraceId, Box<Held>, TraceHash>,
+    // Invariant: one entry per held trace, at the moment that the trace says.
+    deadlines: Deadlines,
+    // Traces to look at with the next drain; each once, as the trace says.
+    dirty: Vec<TraceId>,
     sealed: Sealed,
     // Reports for traces that are not there yet, by when they give up and then in order of arrival.
     waiting: BTreeMap<(Timestamp, u64), Report>,
     waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
     next_waiting: u64,
     counts: Counts,
-}
-
-/// A trace that can still change.
-#[derive(Debug, Deserialize, Serialize)]
-struct Held {
-    parts: Parts,
-    revision: u64,
-    opened: Timestamp,
-    touched: Timestamp,
-    deadline: Timestamp,
-    state: State,
-    partial: bool,
-    sent: Option<SessionKey>,
-    // Loops by agent, as told to the session it is in, and to those that it left.
-    telling: BTreeMap<AgentKey, Vec<Loop>>,
-    told: BTreeMap<AgentKey, Vec<Loop>>,
-    counted_ignored: bool,
-    // How it was read when it was done; nothing has come since.
-    #[serde(skip)]
-    read: Option<Box<TraceUpdate>>,
 }
 
 /// A shard as it is written down: traces, sealed ones, waiting reports.
@@ -83,14 +74,7 @@ struct Saved<T, S, W> {
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedTraces(Saved<Held, Sealed, BTreeMap<(Timestamp, u64), Report>>);
-
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-enum State {
-    Open,
-    Done,
-    Sealed,
-}
+pub struct SavedTraces(Saved<Box<Held>, Sealed, BTreeMap<(Timestamp, u64), Report>>);
 
 impl Assemble {
     /// An empty stage.
@@ -106,9 +90,9 @@ impl Assemble {
             with_texts: Rules { keep_content: true, ..rules.clone() },
             rules,
             suites: Arc::default(),
-            traces: HashMap::new(),
-            deadlines: BTreeSet::new(),
-            dirty: BTreeSet::new(),
+            traces: HashMap::default(),
+            deadlines: Deadlines::default(),
+            dirty: Vec::new(),
             sealed: Sealed::default(),
             waiting: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
@@ -134,22 +118,31 @@ impl Assemble {
 
     /// The next moment at which a timer fires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let trace = self.deadlines.first().map(|(due, _)| *due);
+        let trace = self.deadlines.next();
         let report = self.waiting.first_key_value().map(|((due, _), _)| *due);
         trace.into_iter().chain(report).min()
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        while let Some((due, id)) = self.deadlines.first().copied().filter(|(due, _)| *due <= now) {
+        while let Some((due, id)) = self.deadlines.first().filter(|(due, _)| *due <= now) {
             let Some(held) = self.traces.get_mut(&id) else {
                 self.deadlines.remove(&(due, id));
                 continue;
             };
             match held.state {
-                State::Open => {
+                State::Open if held.deadline <= due => {
                     held.partial = due >= held.opened.after(self.options.trace_max_age);
                     self.close(id, due);
+                }
+                State::Open => {
+                    held.tell |= held.tell_at <= due;
+                    let tell = held.tell;
+                    held.tell_at = if tell { NEVER } else { held.tell_at };
+                    self.reschedule(id);
+                    if tell {
+                        self.mark(id);
+                    }
                 }
                 State::Done | State::Sealed => self.seal(id),
             }
@@ -166,42 +159,44 @@ impl Assemble {
 
     /// Ends the input: every trace becomes done, then final.
     pub fn finish(&mut self, now: Timestamp) {
-        for (_, id) in self.deadlines.clone() {
+        for id in self.deadlines.traces().collect::<Vec<_>>() {
             if self.traces.get(&id).is_some_and(|held| held.state == State::Open) {
                 self.close(id, now);
             }
             self.seal(id);
         }
-        let unmatched = std::mem::take(&mut self.waiting).len();
+        let unmatched = mem::take(&mut self.waiting).len();
         self.waiting_for.clear();
         self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
-    /// Takes what has changed since the last call: tombstones first, then in order of trace id.
+    /// Takes what there is to tell since the last call: tombstones first, then in order of trace id.
     pub fn drain(&mut self) -> Vec<TraceUpdate> {
-        let mut tombstones = Vec::new();
-        let mut updates = Vec::new();
-        for id in std::mem::take(&mut self.dirty) {
-            let known = self.traces.get_mut(&id).and_then(|held| held.read.take());
-            let read = || self.traces.get(&id).and_then(|held| self.read(id, held));
-            let update = known.map_or_else(read, |known| Some(*known));
-            let Some(held) = self.traces.get_mut(&id) else { continue };
+        let (mut tombstones, mut updates) = (Vec::new(), Vec::new());
+        let mut dirty = mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        for id in &dirty {
+            let Some(held) = self.traces.get_mut(id) else { continue };
+            held.dirty = false;
+            let due = mem::take(&mut held.tell) || held.state != State::Open || held.is_linked();
+            if !due && !held.may_loop(&self.rules.loops) {
+                continue;
+            }
+            let known = held.read.take();
+            let update = match known {
+                Some(known) => Some(*known),
+                None => self.traces.get(id).and_then(|held| self.read(*id, held)),
+            };
+            let Some(held) = self.traces.get_mut(id) else { continue };
+            if !due && !held.has_news(update.as_ref()) {
+                continue;
+            }
             if held.state == State::Done {
                 held.read = update.clone().map(Box::new);
             }
-            let session = update.as_ref().and_then(|update| update.session.clone());
-            if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
-                tombstones.push(TraceUpdate {
-                    trace_id: id.0.to_vec(),
-                    revision: held.revision,
-                    tombstone: true,
-                    session: Some(old),
-                    ..TraceUpdate::default()
-                });
-                let telling = std::mem::take(&mut held.telling);
-                held.told.extend(telling);
-            }
-            held.sent = session;
+            held.tell_at = NEVER;
+            let session = update.as_ref().and_then(|update| update.session.as_ref());
+            tombstones.extend(held.leave(*id, session));
             match update {
                 Some(update) => updates.push(held.stamp(update)),
                 None if held.state != State::Open && !held.counted_ignored => {
@@ -211,9 +206,11 @@ impl Assemble {
                 None => {}
             }
             if held.state == State::Sealed {
-                self.remove(id);
+                self.remove(*id);
             }
         }
+        dirty.clear();
+        self.dirty = dirty;
         tombstones.append(&mut updates);
         tombstones
     }
@@ -230,7 +227,7 @@ impl Assemble {
 
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
-        let traces = self.deadlines.iter().filter_map(|(_, id)| Some((*id, self.traces.get(id)?)));
+        let traces = self.deadlines.traces().filter_map(|id| Some((id, self.traces.get(&id)?)));
         Saved {
             traces: traces.collect(),
             sealed: &self.sealed,
@@ -242,8 +239,9 @@ impl Assemble {
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting } = saved.0;
-        for (id, held) in traces {
-            self.deadlines.insert((held.deadline, id));
+        for (id, mut held) in traces {
+            held.restored();
+            self.deadlines.insert((held.queued, id), held.state != State::Open);
             self.traces.insert(id, held);
         }
         self.sealed.restore(sealed);
@@ -275,6 +273,7 @@ impl Assemble {
             return;
         }
         let id = span.trace_id;
+        held.note(&span);
         held.parts.spans.insert(span.span_id, span);
         self.touch(id, now);
     }
@@ -290,6 +289,7 @@ impl Assemble {
             self.counts.add("logs", "trace_full");
         } else {
             let id = log.trace_id;
+            held.note_log(&log);
             held.parts.logs.insert(log.id, log);
             self.touch(id, now);
         }
@@ -324,7 +324,11 @@ impl Assemble {
                 self.counts.add("reports", "applied");
                 // A score says nothing about the trace being over: its timers stay.
                 held.touched = held.touched.max(now);
-                self.dirty.insert(id);
+                if held.state == State::Open {
+                    self.wait_to_tell(id, now);
+                } else {
+                    self.mark(id);
+                }
             }
         }
     }
@@ -362,40 +366,25 @@ impl Assemble {
         }
         if !self.traces.contains_key(&id) {
             self.evict();
-            let deadline = now.after(self.options.rootless_idle);
-            self.deadlines.insert((deadline, id));
-            let held = Held {
-                parts: Parts::default(),
-                revision: 0,
-                opened: now,
-                touched: now,
-                deadline,
-                state: State::Open,
-                partial: false,
-                sent: None,
-                telling: BTreeMap::new(),
-                told: BTreeMap::new(),
-                counted_ignored: false,
-                read: None,
-            };
-            self.traces.insert(id, held);
+            let held = Held::new(now, now.after(self.options.rootless_idle));
+            self.deadlines.insert((held.queued, id), false);
+            self.traces.insert(id, Box::new(held));
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
                 if let Some(report) = self.waiting.remove(&key) {
                     self.apply_report(id, report, now);
                 }
             }
         }
-        self.traces.get_mut(&id)
+        self.traces.get_mut(&id).map(AsMut::as_mut)
     }
 
-    /// Makes room for one more trace: the one whose timer is nearest is sealed before its time.
+    /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
     fn evict(&mut self) {
         if self.traces.len() < self.options.max_open_traces {
             return;
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
-        let nearest = self.deadlines.first().map(|(_, id)| *id);
-        if let Some(id) = nearest {
+        if let Some((_, id)) = self.deadlines.least_lost() {
             if let Some(held) = self.traces.get_mut(&id) {
                 held.partial |= held.state == State::Open;
             }
@@ -426,49 +415,72 @@ impl Assemble {
         held.revision += 1;
         held.read = None;
         held.touched = held.touched.max(now);
+        let idle = if held.rooted { self.options.trace_idle } else { self.options.rootless_idle };
+        let oldest = held.opened.after(self.options.trace_max_age);
+        held.deadline = now.after(idle).min(oldest.max(now));
         if held.state == State::Done {
             held.revision += 1;
             held.state = State::Open;
+            held.tell = true;
             self.counts.add("late", "revised");
+            self.reschedule(id);
         }
-        let rooted = held.parts.spans.values().any(|span| span.parent.is_none());
-        let idle = if rooted { self.options.trace_idle } else { self.options.rootless_idle };
-        let oldest = held.opened.after(self.options.trace_max_age);
-        self.reschedule(id, now.after(idle).min(oldest.max(now)));
-        self.dirty.insert(id);
+        self.wait_to_tell(id, now);
+        self.mark(id);
+    }
+
+    /// What is new of an open trace is told in a while, if nothing tells it before.
+    fn wait_to_tell(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        if held.tell_at == NEVER {
+            held.tell_at = now.after(self.options.trace_idle);
+        }
+        if held.due() < held.queued {
+            self.reschedule(id);
+        }
+    }
+
+    /// Has the trace looked at with the next drain.
+    fn mark(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        if !mem::replace(&mut held.dirty, true) {
+            self.dirty.push(id);
+        }
     }
 
     fn close(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
         held.state = State::Done;
         held.revision += 1;
-        self.reschedule(id, now.after(self.options.late_horizon));
-        self.dirty.insert(id);
+        held.deadline = now.after(self.options.late_horizon);
+        self.reschedule(id);
+        self.mark(id);
     }
 
     /// Makes a trace final; it leaves with the next drain.
     fn seal(&mut self, id: TraceId) {
         let Some(held) = self.traces.get_mut(&id) else { return };
-        self.deadlines.remove(&(held.deadline, id));
+        self.deadlines.remove(&(held.queued, id));
         held.state = State::Sealed;
         held.revision += 1;
-        self.dirty.insert(id);
+        self.mark(id);
         if self.sealed.insert(id, self.options.max_sealed_traces) {
             self.counts.add("sealed_traces", "forgotten");
         }
     }
 
-    fn reschedule(&mut self, id: TraceId, deadline: Timestamp) {
+    /// Moves the entry of a trace to where it is due.
+    fn reschedule(&mut self, id: TraceId) {
         if let Some(held) = self.traces.get_mut(&id) {
-            self.deadlines.remove(&(held.deadline, id));
-            held.deadline = deadline;
-            self.deadlines.insert((deadline, id));
+            self.deadlines.remove(&(held.queued, id));
+            held.queued = held.due();
+            self.deadlines.insert((held.queued, id), held.state != State::Open);
         }
     }
 
     fn remove(&mut self, id: TraceId) {
         if let Some(held) = self.traces.remove(&id) {
-            self.deadlines.remove(&(held.deadline, id));
+            self.deadlines.remove(&(held.queued, id));
         }
         // Gives memory back after a burst.
         if self.traces.capacity() > 4 * self.traces.len().max(1_024) {
@@ -477,30 +489,8 @@ impl Assemble {
     }
 }
 
-impl Held {
-    /// Fills in what the stage knows.
-    fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
-        if !update.loops.is_empty() {
-            self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
-        }
-        let told = self.told.iter();
-        let told = told
-            .map(|(agent, loops)| ToldLoops { agent: Some(agent.clone()), loops: loops.clone() });
-        let state = match self.state {
-            State::Open => TraceState::Open,
-            State::Done => TraceState::Done,
-            State::Sealed => TraceState::Sealed,
-        };
-        TraceUpdate {
-            revision: self.revision,
-            state: state.into(),
-            touched_unix_nano: self.touched.0,
-            partial: self.partial,
-            told: told.collect(),
-            ..update
-        }
-    }
-}
+/// Nothing is waiting to be told.
+const NEVER: Timestamp = Timestamp(u64::MAX);
 
 #[cfg(test)]
 mod tests;

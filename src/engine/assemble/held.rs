@@ -1,0 +1,210 @@
+//! A trace that can still change.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::NEVER;
+use crate::engine::loops;
+use crate::engine::options::LoopOptions;
+use crate::engine::span::{Log, Operation, Span, SpanId, Timestamp, TraceId};
+use crate::engine::trace::Parts;
+use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
+
+/// A trace, and what was told of it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Held {
+    pub(super) parts: Parts,
+    pub(super) revision: u64,
+    pub(super) opened: Timestamp,
+    pub(super) touched: Timestamp,
+    /// When it is done, or sealed.
+    pub(super) deadline: Timestamp,
+    pub(super) state: State,
+    pub(super) partial: bool,
+    sent: Option<Box<SessionKey>>,
+    // Loops by agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    told: BTreeMap<AgentKey, Vec<Loop>>,
+    pub(super) counted_ignored: bool,
+    /// When what is new of it while it is open has to be told at the latest.
+    #[serde(default = "never")]
+    pub(super) tell_at: Timestamp,
+    /// Where its entry among the deadlines is; never later than it is due.
+    #[serde(skip)]
+    pub(super) queued: Timestamp,
+    /// It is among those to look at with the next drain; and what there is to tell cannot wait.
+    #[serde(skip)]
+    pub(super) dirty: bool,
+    #[serde(skip)]
+    pub(super) tell: bool,
+    #[serde(skip)]
+    pub(super) rooted: bool,
+    #[serde(skip)]
+    signs: Signs,
+    /// How it was read when it was done; nothing has come since.
+    #[serde(skip)]
+    pub(super) read: Option<Box<TraceUpdate>>,
+}
+
+/// Where a trace stands.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum State {
+    Open,
+    Done,
+    Sealed,
+}
+
+/// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signs {
+    /// An agent was invoked: it begins with a question and ends with an answer...
+    invoked: bool,
+    /// ...unless its first model call's input ends with something else.
+    first_model: Option<(Timestamp, Timestamp, SpanId)>,
+    goes_on: bool,
+    /// Tool spans, and calls in the output of models.
+    tools: usize,
+    called: usize,
+}
+
+impl Held {
+    /// A trace that was not there before `now`.
+    pub(super) fn new(now: Timestamp, deadline: Timestamp) -> Self {
+        Self {
+            parts: Parts::default(),
+            revision: 0,
+            opened: now,
+            touched: now,
+            deadline,
+            state: State::Open,
+            partial: false,
+            sent: None,
+            telling: BTreeMap::new(),
+            told: BTreeMap::new(),
+            counted_ignored: false,
+            tell_at: NEVER,
+            queued: deadline,
+            dirty: false,
+            tell: false,
+            rooted: false,
+            signs: Signs::default(),
+            read: None,
+        }
+    }
+
+    /// Fills in what is not written down.
+    pub(super) fn restored(&mut self) {
+        let spans: Vec<Span> = self.parts.spans.values().map(|span| (**span).clone()).collect();
+        spans.iter().for_each(|span| self.note(span));
+        let logs: Vec<Log> = self.parts.logs.values().cloned().collect();
+        logs.iter().for_each(|log| self.note_log(log));
+        self.queued = self.due();
+    }
+
+    /// When it has to be looked at.
+    pub(super) fn due(&self) -> Timestamp {
+        if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
+    }
+
+    /// Takes the signs of a span that is added.
+    pub(super) fn note(&mut self, span: &Span) {
+        self.rooted |= span.parent.is_none();
+        let signs = &mut self.signs;
+        signs.invoked |= span.operation == Operation::InvokeAgent;
+        signs.tools += usize::from(span.operation == Operation::ExecuteTool);
+        if let Some(model) = &span.model {
+            signs.called += model.tool_calls.len();
+            let place = (span.start, span.end, span.span_id);
+            if signs.first_model.is_none_or(|first| place <= first) {
+                signs.first_model = Some(place);
+                signs.goes_on = model.asked_by_user == Some(false);
+            }
+        }
+    }
+
+    /// Takes the signs of a log record that is added.
+    pub(super) fn note_log(&mut self, log: &Log) {
+        self.signs.called += log.tool_calls.len();
+    }
+
+    /// Whether it may go on with the trace before it, or the next one with it: then a loop may be in both. That it has no
+    /// root yet tells nothing: what invokes an agent ends last.
+    pub(super) fn is_linked(&self) -> bool {
+        self.rooted && (!self.signs.invoked || self.signs.goes_on)
+    }
+
+    /// Whether it may have a loop: some tool was called often enough.
+    pub(super) fn may_loop(&self, options: &LoopOptions) -> bool {
+        let least = loops::least(options);
+        let Signs { tools, called, .. } = self.signs;
+        if called > 0 || tools < least.known.min(least.names) {
+            // Names and arguments may be those that the model said.
+            return tools + called >= least.known.min(least.names);
+        }
+        let mut calls: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        let facts = self.parts.spans.values().filter_map(|span| span.tool.as_ref());
+        for facts in facts {
+            let Some(name) = facts.name.as_deref() else { continue };
+            let (known, all) = calls.entry(name).or_default();
+            *known += usize::from(facts.arguments.is_some());
+            *all += 1;
+        }
+        calls.values().any(|(known, all)| *known >= least.known || *all >= least.names)
+    }
+
+    /// Whether a reading has loops that were not told.
+    pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
+        let Some(update) = update else { return false };
+        let agent = update.agent.clone().unwrap_or_default();
+        self.telling.get(&agent).map_or(&[][..], Vec::as_slice) != update.loops
+    }
+
+    /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
+    pub(super) fn leave(
+        &mut self,
+        id: TraceId,
+        session: Option<&SessionKey>,
+    ) -> Option<TraceUpdate> {
+        if self.sent.as_deref() == session {
+            return None;
+        }
+        let old = std::mem::replace(&mut self.sent, session.cloned().map(Box::new))?;
+        let telling = std::mem::take(&mut self.telling);
+        self.told.extend(telling);
+        Some(TraceUpdate {
+            trace_id: id.0.to_vec(),
+            revision: self.revision,
+            tombstone: true,
+            session: Some(*old),
+            ..TraceUpdate::default()
+        })
+    }
+
+    /// Fills in what the stage knows.
+    pub(super) fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
+        if !update.loops.is_empty() {
+            self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+        }
+        let told = self.told.iter();
+        let told = told
+            .map(|(agent, loops)| ToldLoops { agent: Some(agent.clone()), loops: loops.clone() });
+        let state = match self.state {
+            State::Open => TraceState::Open,
+            State::Done => TraceState::Done,
+            State::Sealed => TraceState::Sealed,
+        };
+        TraceUpdate {
+            revision: self.revision,
+            state: state.into(),
+            touched_unix_nano: self.touched.0,
+            partial: self.partial,
+            told: told.collect(),
+            ..update
+        }
+    }
+}
+
+fn never() -> Timestamp {
+    NEVER
+}
