@@ -8,11 +8,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["engine"]),
     ("reference", &["engine", "reference"]),
     ("ingest", &["engine", "ingest"]),
-    ("export", &["engine", "export"]),
+    ("export", &["engine", "export", "outbound"]),
     ("outbound", &["outbound"]),
     ("webhook", &["clock", "engine", "outbound", "webhook"]),
     ("store", &["engine", "store"]),
-    ("config", &["config", "engine", "export", "ingest", "outbound", "store", "webhook"]),
+    ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
+    ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
+    (
+        "config",
+        &["config", "embed", "engine", "export", "ingest", "judge", "outbound", "store", "webhook"],
+    ),
 ];
 
 /// Crates that the engine may name beside std and itself.

@@ -156,7 +156,13 @@ impl Known {
             scraped.flat_map(|series| series.1.keys().cloned()).collect();
         labels.extend(self.listed.get(name).into_iter().flatten().cloned());
         labels.extend(self.recorded.get(name).into_iter().flatten().cloned());
-        let is_known = self.scraped.iter().any(|series| series.0 == name) || !labels.is_empty();
+        let part = PARTS.iter().find(|(family, _)| *family == name);
+        labels.extend(
+            part.into_iter().flat_map(|(_, own)| own.iter().map(|label| (*label).to_owned())),
+        );
+        let is_known = part.is_some()
+            || !labels.is_empty()
+            || self.scraped.iter().any(|series| series.0 == name);
         if is_known && !name.contains(':') {
             labels.extend(["job", "instance"].map(str::to_owned));
         }
@@ -273,6 +279,14 @@ fn recorded() -> BTreeMap<String, BTreeSet<String>> {
     let records = values(&rules(), "record:").into_iter();
     records.map(|record| (record, by.map(str::to_owned).into())).collect()
 }
+
+/// Series of parts that this daemon was started without.
+const PARTS: [(&str, &[&str]); 4] = [
+    ("agentgauge_judge_results_total", &["metric", "result"]),
+    ("agentgauge_kafka_consumer_lag_records", &["topic", "partition"]),
+    ("agentgauge_kafka_records_total", &["topic"]),
+    ("agentgauge_kafka_ready", &[]),
+];
 
 const AGENT: [&str; 4] =
     ["service_name", "gen_ai_agent_name", "gen_ai_agent_version", "deployment_environment_name"];

@@ -109,6 +109,7 @@ fn reports(number: usize, one: &One) -> Vec<(RunTarget, Report)> {
             name: Arc::from("confidence"),
             score: Quanta::from_f64(f64::from(*tenths) / 10.0).unwrap(),
             label: None,
+            explanation: None,
             source: Source::Reported,
             identifier: Arc::from(id.to_string()),
             time: Timestamp(at as u64),

@@ -16,7 +16,9 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let config = self.settings.load(process, &[])?;
-        for remark in expect::read(&config.expect.files)?.remarks {
+        let expected = expect::read(&config.expect.files)?;
+        let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
+        for remark in expected.remarks.iter().chain(unjudged) {
             writeln!(process.out, "{remark}").map_err(CliError::Output)?;
         }
         let listen = &config.listen;

@@ -92,7 +92,7 @@ impl Replay {
             config.expect.files.clone_from(&self.expect);
         }
         let expectations = expect::read(&config.expect.files)?;
-        for remark in &expectations.remarks {
+        for remark in expectations.remarks.iter().chain(&expectations.unjudged) {
             let _ = writeln!(process.err, "{remark}");
         }
         let replayed = replay(&self.paths, config, expectations.suites.clone().into())?;

@@ -217,8 +217,14 @@ mod tests {
     use crate::engine::view::SignalView;
 
     fn document(reliability: f64) -> Document {
-        let signal =
-            SignalView { score: 0.75, source: "reported".to_owned(), passed: true, band: None };
+        let signal = SignalView {
+            score: 0.75,
+            source: "reported".to_owned(),
+            evaluator: None,
+            explanation: None,
+            passed: true,
+            band: None,
+        };
         let trace = TraceView {
             signals: [("coherence".to_owned(), signal)].into(),
             risks: [("coherence".to_owned(), 0.25)].into(),

@@ -45,6 +45,8 @@ pub struct Expectations {
     pub suites: Vec<Suite>,
     /// What the files ask for that is not done, in plain sentences that begin with the file.
     pub remarks: Vec<String>,
+    /// The same of what takes a judge.
+    pub unjudged: Vec<String>,
 }
 
 /// Reads specifications and their baselines, whose folders are relative to them.
@@ -57,6 +59,12 @@ pub fn read(paths: &[PathBuf]) -> Result<Expectations, ExpectError> {
     let mut expectations = Expectations::default();
     for path in paths {
         let (suite, remarks) = one(path)?;
+        let unjudged = suite.spec().rubrics_without(&Judgements::new());
+        if unjudged > 0 {
+            let path = path.display();
+            let remark = format!("{path}: {unjudged} rubrics are not judged: there is no judge");
+            expectations.unjudged.push(remark);
+        }
         expectations.suites.push(suite);
         let remarks = remarks.into_iter().map(|remark| format!("{}: {remark}", path.display()));
         expectations.remarks.extend(remarks);
@@ -68,10 +76,6 @@ fn one(path: &Path) -> Result<(Suite, Vec<String>), ExpectError> {
     let spec = Spec::parse(&text(path)?)
         .map_err(|source| ExpectError::Spec { path: path.to_owned(), source })?;
     let mut remarks = spec.not_supported();
-    let unjudged = spec.rubrics_without(&Judgements::new());
-    if unjudged > 0 {
-        remarks.push(format!("{unjudged} rubrics are not judged: there is no judge"));
-    }
     let folder = path.with_file_name(&spec.baseline_dir);
     // The agent's own come last: of two baselines of a query the last one counts.
     let mut files = json_files(&folder)?;
@@ -131,7 +135,7 @@ mod tests {
         fs::write(at("good/other/v1.json"), file("other")).unwrap();
         let spec = "agent: mine\nbaseline_dir: good\nrunner: a:b\nqueries: [{query: q, path: {match_mode: strict}}]\n";
         fs::write(at("spec.yaml"), spec).unwrap();
-        let Expectations { suites, remarks } = read(&[at("spec.yaml")]).unwrap();
+        let Expectations { suites, remarks, .. } = read(&[at("spec.yaml")]).unwrap();
         let [suite] = suites.as_slice() else { panic!("{} suites", suites.len()) };
         assert!(remarks.iter().all(|remark| remark.contains("spec.yaml: ")), "{remarks:?}");
         assert_eq!(remarks.len(), 2, "{remarks:?}");

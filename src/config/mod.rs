@@ -15,6 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::expect::ExpectOptions;
+use crate::embed::EmbedOptions;
 use crate::engine::drift::DriftOptions;
 use crate::engine::expect::Suite;
 use crate::engine::options::{
@@ -24,10 +25,12 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
 use crate::export::history::ApiOptions;
+use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
+use crate::judge::JudgeOptions;
 use crate::store::StoreOptions;
 use crate::webhook::WebhookOptions;
 
@@ -67,6 +70,12 @@ pub struct Config {
     pub drift: DriftOptions,
     /// What traces are expected to be.
     pub expect: ExpectOptions,
+    /// What a language model is asked.
+    pub judge: JudgeOptions,
+    /// Embeddings.
+    pub embed: EmbedOptions,
+    /// Scores to others.
+    pub scores_out: ScoresOutOptions,
     /// What is exported.
     pub metrics: Metrics,
     /// The query API.

@@ -11,6 +11,8 @@ use crate::engine::convention::concepts;
 use crate::engine::loops::{OUTPUT_REPEAT, kinds};
 use crate::engine::options::{Thresholds, human};
 use crate::engine::score::princeton::AgentTasks;
+use crate::judge::Metric;
+use crate::judge::worker::names;
 use crate::store::Durability;
 
 /// Weights beyond this say nothing more, and must not overflow a sum of many.
@@ -41,6 +43,9 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     sessions(config, &mut check);
     windows(config, &mut check);
     runs(config, &mut check);
+    judge(config, &mut check);
+    embed(config, &mut check);
+    scores_out(config, &mut check);
     api(config, &mut check);
     webhook(config, &mut check);
     store(config, &mut check);
@@ -270,6 +275,68 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     check.within("drift.delta", drift.delta, 0.0, drift.max_step);
     check.within("drift.lambda", drift.lambda, 0.1, 1e6);
     check.within("drift.alpha", drift.alpha, 1e-9, 0.5);
+}
+
+fn judge(config: &Config, check: &mut Check<'_>) {
+    let judge = &config.judge;
+    check.within("judge.temperature", judge.temperature, 0.0, 2.0);
+    check.within("judge.max_output_tokens", judge.max_output_tokens, 16, 1 << 20);
+    check.within("judge.sample_rate", judge.sample_rate, 0.0, 1.0);
+    for rate in judge.sample_rates.values() {
+        check.within("judge.sample_rates", *rate, 0.0, 1.0);
+    }
+    for name in judge.models.keys() {
+        if !Metric::ALL.iter().any(|metric| metric.name() == name) {
+            check.fail("judge.models", names(&Metric::ALL), format!("`{name}`"));
+        }
+    }
+    for name in judge.constraints.keys() {
+        if name.is_empty() || name.contains([':', '\n']) {
+            let expected = "names without colons and line breaks".to_owned();
+            check.fail("judge.constraints", expected, format!("`{name}`"));
+        }
+    }
+    check.within("judge.usd_per_hour", judge.usd_per_hour, 0.0, 1e6);
+    check.within("judge.input_usd_per_million", judge.input_usd_per_million, 0.0, MAX_PRICE);
+    check.within("judge.output_usd_per_million", judge.output_usd_per_million, 0.0, MAX_PRICE);
+    check.within("judge.concurrency", judge.concurrency, 1, 10_000);
+    check.within("judge.max_queue", judge.max_queue, 1, 1 << 20);
+    check.within("judge.max_pending_bytes", judge.max_pending_bytes, 1 << 16, usize::MAX);
+    check.within("judge.max_transcript_bytes", judge.max_transcript_bytes, 1 << 10, 16 << 20);
+    check.within("judge.max_reply_bytes", judge.max_reply_bytes, 1 << 10, 64 << 20);
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.lasting("judge.timeout", judge.timeout, short, long);
+    check.lasting("judge.deadline", judge.deadline, short, 24 * long);
+    check.within("judge.max_attempts", judge.max_attempts, 1, 10);
+    check.lasting("judge.backoff", judge.backoff, Duration::ZERO, long);
+    check.within("judge.max_failures", judge.max_failures, 1, 1_000_000);
+    check.lasting("judge.pause", judge.pause, short, 24 * long);
+}
+
+fn embed(config: &Config, check: &mut Check<'_>) {
+    let embed = &config.embed;
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.within("embed.max_batch", embed.max_batch, 1, 10_000);
+    check.within("embed.max_queue", embed.max_queue, 1, 1 << 20);
+    check.within("embed.max_cached", embed.max_cached, 0, 1 << 24);
+    check.within("embed.max_text_bytes", embed.max_text_bytes, 16, 16 << 20);
+    check.within("embed.max_reply_bytes", embed.max_reply_bytes, 1 << 10, 1 << 30);
+    check.lasting("embed.timeout", embed.timeout, short, long);
+    check.within("embed.max_attempts", embed.max_attempts, 1, 10);
+    check.lasting("embed.backoff", embed.backoff, Duration::ZERO, long);
+    check.within("embed.max_failures", embed.max_failures, 1, 1_000_000);
+    check.lasting("embed.pause", embed.pause, short, 24 * long);
+}
+
+fn scores_out(config: &Config, check: &mut Check<'_>) {
+    let out = &config.scores_out;
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.within("scores_out.max_queue", out.max_queue, 1, 1 << 20);
+    check.within("scores_out.max_batch", out.max_batch, 1, 100_000);
+    check.lasting("scores_out.interval", out.interval, short, long);
+    check.lasting("scores_out.timeout", out.timeout, short, long);
+    check.within("scores_out.max_attempts", out.max_attempts, 1, 100);
+    check.lasting("scores_out.backoff", out.backoff, short, long);
 }
 
 fn api(config: &Config, check: &mut Check<'_>) {

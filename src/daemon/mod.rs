@@ -1,5 +1,6 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+mod askers;
 mod durable;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -22,22 +23,28 @@ use tokio::task::{JoinHandle, spawn_blocking};
 pub use query::SessionQuery;
 pub use router::Router;
 
+use self::askers::Askers;
 use self::durable::{Durable, Recovered, Stream};
 use self::router::Door;
 use self::tasks::Common;
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::config::expect::{self, ExpectError};
+use crate::config::expect::{self, ExpectError, Expectations};
 use crate::config::key::{self, KeyError};
+use crate::config::{Config, Listen};
+use crate::embed::EmbedError;
+use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
+use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
+use crate::export::otlp::ScoresOutError;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::serve;
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::judge::JudgeError;
 use crate::store::StoreError;
 use crate::webhook::{self, Webhook, WebhookError};
 
@@ -84,6 +91,18 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// The judge cannot be set up.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
+    /// Texts cannot be embedded.
+    #[error(transparent)]
+    Embed(#[from] EmbedError),
+    /// Scores cannot be sent to others.
+    #[error(transparent)]
+    ScoresOut(#[from] ScoresOutError),
+    /// The key of an endpoint cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The Kafka source cannot be set up.
     #[cfg(feature = "kafka")]
     #[error(transparent)]
@@ -92,9 +111,6 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A key cannot be read.
-    #[error(transparent)]
-    Key(#[from] KeyError),
     /// The webhook cannot be used.
     #[error(transparent)]
     Webhook(#[from] WebhookError),
@@ -120,12 +136,9 @@ impl Daemon {
     /// Fails if an address cannot be listened on or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
-        expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
-        let listen = &config.listen;
-        let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
-        let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
-        let (export_listener, http) = bind(&listen.http, "listen.http").await?;
-        let bound = Bound { otlp_grpc, otlp_http, http };
+        remark(&expected, config);
+        let ([grpc_listener, http_listener, export_listener], bound) =
+            bind_all(&config.listen).await?;
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
@@ -136,8 +149,10 @@ impl Daemon {
         let (shutdown, stopping) = watch::channel(false);
         let clients = clock.clone();
         let door = Door::default();
+        let convention =
+            ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() };
         let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), config.convention.clone()),
+            Decoder::new(config.ingest.clone(), convention),
             door.clone(),
             health.clone(),
             Arc::new(move || clients.now()),
@@ -157,13 +172,23 @@ impl Daemon {
         let routes = http::reports(receiver.clone()).merge(exporter.router());
         let mut sources = vec![server(export_listener, routes)];
 
-        let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
+        let (mut stages, recovered) =
+            recover(config, expected.suites.into(), &clock, &health).await?;
+        // What was done before is not asked about.
+        stages.assemble = stages.assemble.into_iter().map(|stage| asking(stage, config)).collect();
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-        let common =
-            Common { clock: clock.clone(), health: health.clone(), webhook: telling, saving };
+        let (askers, judge, embedder) = Askers::new(config, &clock, &health)?;
+        let common = Common {
+            clock: clock.clone(),
+            health: health.clone(),
+            webhook: telling,
+            saving,
+            judge,
+            embedder,
+        };
         let (router, mut tasks, flushed) =
             spawn(stages, config.engine.channel_capacity, &board, &common, durable);
         tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
@@ -177,6 +202,8 @@ impl Daemon {
         let kafka = source(config, &receiver, &health, &stopping)?;
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
+        // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
+        sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks);
         sources.push(server(grpc_listener, grpc::router(receiver.clone())));
         sources.push(server(http_listener, http::router(receiver)));
@@ -289,6 +316,26 @@ fn spawn(
         durable,
     };
     (router, tasks, flushed)
+}
+
+/// Says what files of expectations ask for that is not done.
+fn remark(expected: &Expectations, config: &Config) {
+    let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
+    expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
+}
+
+/// A stage that asks the judge and the embedding model that are configured.
+fn asking(stage: Assemble, config: &Config) -> Assemble {
+    stage.judging(config.judge.rules()).embedding(config.embed.wanted())
+}
+
+/// Listens for OTLP/gRPC, OTLP/HTTP and everything else, in this order.
+async fn bind_all(listen: &Listen) -> Result<([TcpListener; 3], Bound), StartError> {
+    let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
+    let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
+    let (export_listener, http) = bind(&listen.http, "listen.http").await?;
+    let bound = Bound { otlp_grpc, otlp_http, http };
+    Ok(([grpc_listener, http_listener, export_listener], bound))
 }
 
 /// Listens at the address that this option sets; the port may be a free one.

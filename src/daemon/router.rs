@@ -82,6 +82,14 @@ impl Sink for Router {
             let shard = self.route.trace(log.trace_id);
             parts.entry(shard).or_default().push(Input::Log(Box::new(log)));
         }
+        for (trace_id, judgements) in batch.judgements {
+            let shard = self.route.trace(trace_id);
+            parts.entry(shard).or_default().push(Input::Judgements(trace_id, judgements));
+        }
+        for (trace_id, embedded) in batch.embedded {
+            let shard = self.route.trace(trace_id);
+            parts.entry(shard).or_default().push(Input::Embedded(trace_id, embedded));
+        }
         let permits = self.reserve(parts.keys().copied())?;
         let logged = batch.request.as_ref().zip(self.durable.as_ref());
         let ticket = match logged.filter(|_| !empty) {

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::durable;
 use crate::clock::Clock;
+use crate::embed;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionFilter, TraceExplanation};
@@ -22,6 +23,7 @@ use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::health::Health;
+use crate::judge;
 use crate::store::Section;
 use crate::webhook::{self, Runaway};
 
@@ -85,6 +87,8 @@ pub(super) enum ToAgents {
 pub(super) struct Common {
     pub(super) clock: Clock,
     pub(super) health: Arc<Health>,
+    pub(super) judge: Option<judge::Handle>,
+    pub(super) embedder: Option<embed::Handle>,
     pub(super) webhook: Option<webhook::Handle>,
     /// Where what a stage holds goes at a barrier that asks for it.
     pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
@@ -208,6 +212,7 @@ pub(super) async fn assemble(
                     if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
                         return;
                     }
+                    ask(&mut stage, &common, now);
                     save(&common, barrier, || (format!("assemble/{shard}"), stage.save()));
                     for session in &sessions {
                         if session.send(ToSessions::Barrier(shard, barrier)).await.is_err() {
@@ -221,6 +226,7 @@ pub(super) async fn assemble(
         if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
             return;
         }
+        ask(&mut stage, &common, now);
         // A sender that has gone does not need to know.
         for acknowledge in acknowledgements {
             let _ = acknowledge.send(());
@@ -228,6 +234,16 @@ pub(super) async fn assemble(
         let source = format!("assemble/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("traces", &source, stage.open_traces());
+    }
+}
+
+/// Offers the judge and the embedding model, if there are any, what the stage would ask them.
+fn ask(stage: &mut Assemble, common: &Common, now: Timestamp) {
+    if let Some(embedder) = &common.embedder {
+        stage.embed_requests().into_iter().for_each(|request| embedder.offer(request));
+    }
+    if let Some(judge) = &common.judge {
+        stage.requests().into_iter().for_each(|request| judge.offer(request, now));
     }
 }
 

@@ -26,6 +26,9 @@ pub struct ConventionOptions {
     pub score_names: BTreeMap<String, String>,
     /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
     pub score_ranges: BTreeMap<String, [f64; 2]>,
+    /// Keep results of tools as texts, while their trace is held; set where a judge is to see them.
+    #[serde(skip)]
+    pub keep_results: bool,
     /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
     pub max_text_bytes: usize,
     /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.
@@ -227,6 +230,7 @@ impl Default for ConventionOptions {
             attributes: BTreeMap::new(),
             score_names: BTreeMap::new(),
             score_ranges: BTreeMap::new(),
+            keep_results: false,
             max_text_bytes: 65_536,
             max_name_bytes: 256,
         }

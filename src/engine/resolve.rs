@@ -146,6 +146,7 @@ mod tests {
             name: Arc::from("relevance"),
             score: Quanta(1),
             label: None,
+            explanation: None,
             source: Source::Reported,
             identifier: Arc::from(""),
             time: Timestamp(0),

@@ -399,6 +399,7 @@ mod tests {
             name: Arc::from(name),
             score: Quanta::from_f64(score).unwrap(),
             label: None,
+            explanation: None,
             source: Source::Reported,
             identifier: Arc::from(time.to_string()),
             time: Timestamp(time),

@@ -345,6 +345,8 @@ pub struct Report {
     pub score: Quanta,
     /// What it was called, if it was.
     pub label: Option<Arc<str>>,
+    /// Why, if our judge said.
+    pub explanation: Option<Arc<str>>,
     /// Who made it.
     pub source: Source,
     /// Evaluator and version: with target and name, what tells a duplicate.

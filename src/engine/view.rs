@@ -38,6 +38,10 @@ pub struct SignalView {
     pub score: f64,
     /// `computed`, `judge` or `reported`.
     pub source: String,
+    /// Which evaluator: of our judge the model and the version of the prompts; null where we computed it or nobody said.
+    pub evaluator: Option<String>,
+    /// Why, if our judge said.
+    pub explanation: Option<String>,
     /// Whether it is at least the signal's threshold.
     pub passed: bool,
     /// What the source document calls a score of this height; null where it has no name for it.

@@ -8,6 +8,7 @@ pub mod history;
 pub mod http;
 mod live;
 mod openapi;
+pub mod otlp;
 mod page;
 pub mod prometheus;
 pub mod query;

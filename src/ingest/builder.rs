@@ -73,7 +73,7 @@ impl<'a> Builder<'a> {
         self.resource = self.conventions.resource(&RawResource { attributes }, self.tenant);
     }
 
-    /// Prepares for spans of this scope.
+    /// Prepares for spans or records of this scope.
     pub(super) fn scope(&self, raw: &RawScope<'_>) -> Scope {
         self.conventions.scope(raw)
     }
@@ -110,7 +110,7 @@ impl<'a> Builder<'a> {
         self.unused(reading.unused);
     }
 
-    pub(super) fn log(&mut self, sent: SentLog<'_>) {
+    pub(super) fn log(&mut self, sent: SentLog<'_>, scope: Scope) {
         let tally = &mut self.batch.tally;
         let index = u32::try_from(tally.logs).unwrap_or(u32::MAX);
         tally.logs += 1;
@@ -125,7 +125,7 @@ impl<'a> Builder<'a> {
             body: sent.body,
             attributes: sent.attributes,
         };
-        let reading = self.conventions.log(&raw, &self.resource);
+        let reading = self.conventions.log(&raw, scope, &self.resource);
         self.batch.logs.extend(reading.log);
         self.batch.reports.extend(reading.reports);
         self.unused(reading.unused);

@@ -122,8 +122,9 @@ impl Reader {
             builder
                 .resource(self.attributes(get(resource_logs, "resource").unwrap_or(&Value::Null)));
             for scope_logs in list(resource_logs, "scopeLogs") {
+                let scope = builder.scope(&scope(scope_logs));
                 for log in list(scope_logs, "logRecords") {
-                    self.log(log, builder);
+                    self.log(log, scope, builder);
                 }
             }
         }
@@ -161,7 +162,7 @@ impl Reader {
         builder.span(sent, scope);
     }
 
-    fn log(&self, log: &Value, builder: &mut Builder<'_>) {
+    fn log(&self, log: &Value, scope: Scope, builder: &mut Builder<'_>) {
         if !log.is_object() {
             return builder.reject("malformed_log", true);
         }
@@ -175,7 +176,7 @@ impl Reader {
             body: get(log, "body").map(|body| self.value(body, 1)).unwrap_or_default(),
             attributes: self.attributes(log),
         };
-        builder.log(sent);
+        builder.log(sent, scope);
     }
 
     fn attributes<'a>(&self, holder: &'a Value) -> RawAttributes<'a> {

@@ -26,7 +26,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::engine::span::{Log, Report, Span, Timestamp};
+use crate::engine::embedding::Embedded;
+use crate::engine::expect::Judgements;
+use crate::engine::span::{Log, Report, Span, Timestamp, TraceId};
 
 pub use receiver::{Now, Observe, Receiver};
 pub use request::Request;
@@ -42,6 +44,10 @@ pub struct Batch {
     pub logs: Vec<Log>,
     /// Scores found on spans and in log records.
     pub reports: Vec<Report>,
+    /// What our judge says of answers, by trace and rule.
+    pub judgements: Vec<(TraceId, Judgements)>,
+    /// What an embedding model made of texts, by trace.
+    pub embedded: Vec<(TraceId, Embedded)>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
     /// The request itself, for the write-ahead log; `None` if the sink keeps none.

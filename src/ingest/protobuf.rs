@@ -82,8 +82,9 @@ mod tests {
                 resource_logs.resource.as_ref().map_or(&[], |resource| &resource.attributes),
             ));
             for scope_logs in &resource_logs.scope_logs {
+                let scope = builder.scope(&scope(scope_logs.scope.as_ref()));
                 for sent in &scope_logs.log_records {
-                    builder.log(log(sent));
+                    builder.log(log(sent), scope);
                 }
             }
         }

@@ -44,9 +44,9 @@ pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
 ///
 /// As [`traces`].
 pub(super) fn logs(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], _: Scope| {
+    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: Scope| {
         let log = walk.log(sent)?;
-        walk.builder.log(log);
+        walk.builder.log(log, scope);
         Ok(())
     };
     Walk { builder, record, mended: 0 }.request(body)

@@ -14,6 +14,10 @@ pub(super) fn group(config: &Config) -> Group {
         limits(),
         state(config),
         restarting(),
+        judge_over_budget(),
+        judge_down(),
+        kafka_lag(),
+        kafka_not_ready(),
     ];
     Group { name: "agentgauge-daemon", interval: "30s", rules }
 }
@@ -132,6 +136,52 @@ fn restarting() -> Rule {
         .says(
             "{{ $labels.instance }} restarted {{ $value }} times in an hour",
             "What is not kept on disk is gone after each: windows fill anew.",
+        )
+        .into()
+}
+
+fn judge_over_budget() -> Rule {
+    let expr = "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"over_budget\"}[15m])) > 0";
+    Alert::new("AgentJudgeBudgetExhausted", "warning", expr.to_owned())
+        .lasting("5m")
+        .says(
+            "The judge of {{ $labels.instance }} has spent its budget",
+            "Scores that depend on it go by computed signals until the hour is over.",
+        )
+        .into()
+}
+
+fn judge_down() -> Rule {
+    let expr = "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"endpoint_down\"}[15m])) > 0";
+    Alert::new("AgentJudgeEndpointDown", "warning", expr.to_owned())
+        .lasting("5m")
+        .says(
+            "The judge of {{ $labels.instance }} does not answer",
+            "Calls failed so often that none are made for a while; scores that depend on it go by computed signals.",
+        )
+        .into()
+}
+
+fn kafka_lag() -> Rule {
+    // Seconds at the present speed; without any speed it is without end.
+    let expr = "sum by (job, instance, topic) (agentgauge_kafka_consumer_lag_records)\n/\n\
+                sum by (job, instance, topic) (rate(agentgauge_kafka_records_total[5m]))\n> 300";
+    Alert::new("AgentgaugeKafkaLag", "warning", expr.to_owned())
+        .lasting("5m")
+        .says(
+            "{{ $labels.instance }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}",
+            "Records wait in Kafka for longer than five minutes: loops and scores show late.",
+        )
+        .into()
+}
+
+fn kafka_not_ready() -> Rule {
+    let expr = "max by (job, instance) (agentgauge_kafka_ready) == 0";
+    Alert::new("AgentgaugeKafkaNotReady", "critical", expr.to_owned())
+        .lasting("5m")
+        .says(
+            "{{ $labels.instance }} does not read from Kafka",
+            "It is not in its group, or something is in its way; its log says which setting.",
         )
         .into()
 }

@@ -6,6 +6,7 @@ Usage: end_to_end.py BINARY WORKDIR
 import contextlib
 import json
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -27,18 +28,18 @@ DEADLINE_SECONDS = 60
 HERE = pathlib.Path(__file__).parent
 
 
-def until(what, probe):
-    """Polls until the probe answers something true; the last error says what was missing."""
-    end = time.monotonic() + DEADLINE_SECONDS
+def until(what, probe, deadline_seconds=DEADLINE_SECONDS, instead=lambda: None):
+    """Polls until the probe answers something true; the last error, or what there is instead, says what was missing."""
+    end = time.monotonic() + deadline_seconds
     last = None
     while time.monotonic() < end:
         try:
             if answer := probe():
                 return answer
-        except (urllib.error.URLError, ConnectionError, KeyError, IndexError) as error:
+        except (urllib.error.URLError, ConnectionError, TimeoutError, KeyError, IndexError) as error:
             last = error
         time.sleep(0.1)
-    raise SystemExit(f"waited {DEADLINE_SECONDS} s for {what}; last error: {last}")
+    raise SystemExit(f"waited {deadline_seconds} s for {what}; last error: {last}; {instead() or ''}")
 
 
 def get(url, accept="*/*"):
@@ -59,6 +60,22 @@ def running(command, **kwargs):
         except subprocess.TimeoutExpired:
             process.kill()
             raise SystemExit(f"{command[0]} did not stop within 20 s of SIGTERM")
+
+
+@contextlib.contextmanager
+def listening(command, log):
+    """Runs a server of the Prometheus family on a port that it chooses; gives its address once it is ready."""
+    pattern = re.compile(r'msg="Listening on" address=(\S+)')
+    with log.open("w") as output, running(command, stdout=output, stderr=output) as process:
+
+        def address():
+            if process.poll() is not None:
+                raise SystemExit(f"{command[0]} ended:\n{log.read_text()}")
+            return pattern.search(log.read_text())
+
+        found = until(f"{command[0]}", address)[1]
+        until(f"{command[0]} to be ready", lambda: get(f"http://{found}/-/ready"))
+        yield found
 
 
 def messages(role, text):
@@ -156,10 +173,9 @@ def main():
             "global: {scrape_interval: 1s}\n"
             "scrape_configs: [{job_name: agentgauge, static_configs: [{targets: ['%s']}]}]\n" % bound["http"]
         )
-        listen = f"127.0.0.1:{free_port()}"
         prometheus = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={work / 'tsdb'}"]
-        prometheus += [f"--web.listen-address={listen}", "--log.level=warn"]
-        with running(prometheus):
+        prometheus += ["--web.listen-address=127.0.0.1:0"]
+        with listening(prometheus, work / "end-to-end.log") as listen:
             ask = lambda query: json.loads(
                 get(f"http://{listen}/api/v1/query?" + urllib.parse.urlencode({"query": query}))[0]
             )["data"]["result"]

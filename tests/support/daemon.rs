@@ -59,18 +59,39 @@ impl Daemon {
 
     /// Sends a body; status and answer.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.http).unwrap();
+        self.post_to(&self.http, path, body)
+    }
+
+    /// The same to one of its other addresses.
+    pub(crate) fn post_to(&self, address: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(address).unwrap();
         let length = body.len();
         write!(
             stream,
-            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
-            self.http
+            "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Sends OTLP in protobuf; status.
+    pub(crate) fn post_protobuf(&self, path: &str, body: &[u8]) -> u16 {
+        let mut stream = TcpStream::connect(&self.otlp_http).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/x-protobuf\r\nContent-Length: {length}\r\n\r\n",
+            self.otlp_http
+        )
+        .unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let head = String::from_utf8_lossy(&answer);
+        head.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
     /// Sends the requests for traces of a capture, in their order.

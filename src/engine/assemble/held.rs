@@ -1,10 +1,12 @@
 //! A trace that can still change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::NEVER;
+use crate::engine::embedding::Embedded;
+use crate::engine::expect::Judgements;
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, Span, SpanId, Timestamp, TraceId};
@@ -42,9 +44,25 @@ pub(super) struct Held {
     pub(super) rooted: bool,
     #[serde(skip)]
     signs: Signs,
+    /// Present only where a model is asked about traces.
+    #[serde(default)]
+    pub(super) asked: Option<Box<Asked>>,
     /// How it was read when it was done; nothing has come since.
     #[serde(skip)]
     pub(super) read: Option<Box<TraceUpdate>>,
+}
+
+/// What models were asked about a trace, and what they said.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct Asked {
+    /// A judge was asked about it.
+    pub(super) metrics: bool,
+    /// By rule of its expectations; those of `rubrics` may still come.
+    pub(super) judgements: Judgements,
+    pub(super) rubrics: BTreeSet<String>,
+    /// The texts that an embedding model was asked about, and what it made of them.
+    pub(super) texts: Option<u64>,
+    pub(super) embedded: Option<Embedded>,
 }
 
 /// Where a trace stands.
@@ -89,8 +107,14 @@ impl Held {
             tell: false,
             rooted: false,
             signs: Signs::default(),
+            asked: None,
             read: None,
         }
+    }
+
+    /// What models were asked about it.
+    pub(super) fn asked(&mut self) -> &mut Asked {
+        self.asked.get_or_insert_default()
     }
 
     /// Fills in what is not written down.

@@ -23,11 +23,13 @@ use self::held::{Held, State};
 use self::sealed::Sealed;
 
 use super::count::Counts;
-use super::expect::Suite;
+use super::embedding::{EmbedRequest, Embedded};
+use super::expect::{Judgements, Suite};
+use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Rules, evaluate, expectations, ignored};
+use super::trace::{Rules, evaluate, expectations, ignored, transcript};
 use super::update::TraceUpdate;
 
 /// What the stage is fed.
@@ -39,6 +41,10 @@ pub enum Input {
     Log(Box<Log>),
     /// A report about a trace.
     Report(Box<Report>),
+    /// What a judge says of a trace's answer, by the rule of its expectations.
+    Judgements(TraceId, Judgements),
+    /// What an embedding model made of a trace's texts.
+    Embedded(TraceId, Embedded),
 }
 
 /// The stage: all traces of one shard.
@@ -49,6 +55,11 @@ pub struct Assemble {
     // The same, with texts; for expectations.
     with_texts: Rules,
     suites: Arc<[Suite]>,
+    judging: Option<JudgeRules>,
+    requests: Vec<JudgeRequest>,
+    // Bytes of a text that an embedding model is asked about; `None`: there is no model.
+    embedding: Option<usize>,
+    embed_requests: Vec<EmbedRequest>,
     traces: HashMap<TraceId, Box<Held>, TraceHash>,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
@@ -60,6 +71,15 @@ pub struct Assemble {
     waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
     next_waiting: u64,
     counts: Counts,
+}
+
+/// A trace as it stands.
+struct Reading {
+    update: TraceUpdate,
+    /// Rules for its answer that nobody has judged.
+    rubrics: Vec<RubricRequest>,
+    /// Its texts, if they are to be embedded.
+    texts: Option<EmbedRequest>,
 }
 
 /// A shard as it is written down: traces, sealed ones, waiting reports.
@@ -90,6 +110,10 @@ impl Assemble {
             with_texts: Rules { keep_content: true, ..rules.clone() },
             rules,
             suites: Arc::default(),
+            judging: None,
+            requests: Vec::new(),
+            embedding: None,
+            embed_requests: Vec::new(),
             traces: HashMap::default(),
             deadlines: Deadlines::default(),
             dirty: Vec::new(),
@@ -107,12 +131,27 @@ impl Assemble {
         Self { suites, ..self }
     }
 
+    /// Asks for judgements of the traces that these rules pick; see [`Self::requests`].
+    #[must_use]
+    pub fn judging(self, rules: Option<JudgeRules>) -> Self {
+        Self { judging: rules, ..self }
+    }
+
+    /// Asks for embeddings of the texts of done traces, each text of at most so many bytes; see
+    /// [`Self::embed_requests`].
+    #[must_use]
+    pub fn embedding(self, max_text_bytes: Option<usize>) -> Self {
+        Self { embedding: max_text_bytes, ..self }
+    }
+
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
             Input::Span(span) => self.span(span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
+            Input::Judgements(id, judgements) => self.judged(id, judgements, now),
+            Input::Embedded(id, embedded) => self.embedded(id, embedded, now),
         }
     }
 
@@ -183,10 +222,7 @@ impl Assemble {
                 continue;
             }
             let known = held.read.take();
-            let update = match known {
-                Some(known) => Some(*known),
-                None => self.traces.get(id).and_then(|held| self.read(*id, held)),
-            };
+            let update = known.map(|known| *known).or_else(|| self.read_and_ask(*id));
             let Some(held) = self.traces.get_mut(id) else { continue };
             if !due && !held.has_news(update.as_ref()) {
                 continue;
@@ -213,6 +249,16 @@ impl Assemble {
         self.dirty = dirty;
         tombstones.append(&mut updates);
         tombstones
+    }
+
+    /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
+    pub fn requests(&mut self) -> Vec<JudgeRequest> {
+        mem::take(&mut self.requests)
+    }
+
+    /// Takes the embeddings asked for since the last call; new ones come with [`Self::drain`].
+    pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
+        mem::take(&mut self.embed_requests)
     }
 
     /// What could not be used, or did not change anything.
@@ -319,16 +365,8 @@ impl Assemble {
             None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
                 held.parts.reports.insert(key, report);
-                held.read = None;
-                held.revision += 1;
                 self.counts.add("reports", "applied");
-                // A score says nothing about the trace being over: its timers stay.
-                held.touched = held.touched.max(now);
-                if held.state == State::Open {
-                    self.wait_to_tell(id, now);
-                } else {
-                    self.mark(id);
-                }
+                self.reported(id, now);
             }
         }
     }
@@ -393,20 +431,89 @@ impl Assemble {
         }
     }
 
-    /// Reads a trace as it stands. Once it is done it is held against expectations: these need its texts, which
-    /// stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &Held) -> Option<TraceUpdate> {
+    /// Reads a trace as it stands, and asks what its reading leaves to ask.
+    fn read_and_ask(&mut self, id: TraceId) -> Option<TraceUpdate> {
+        let Reading { update, rubrics, texts } = self.read(id, self.traces.get(&id)?)?;
+        self.ask_judge(id, &update, rubrics);
+        self.ask_embedder(texts);
+        Some(update)
+    }
+
+    /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
+    /// model said: these need its texts, which stay here unless they are kept.
+    fn read(&self, id: TraceId, held: &Held) -> Option<Reading> {
         let done = held.state != State::Open;
-        if !done || self.suites.is_empty() {
-            return evaluate(id, &held.parts, &self.rules, done);
+        if !done || (self.suites.is_empty() && self.embedding.is_none()) {
+            let update = evaluate(id, &held.parts, &self.rules, done)?;
+            return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
-        update.expectations = expectations(&update, &self.suites);
+        let none = Judgements::new();
+        let judgements = held.asked.as_ref().map_or(&none, |asked| &asked.judgements);
+        let (expected, rubrics) = expectations(&update, &self.suites, judgements);
+        update.expectations = expected;
+        let content = update.content.as_ref();
+        let texts = self
+            .embedding
+            .zip(content)
+            .and_then(|(max, content)| EmbedRequest::new(id, content, max));
+        let embedded = held.asked.as_ref().and_then(|asked| asked.embedded.as_ref());
+        let embedded = embedded.zip(texts.as_ref());
+        if let Some((embedded, _)) =
+            embedded.filter(|(embedded, asked)| embedded.texts == asked.texts)
+        {
+            embedded.fill(&mut update);
+        }
         if !self.rules.keep_content {
             update.content = None;
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
-        Some(update)
+        Some(Reading { update, rubrics, texts })
+    }
+
+    /// Asks for embeddings of texts that were not asked about before.
+    fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
+        let Some(texts) = texts else { return };
+        let Some(held) = self.traces.get_mut(&texts.trace_id) else { return };
+        if held.asked().texts.replace(texts.texts) != Some(texts.texts) {
+            self.embed_requests.push(texts);
+        }
+    }
+
+    /// Takes what an embedding model made of a trace's texts.
+    fn embedded(&mut self, id: TraceId, embedded: Embedded, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else {
+            self.counts.add("late", "embedding_dropped");
+            return;
+        };
+        held.asked().embedded = Some(embedded);
+        self.reported(id, now);
+    }
+
+    /// Asks for judgements of a trace, if it is done: of its metrics once, of every rule once.
+    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, mut rubrics: Vec<RubricRequest>) {
+        let Some(rules) = &self.judging else { return };
+        let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
+        let Some(held) = held else { return };
+        let asked = held.asked();
+        rubrics.retain(|rubric| asked.rubrics.insert(rubric.rule.clone()));
+        let metrics = !mem::replace(&mut asked.metrics, true) && rules.pick(update);
+        if metrics || !rubrics.is_empty() {
+            let (transcript, root) = transcript(&held.parts, rules.max_transcript_bytes);
+            let agent = update.agent.clone().unwrap_or_default();
+            let request = JudgeRequest { trace_id: id, root, agent, metrics, rubrics, transcript };
+            self.requests.push(request);
+        }
+    }
+
+    /// Takes what a judge says of a trace's answer.
+    fn judged(&mut self, id: TraceId, judgements: Judgements, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else {
+            self.counts.add("late", "judgement_dropped");
+            return;
+        };
+        held.asked().judgements.extend(judgements);
+        self.reported(id, now);
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.
@@ -427,6 +534,19 @@ impl Assemble {
         }
         self.wait_to_tell(id, now);
         self.mark(id);
+    }
+
+    /// Something was said of the trace, which tells nothing about its being over: its timers stay.
+    fn reported(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        held.read = None;
+        held.revision += 1;
+        held.touched = held.touched.max(now);
+        if held.state == State::Open {
+            self.wait_to_tell(id, now);
+        } else {
+            self.mark(id);
+        }
     }
 
     /// What is new of an open trace is told in a while, if nothing tells it before.

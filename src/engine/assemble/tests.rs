@@ -70,6 +70,7 @@ fn report(score: i64) -> Report {
         name: Arc::from("confidence"),
         score: Quanta(score),
         label: None,
+        explanation: None,
         source: Source::Reported,
         identifier: Arc::from(""),
         time: at(0),
@@ -211,15 +212,30 @@ fn a_report_waits_for_its_trace_and_gives_up() {
 }
 
 #[test]
-fn a_report_of_a_done_trace_is_in_what_is_sent_when_it_is_sealed() {
-    let mut stage = stage();
-    feed(&mut stage, vec![root()], at(0));
+fn what_comes_of_a_done_trace_is_read_and_stays() {
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let mut stage = stage().embedding(Some(1_000));
+    feed(&mut stage, vec![Span { input: text("Hello"), output: text("Hi"), ..root() }], at(0));
     stage.handle_timeout(at(10));
-    assert_eq!(stage.drain()[0].state(), TraceState::Done);
+    let [update] = stage.drain().try_into().unwrap();
+    assert!(update.reported.is_empty());
+    assert_eq!(update.coherence_quanta, None);
+    let [asked] = stage.embed_requests().try_into().unwrap();
+
     stage.handle(Input::Report(Box::new(report(5))), at(11));
-    assert_eq!(stage.drain()[0].reported[0].score_quanta, 5);
-    stage.handle_timeout(at(310));
-    assert_eq!(stage.drain()[0].reported[0].score_quanta, 5);
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!(update.reported[0].score_quanta, 5);
+
+    let embedded =
+        Embedded { texts: asked.texts, coherence: Some(Quanta(7)), ..Embedded::default() };
+    stage.handle(Input::Embedded(TraceId([7; 16]), embedded), at(12));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!(update.coherence_quanta, Some(7));
+
+    stage.finish(at(13));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (5, Some(7)));
+    assert!(stage.embed_requests().is_empty(), "it was asked about once");
 }
 
 #[test]
@@ -384,4 +400,55 @@ proptest! {
         let plain: Vec<usize> = (0..12).collect();
         prop_assert_eq!(last(&order, &drains), last(&plain, &[false; 12]));
     }
+}
+
+#[test]
+fn rules_for_an_answer_are_asked_stage_by_stage_and_each_once() {
+    use crate::engine::expect::judge::{Judgement, Label, Verdict};
+    let spec = Spec::parse(
+        "agent: a
+queries:
+  - query: Hello
+    correctness:
+      expected_in_answer: [hi]
+      llm_judge: [{rule: kind, scale: [bad, good]}, {rule: short}]
+      safety_check: {rule: safe}
+",
+    );
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let root = Span { input: text("Hello"), output: text("Hi"), ..root() };
+    let rules = JudgeRules { max_transcript_bytes: 1_000, ..JudgeRules::default() };
+    let mut stage =
+        stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])])).judging(Some(rules));
+    feed(&mut stage, vec![root], at(0));
+    assert!(stage.requests().is_empty(), "it is not done yet");
+    let asked = |stage: &mut Assemble| -> Vec<String> {
+        let requests = stage.requests();
+        assert!(requests.iter().all(|request| !request.metrics));
+        requests.into_iter().flat_map(|request| request.rubrics).map(|rubric| rubric.rule).collect()
+    };
+    let judgements = |rules: &[&str], score| -> Judgements {
+        let verdict = Verdict { score, label: Label::Borderline, rationale: None };
+        rules.iter().map(|rule| ((*rule).to_owned(), Judgement::Single(verdict.clone()))).collect()
+    };
+    let status = |updates: &[TraceUpdate]| {
+        let [held] = updates[0].expectations.as_slice() else { panic!("{updates:?}") };
+        held.correctness.as_ref().unwrap().status().name()
+    };
+    stage.handle_timeout(at(10));
+    assert_eq!(status(&stage.drain()), "warn");
+    assert_eq!(asked(&mut stage), ["kind", "short"]);
+    stage.handle(Input::Judgements(TraceId([7; 16]), judgements(&["kind", "short"], 5)), at(11));
+    assert_eq!(status(&stage.drain()), "warn");
+    assert_eq!(asked(&mut stage), ["safe"]);
+    stage.handle(Input::Judgements(TraceId([7; 16]), judgements(&["safe"], 5)), at(12));
+    assert_eq!(status(&stage.drain()), "pass");
+    assert!(asked(&mut stage).is_empty());
+    // A late span does not make anybody pay again.
+    feed(&mut stage, vec![tool(2)], at(13));
+    stage.handle_timeout(at(30));
+    assert_eq!(status(&stage.drain()), "pass");
+    assert!(asked(&mut stage).is_empty());
+    stage.handle(Input::Judgements(TraceId([9; 16]), judgements(&["safe"], 5)), at(31));
+    assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
 }

@@ -33,6 +33,9 @@ pub(super) struct Draft<'v> {
     pub(super) tool_call_id: Ranked<Cow<'v, str>>,
     pub(super) arguments: Ranked<Arguments>,
     pub(super) result_hash: Ranked<u64>,
+    /// Results become texts too.
+    pub(super) keep_results: bool,
+    pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
     pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
@@ -82,6 +85,11 @@ pub(super) struct AttemptDraft<'v> {
 const PLACEHOLDERS: [&str; 4] = ["<not specified>", "<REDACTED>", "<elided>", "N/A"];
 
 impl<'v> Draft<'v> {
+    /// Nothing is known yet; results become texts too where they are kept.
+    pub(super) fn new(keep_results: bool) -> Self {
+        Self { keep_results, ..Self::default() }
+    }
+
     /// What is said of the attempt: of few spans anything is.
     pub(super) fn attempt(&mut self) -> &mut AttemptDraft<'v> {
         self.attempt.get_or_insert_default()

@@ -252,6 +252,7 @@ fn report(
         name: Arc::from(capped(mapped, options.max_name_bytes)),
         score,
         label: finding.label.map(|label| conventions.cap_name(Arc::from(label))),
+        explanation: None,
         source: Source::Reported,
         identifier: finding
             .identifier

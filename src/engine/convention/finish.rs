@@ -56,6 +56,9 @@ impl Conventions {
             None => (None, None),
         };
         let session = custom.or_else(|| self.session_of(hits, &raw.attributes)).or(late);
+        let is_tool = operation == Operation::ExecuteTool;
+        let result = draft.result.take().filter(|_| is_tool);
+        let output = result.or_else(|| draft.output.take());
         let mut shared =
             |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.capped_name(&name)));
         Span {
@@ -80,12 +83,12 @@ impl Conventions {
                 attribute: names.share(session.attribute),
             }),
             session_in_json: self.session_in_json(hits, &raw.attributes),
-            tool: (operation == Operation::ExecuteTool).then(|| self.tool(draft, hits, raw, names)),
+            tool: is_tool.then(|| self.tool(draft, hits, raw, names)),
             model: (operation == Operation::Chat).then(|| self.model(draft, names)),
             name: names.share(self.capped_name(&raw.name)),
             attempt: draft.take_attempt(),
             input: draft.input.take().map(|text| self.cap_text(text)),
-            output: draft.output.take().map(|text| self.cap_text(text)),
+            output: output.map(|text| self.cap_text(text)),
             scope: scope.id,
             resource: Arc::clone(resource),
         }

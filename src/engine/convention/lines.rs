@@ -203,6 +203,9 @@ impl Says {
                 draft.arguments.offer(rank, text::arguments(value));
             }
             Self::ToolResult if draft.result_hash.wants(rank) => {
+                if draft.keep_results {
+                    draft.result.offer(rank, text::plain(rank, value));
+                }
                 draft.result_hash.offer(rank, text::result(value));
             }
             Self::Model => draft.model.offer(rank, name(value)),

@@ -35,6 +35,7 @@ mod python;
 mod raw;
 mod strands;
 mod text;
+mod told;
 mod vercel_ai;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
 pub use page::page;
 pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
+pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
 use self::draft::{Draft, lower, name};
 use self::index::{Hits, Index};
@@ -170,13 +172,15 @@ pub struct Conventions {
     index: Arc<Index>,
 }
 
-/// What a scope tells of all spans in it.
+/// What a scope tells of all spans and records in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
     /// Hash of its name.
     id: u64,
     /// The conventions to read.
     recognised: u64,
+    /// It is ours: what is in it somebody sent back.
+    own: bool,
 }
 
 /// What was read from a span.
@@ -246,7 +250,11 @@ impl Conventions {
 
     /// Reads a scope.
     pub fn scope(&self, raw: &RawScope<'_>) -> Scope {
-        Scope { id: xxh3_64(raw.name.as_bytes()), recognised: self.index.by_scope(raw) }
+        Scope {
+            id: xxh3_64(raw.name.as_bytes()),
+            recognised: self.index.by_scope(raw),
+            own: raw.name == OWN_SCOPE,
+        }
     }
 
     /// Reads a span of a scope and a resource; names that were read before are shared.
@@ -258,7 +266,7 @@ impl Conventions {
         names: &mut Names,
     ) -> Reading {
         let hits = Hits::new(&self.index, &raw.attributes, scope.recognised);
-        let mut draft = Draft::default();
+        let mut draft = Draft::new(self.options.keep_results);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
@@ -274,8 +282,12 @@ impl Conventions {
         reading
     }
 
-    /// Reads a log record.
-    pub fn log(&self, raw: &RawLog<'_>, resource: &Arc<Resource>) -> LogReading {
+    /// Reads a log record of a scope and a resource.
+    pub fn log(&self, raw: &RawLog<'_>, scope: Scope, resource: &Arc<Resource>) -> LogReading {
+        // Scores of ours that somebody sent back.
+        if scope.own {
+            return LogReading { unused: vec!["own_score"], ..LogReading::default() };
+        }
         let named = raw
             .attributes
             .str("event.name")

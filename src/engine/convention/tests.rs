@@ -37,7 +37,8 @@ fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> Ra
 }
 
 fn read_log(raw: &RawLog<'_>) -> LogReading {
-    Conventions::new(ConventionOptions::default()).log(raw, &Arc::default())
+    let conventions = Conventions::new(ConventionOptions::default());
+    conventions.log(raw, conventions.scope(&RawScope::default()), &Arc::default())
 }
 
 #[test]

@@ -19,6 +19,21 @@ pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
     present(value).then(|| arguments::result_hash(value))
 }
 
+/// A value as a text: a string as it is, anything else as JSON.
+pub(super) fn plain(rank: u8, value: &RawValue<'_>) -> Option<Text> {
+    let text = match value {
+        RawValue::Str(text) => text.clone().into_owned(),
+        RawValue::Null
+        | RawValue::Bool(_)
+        | RawValue::Int(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => messages::parsed(value)?.to_string(),
+    };
+    ranked(rank, Some(text))
+}
+
 /// A text with its rank, without the space around it.
 pub(super) fn ranked(rank: u8, text: Option<String>) -> Option<Text> {
     Some(Text { rank, text: Arc::from(meant(&text?)?) })

@@ -35,7 +35,7 @@ pub enum Label {
 }
 
 /// What a judge said of a text under a rule.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Verdict {
     /// From 1 to 5; others are taken as they are.
     pub score: i64,
@@ -46,7 +46,7 @@ pub struct Verdict {
 }
 
 /// What became of a rule that was to be judged.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Judgement {
     /// One judge's verdict.
     Single(Verdict),

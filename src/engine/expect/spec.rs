@@ -405,6 +405,15 @@ impl Spec {
     }
 }
 
+impl CorrectnessSpec {
+    /// The rubric of a rule for answers; `None` for a rule that none was written for.
+    pub fn rubric(&self, rule: &str) -> Option<&Rubric> {
+        let judges = self.llm_judge.iter().flatten();
+        let others = self.safety_check.iter().chain(&self.hallucination_check);
+        judges.chain(others).find(|rubric| rubric.rule == rule)
+    }
+}
+
 impl Query {
     /// The rules of all rubrics, in the order in which they are asked.
     pub fn rubrics(&self) -> impl Iterator<Item = &str> {

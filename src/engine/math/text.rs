@@ -45,7 +45,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     tokens.sort_unstable();
     tokens.dedup();
     tokens.shrink_to_fit();
-    Some(OutputDigest { tokens, embedding: embedding.cells })
+    Some(OutputDigest { tokens, embedding: embedding.cells, ..OutputDigest::default() })
 }
 
 /// Returns the set of tokens of a text: its lower-case words without stop words and single characters.

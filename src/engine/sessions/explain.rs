@@ -23,7 +23,7 @@ use crate::engine::explained::{
 use crate::engine::loops::{self, OUTPUT_REPEAT, worst};
 use crate::engine::math::Quanta;
 use crate::engine::score::risk::TraceRisk;
-use crate::engine::signal::{confidence, error, loop_detection, tool_loop};
+use crate::engine::signal::{coherence, confidence, error, loop_detection, tool_loop};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{Loop, ToolCall};
 
@@ -94,7 +94,7 @@ fn signal(
         TraceRisk::new(rest.map(|(name, (score, _))| (name.as_str(), *score)), &rules.weights);
     SignalExplanation {
         name: name.to_owned(),
-        signal: view::signal(name, score, source, rules),
+        signal: view::explained(held, name, (score, source), rules),
         threshold: rules.threshold(name),
         weight: rules.weights.get(name).copied(),
         risk: risk.map(Quanta::to_f64),
@@ -136,6 +136,9 @@ fn evidence(held: &Held, name: &str, source: Source, found: &[&Loop]) -> Vec<Str
             }
             None => vec!["compared with the outputs of the three traces before it".to_owned()],
         },
+        coherence::NAME => {
+            vec!["how near the output is to the input, by the embedding model".to_owned()]
+        }
         _ => Vec::new(),
     }
 }

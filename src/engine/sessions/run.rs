@@ -31,6 +31,7 @@ pub(super) fn trace(
                 identifier: report.identifier.to_string(),
                 time_unix_nano: report.time.0,
                 label: report.label.as_ref().map(ToString::to_string),
+                explanation: None,
             });
         }
     }

@@ -8,7 +8,7 @@ use super::rules::{Rules, four_decimals};
 use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
 use crate::engine::math::Quanta;
 use crate::engine::score::risk::TraceRisk;
-use crate::engine::signal::{self, loop_detection};
+use crate::engine::signal::{self, coherence, loop_detection};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{Loop, OutputDigest, ReportedScore, TraceState, TraceUpdate};
 
@@ -50,6 +50,11 @@ impl Scored {
         let mut signals = computed(update, loop_severity, rules);
         if let Some(score) = similarity.or(one) {
             signals.insert(loop_detection::NAME.to_owned(), (score, Source::Computed));
+        }
+        let coherence = update.coherence_quanta.filter(|score| (0..=Quanta::ONE).contains(score));
+        if let Some(score) = coherence.map(Quanta) {
+            let score = if rules.pandaprobe { rounded(score) } else { score };
+            signals.insert(coherence::NAME.to_owned(), (score, Source::Computed));
         }
         let (reported, malformed) = reported(&update.reported);
         signals.extend(reported);
@@ -146,6 +151,7 @@ mod tests {
             identifier: "judge-1".to_owned(),
             time_unix_nano: time,
             label: None,
+            explanation: None,
         }
     }
 

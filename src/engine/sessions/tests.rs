@@ -301,6 +301,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
         name: "helpfulness".into(),
         score: Quanta(score),
         label: None,
+        explanation: None,
         source,
         identifier: "x".into(),
         time: Timestamp(time),
@@ -611,7 +612,7 @@ impl TraceUpdate {
 
     fn output(self, tokens: &[u64]) -> Self {
         let embedding = (0..16).map(|index| i32::from(tokens.contains(&index))).collect();
-        let digest = OutputDigest { tokens: tokens.into(), embedding };
+        let digest = OutputDigest { tokens: tokens.into(), embedding, ..OutputDigest::default() };
         Self { output_digest: Some(digest), ..self }
     }
 

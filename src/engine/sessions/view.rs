@@ -13,8 +13,8 @@ use crate::engine::score::agent_reliability::band;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{
-    AgentKey, Expectation, ExpectedLayer, Loop, SpanStatus, Tokens, ToolCall, TraceUpdate,
-    Violation,
+    AgentKey, Expectation, ExpectedLayer, Loop, ReportedScore, SpanStatus, Tokens, ToolCall,
+    TraceUpdate, Violation,
 };
 use crate::engine::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
@@ -90,7 +90,7 @@ pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
         loops: held.loops().iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
         adjacent_tool_repeats: update.adjacent_tool_repeats,
         signals: signals
-            .map(|(name, (score, source))| (name.clone(), signal(name, *score, *source, rules)))
+            .map(|(name, scored)| (name.clone(), explained(held, name, *scored, rules)))
             .collect(),
         risks: floats(&risk.risks),
         risk: risk.risk.map(Quanta::to_f64),
@@ -141,10 +141,30 @@ pub(super) fn agent(held: &Held) -> AgentName {
     held.update.agent.as_ref().map(name).unwrap_or_default()
 }
 
-pub(super) fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
+/// A trace's score with what whoever made it said of it.
+pub(super) fn explained(
+    held: &Held,
+    name: &str,
+    (score, source): (Quanta, Source),
+    rules: &Rules,
+) -> SignalView {
+    let made = |made: &&ReportedScore| {
+        made.name == name && made.score_quanta == score.0 && made.source == source.name()
+    };
+    let made = held.update.reported.iter().find(made);
+    SignalView {
+        evaluator: made.map(|made| made.identifier.clone()).filter(|name| !name.is_empty()),
+        explanation: made.and_then(|made| made.explanation.clone()),
+        ..signal(name, score, source, rules)
+    }
+}
+
+fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
     SignalView {
         score: score.to_f64(),
         source: source.name().to_owned(),
+        evaluator: None,
+        explanation: None,
         passed: score.to_f64() >= rules.threshold(name),
         band: thresholds::of(name).and_then(|metric| metric.band(score)),
     }

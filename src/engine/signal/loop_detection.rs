@@ -36,7 +36,15 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
 /// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so where the cosine is
 /// not above it, nothing is.
 fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
-    let cosine = cosine(&a.embedding, &b.embedding);
+    // Vectors of different models have nothing to do with each other; those of hashes are always there.
+    let of_model = a.embedder != 0
+        && a.embedder == b.embedder
+        && a.model_embedding.len() == b.model_embedding.len();
+    let cosine = if of_model {
+        cosine(&a.model_embedding, &b.model_embedding)
+    } else {
+        cosine(&a.embedding, &b.embedding)
+    };
     if cosine <= floor { 0.0 } else { cosine * jaccard(&a.tokens, &b.tokens) }
 }
 
@@ -44,6 +52,20 @@ fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::engine::math::text::digest;
+
+    #[test]
+    fn where_a_model_embedded_both_its_word_counts() {
+        let digest = |embedder, model_embedding: &[i32]| OutputDigest {
+            model_embedding: model_embedding.to_vec(),
+            embedder,
+            ..digest("search flight price").unwrap()
+        };
+        let (a, b) = (digest(1, &[1_000_000, 0]), digest(1, &[0, 1_000_000]));
+        assert_eq!(score(&[Some(&a)], Some(&b)), Some(Quanta(Quanta::ONE)));
+        let other = digest(2, &[0, 1_000_000]);
+        assert_eq!(score(&[Some(&a)], Some(&other)), Some(Quanta(0)));
+        assert_eq!(score(&[Some(&a)], Some(&digest(0, &[]))), Some(Quanta(0)));
+    }
 
     #[test]
     fn the_same_output_again_is_a_loop() {

@@ -1,12 +1,23 @@
 //! What a done trace was expected to be.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::engine::expect::spec::CorrectnessSpec;
 use crate::engine::expect::{
     Details, Judgements, LayerResult, LayerStatus, Observed, QueryResult, Suite,
 };
+use crate::engine::judging::RubricRequest;
 use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 
-/// Holds a trace that has its texts against every query that it answers, in the order of the files.
-pub fn expectations(trace: &TraceUpdate, suites: &[Suite]) -> Vec<Expectation> {
+/// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
+/// have come to be judged, and are not in `judgements`.
+pub fn expectations(
+    trace: &TraceUpdate,
+    suites: &[Suite],
+    judgements: &Judgements,
+) -> (Vec<Expectation>, Vec<RubricRequest>) {
     let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
     let input = trace.content.as_ref().and_then(|content| content.input.as_deref());
     let mut answered = suites
@@ -15,15 +26,41 @@ pub fn expectations(trace: &TraceUpdate, suites: &[Suite]) -> Vec<Expectation> {
         .peekable();
     // Most traces answer none.
     if answered.peek().is_none() {
-        return Vec::new();
+        return (Vec::new(), Vec::new());
     }
     let observed = Observed::from(trace);
-    answered
+    let mut asked = BTreeMap::new();
+    let expectations = answered
         .map(|(suite, query)| {
-            let result = suite.evaluate(query, &observed, &Judgements::new());
+            let result = suite.evaluate(query, &observed, judgements);
+            let spec = query.correctness.iter();
+            let rules = spec.flat_map(|spec| unjudged(spec, &result.correctness, judgements));
+            asked.extend(rules.map(|rubric| (rubric.rule.clone(), rubric)));
             expectation(query.query.clone(), result)
         })
-        .collect()
+        .collect();
+    (expectations, asked.into_values().collect())
+}
+
+/// The rules that a layer got as far as, and nobody has judged.
+fn unjudged<'a>(
+    spec: &'a CorrectnessSpec,
+    layer: &LayerResult,
+    judgements: &'a Judgements,
+) -> impl Iterator<Item = RubricRequest> + 'a {
+    let reached = layer.details.get("judge_calls").and_then(Value::as_array);
+    let reached: Vec<String> =
+        reached.into_iter().flatten().filter_map(|rule| rule.as_str().map(str::to_owned)).collect();
+    reached.into_iter().filter(|rule| !judgements.contains_key(rule)).map(|rule| {
+        let rubric = spec.rubric(&rule);
+        RubricRequest {
+            scale: rubric.and_then(|rubric| rubric.scale.clone()).unwrap_or_default(),
+            examples: rubric
+                .and_then(|rubric| rubric.few_shot_examples.clone())
+                .unwrap_or_default(),
+            rule,
+        }
+    })
 }
 
 fn expectation(query: String, result: QueryResult) -> Expectation {
@@ -52,5 +89,5 @@ fn layer(result: LayerResult) -> ExpectedLayer {
 
 fn json(details: Details) -> String {
     let object = details.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    serde_json::Value::Object(object).to_string()
+    Value::Object(object).to_string()
 }

@@ -6,6 +6,7 @@ mod attempt;
 mod expected;
 mod shape;
 mod tools;
+mod transcript;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ pub use self::expected::expectations;
 use self::shape::Shape;
 use serde::{Deserialize, Serialize};
 
+pub use self::transcript::{Step, Transcript, transcript};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
@@ -434,6 +436,7 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
             source: report.source.name().to_owned(),
             identifier: report.identifier.to_string(),
             label: report.label.as_ref().map(ToString::to_string),
+            explanation: report.explanation.as_ref().map(ToString::to_string),
             time_unix_nano: report.time.0,
         })
         .collect()

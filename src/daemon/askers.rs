@@ -1,0 +1,110 @@
+//! What asks and tells others: the judge, the embedding model, a collector. Each is there only if it is configured, each has a
+//! bounded queue that nobody waits for, and all of them stop as servers do.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::router::Router;
+use super::{StartError, stopped};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::config::key;
+use crate::embed::{self, Embedder};
+use crate::engine::judging::Score;
+use crate::engine::options::EmptyScore;
+use crate::export::otlp::ScoresOut;
+use crate::health::Health;
+use crate::judge::redact::Redactor;
+use crate::judge::{Given, Handle, Judge, JudgeError};
+
+/// Those that are configured.
+pub(super) struct Askers {
+    judge: Option<Judge>,
+    embedder: Option<Embedder>,
+    scores_out: Option<ScoresOut>,
+}
+
+impl Askers {
+    /// Sets them up, and what the stages have of them.
+    pub(super) fn new(
+        config: &Config,
+        clock: &Clock,
+        health: &Arc<Health>,
+    ) -> Result<(Self, Option<Handle>, Option<embed::Handle>), StartError> {
+        let (scores_out, told) = scores_out(config, health)?.unzip();
+        let (judge, judging) = judge(config, (clock, health), told)?.unzip();
+        let (embedder, embedding) = embedder(config, clock, health)?.unzip();
+        Ok((Self { judge, embedder, scores_out }, judging, embedding))
+    }
+
+    /// Starts them; they give what they learn to the router.
+    pub(super) fn start(
+        self,
+        router: &Router,
+        stopping: &watch::Receiver<bool>,
+    ) -> Vec<JoinHandle<()>> {
+        let stop = || stopped(stopping.clone());
+        let judge = self.judge.map(|judge| tokio::spawn(judge.run(router.clone(), stop())));
+        let embedder =
+            self.embedder.map(|embedder| tokio::spawn(embedder.run(router.clone(), stop())));
+        let scores_out = self.scores_out.map(|out| tokio::spawn(out.run(stop())));
+        judge.into_iter().chain(embedder).chain(scores_out).collect()
+    }
+}
+
+/// The judge and the engine's end of its queue, if one is configured.
+fn judge(
+    config: &Config,
+    (clock, health): (&Clock, &Health),
+    told: Option<mpsc::Sender<Score>>,
+) -> Result<Option<(Judge, Handle)>, StartError> {
+    let options = &config.judge;
+    if !options.is_on() {
+        return Ok(None);
+    }
+    let key = key::read("judge.api_key_file", &options.api_key_file, &options.api_key_env)?;
+    let given = Given {
+        key,
+        cost: &config.cost,
+        empty_is_one: config.session.empty_score == EmptyScore::One,
+        clock: clock.clone(),
+        registry: health.registry(),
+        told,
+    };
+    Ok(Some(Judge::new(options, given)?))
+}
+
+/// What embeds texts and the engine's end of its queue, if it is configured.
+fn embedder(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+) -> Result<Option<(Embedder, embed::Handle)>, StartError> {
+    let options = &config.embed;
+    if options.wanted().is_none() {
+        return Ok(None);
+    }
+    let key = key::read("embed.api_key_file", &options.api_key_file, &options.api_key_env)?;
+    // What must not leave to a judge must not leave to anybody.
+    let judge = &config.judge;
+    let redactor =
+        Redactor::new(&judge.redact_keys, &judge.redact_patterns).map_err(JudgeError::from)?;
+    let daemon = (clock.clone(), health.registry());
+    Ok(Some(Embedder::new(options, key, redactor, daemon)?))
+}
+
+/// What tells others of scores, and where it takes them from, if somebody is to be told.
+fn scores_out(
+    config: &Config,
+    health: &Health,
+) -> Result<Option<(ScoresOut, mpsc::Sender<Score>)>, StartError> {
+    let options = &config.scores_out;
+    if options.url.is_empty() {
+        return Ok(None);
+    }
+    let (file, variable) = (&options.authorization_file, &options.authorization_env);
+    let key = key::read("scores_out.authorization_file", file, variable)?;
+    Ok(Some(ScoresOut::new(options, key.as_ref(), health.registry())?))
+}

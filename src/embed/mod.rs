@@ -1,0 +1,228 @@
+//! Embeddings: texts to vectors, by an endpoint, in batches, each text once.
+//!
+//! ```text
+//! engine --EmbedRequest--> Handle --queue--> Embedder --POST /v1/embeddings--> Embedded --> engine
+//! ```
+//!
+//! Nobody waits for any of this. What cannot be had leaves coherence absent, and loop_detection on hashed embeddings.
+
+mod cache;
+pub mod options;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::{IntCounterVec, Opts, Registry};
+use tokio::sync::mpsc;
+
+use self::cache::Cache;
+pub use self::options::EmbedOptions;
+use crate::clock::Clock;
+use crate::engine::embedding::{EmbedRequest, Embedded};
+use crate::engine::span::TraceId;
+use crate::ingest::{Batch, Sink};
+use crate::judge::budget::Breaker;
+use crate::judge::redact::Redactor;
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+
+/// A vector, shared by all traces with the same text.
+type Vector = Arc<[f32]>;
+
+/// The engine's end. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    sender: mpsc::Sender<EmbedRequest>,
+    texts: IntCounterVec,
+}
+
+/// Asks the endpoint.
+#[derive(Debug)]
+pub struct Embedder {
+    options: EmbedOptions,
+    key: Option<Secret>,
+    url: String,
+    client: Client,
+    redactor: Redactor,
+    clock: Clock,
+    texts: IntCounterVec,
+    inbox: mpsc::Receiver<EmbedRequest>,
+    cache: Cache,
+    breaker: Breaker,
+}
+
+/// Why there can be no embeddings.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedError {
+    /// The endpoint cannot be used.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// There is no model.
+    #[error("`embed.model` must name a model")]
+    NoModel,
+    /// Its metrics cannot be set up.
+    #[error("cannot set up the metrics of embeddings: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+impl Handle {
+    /// Hands over the texts of a trace, if there is room.
+    pub fn offer(&self, request: EmbedRequest) {
+        if self.sender.try_send(request).is_err() {
+            self.texts.with_label_values(&["dropped"]).inc();
+        }
+    }
+}
+
+impl Embedder {
+    /// Sets it up; the engine's end of its queue is the second.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the endpoint or the model cannot be used.
+    pub fn new(
+        options: &EmbedOptions,
+        key: Option<Secret>,
+        redactor: Redactor,
+        (clock, registry): (Clock, &Registry),
+    ) -> Result<(Self, Handle), EmbedError> {
+        check("embed.url", "embed.allow_http", &options.url, options.allow_http)?;
+        if options.model.is_empty() {
+            return Err(EmbedError::NoModel);
+        }
+        let limits = ClientOptions {
+            allow_http: options.allow_http,
+            max_reply_bytes: options.max_reply_bytes,
+            timeout: options.timeout,
+        };
+        let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
+        let name = "agentgauge_embed_texts_total";
+        let texts = IntCounterVec::new(Opts::new(name, help), &["outcome"])?;
+        registry.register(Box::new(texts.clone()))?;
+        let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
+        let embedder = Self {
+            options: options.clone(),
+            key,
+            url: wire::address(&options.url),
+            client: Client::new("embed.url", limits)?,
+            redactor,
+            clock,
+            texts: texts.clone(),
+            inbox,
+            cache: Cache::new(options.max_cached),
+            breaker: Breaker::new(options.max_failures, options.pause),
+        };
+        Ok((embedder, Handle { sender, texts }))
+    }
+
+    /// Works until `stop`, or until nobody can ask any more.
+    pub async fn run<S: Sink>(mut self, sink: S, stop: impl Future<Output = ()> + Send) {
+        let mut stop = pin!(stop);
+        let mut requests = Vec::new();
+        loop {
+            let max = self.options.max_batch;
+            let taken = tokio::select! {
+                biased;
+                () = &mut stop => return,
+                taken = self.inbox.recv_many(&mut requests, max) => taken,
+            };
+            if taken == 0 {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = self.serve(&requests, &sink) => {}
+            }
+            requests.clear();
+        }
+    }
+
+    /// Embeds the texts of these traces and tells the engine.
+    async fn serve<S: Sink>(&mut self, requests: &[EmbedRequest], sink: &S) {
+        let texts = requests.iter().flat_map(|request| request.input.iter().chain(&request.output));
+        let mut vectors: BTreeMap<&str, Vector> = BTreeMap::new();
+        let mut missing: Vec<&str> = Vec::new();
+        for text in texts {
+            if vectors.contains_key(text.as_str()) || missing.contains(&text.as_str()) {
+                continue;
+            }
+            match self.cache.get(text) {
+                Some(vector) => {
+                    self.count("cached", 1);
+                    vectors.insert(text, vector);
+                }
+                None => missing.push(text),
+            }
+        }
+        for chunk in missing.chunks(self.options.max_batch) {
+            let Some(embedded) = self.embed(chunk).await else {
+                self.count("failed", chunk.len());
+                continue;
+            };
+            self.count("embedded", chunk.len());
+            for (text, vector) in chunk.iter().zip(embedded) {
+                self.cache.insert(text, vector.clone());
+                vectors.insert(text, vector);
+            }
+        }
+        let embedded: Vec<(TraceId, Embedded)> = requests
+            .iter()
+            .map(|request| {
+                let of = |text: &Option<String>| vectors.get(text.as_deref()?).map(AsRef::as_ref);
+                let (input, output) = (of(&request.input), of(&request.output));
+                let embedded = Embedded::new(request, &self.options.model, input, output);
+                (request.trace_id, embedded)
+            })
+            .filter(|(_, embedded)| embedded.coherence.is_some() || !embedded.output.is_empty())
+            .collect();
+        self.deliver(embedded, sink).await;
+    }
+
+    /// The vectors of texts, in their order; `None` if they cannot be had.
+    async fn embed(&mut self, texts: &[&str]) -> Option<Vec<Vector>> {
+        let texts: Vec<String> = texts.iter().map(|text| self.redactor.text(text)).collect();
+        let body = wire::request(&self.options.model, &texts);
+        let headers = wire::headers(&self.url, self.key.as_ref());
+        for attempt in 0..self.options.max_attempts {
+            if !self.breaker.admits(self.clock.now()) {
+                return None;
+            }
+            let posted =
+                self.client.post(&self.url, &headers, "application/json", body.clone()).await;
+            self.breaker.record(posted.is_ok(), self.clock.now());
+            let asked = match posted {
+                Ok(reply) => return wire::vectors(&reply, texts.len()),
+                Err(error) if !error.is_passing() => return None,
+                Err(CallError::Status { retry_after, .. }) => retry_after.unwrap_or_default(),
+                Err(_) => Duration::ZERO,
+            };
+            let doubled = 2_u32.saturating_pow(attempt.min(16));
+            let wait = self.options.backoff.saturating_mul(doubled).max(asked);
+            tokio::time::sleep(wait.min(self.options.pause)).await;
+        }
+        None
+    }
+
+    /// Gives vectors to the engine; it may ask to come back later, a few times.
+    async fn deliver<S: Sink>(&self, embedded: Vec<(TraceId, Embedded)>, sink: &S) {
+        if embedded.is_empty() {
+            return;
+        }
+        for _ in 0..self.options.max_attempts {
+            let batch =
+                Batch { arrival: self.clock.now(), embedded: embedded.clone(), ..Batch::default() };
+            match sink.submit(batch).await {
+                Ok(()) => return,
+                Err(overloaded) => tokio::time::sleep(overloaded.retry_after).await,
+            }
+        }
+        self.count("dropped", embedded.len());
+    }
+
+    fn count(&self, outcome: &str, count: usize) {
+        self.texts.with_label_values(&[outcome]).inc_by(count as u64);
+    }
+}

@@ -1,0 +1,70 @@
+//! `POST {url}/embeddings`, as OpenAI defined it and many others speak it.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Vector;
+use crate::judge::wire;
+use crate::outbound::Secret;
+
+/// A reply.
+#[derive(Deserialize)]
+struct Reply {
+    data: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+pub(super) fn address(url: &str) -> String {
+    wire::address(url, "embeddings")
+}
+
+pub(super) fn headers(url: &str, key: Option<&Secret>) -> Vec<(&'static str, String)> {
+    key.map(|key| wire::bearer(url, key)).into_iter().collect()
+}
+
+pub(super) fn request(model: &str, texts: &[String]) -> Vec<u8> {
+    json!({ "model": model, "input": texts, "encoding_format": "float" }).to_string().into_bytes()
+}
+
+/// The vectors of a reply in the order of the texts; `None` unless there is one of each, all of one length and finite.
+pub(super) fn vectors(reply: &[u8], texts: usize) -> Option<Vec<Vector>> {
+    let mut items = serde_json::from_slice::<Reply>(reply).ok()?.data;
+    items.sort_by_key(|item| item.index);
+    let length = items.first()?.embedding.len();
+    let whole = items.len() == texts
+        && length > 0
+        && items.iter().enumerate().all(|(at, item)| {
+            item.index == at
+                && item.embedding.len() == length
+                && item.embedding.iter().all(|part| part.is_finite())
+        });
+    whole.then(|| items.into_iter().map(|item| Vector::from(item.embedding)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_has_one_vector_of_each_text() {
+        let read = |reply: &str| vectors(reply.as_bytes(), 2);
+        let good = r#"{"data":[{"index":1,"embedding":[0,1]},{"index":0,"embedding":[1,0]}]}"#;
+        assert_eq!(read(good).unwrap()[0].as_ref(), [1.0, 0.0]);
+        for bad in [
+            "",
+            r#"{"data":[]}"#,
+            r#"{"data":[{"index":0,"embedding":[1]}]}"#,
+            r#"{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[1]}]}"#,
+            r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1,2]}]}"#,
+            r#"{"data":[{"index":0,"embedding":[]},{"index":1,"embedding":[]}]}"#,
+            r#"{"data":[{"index":0,"embedding":[1e99]},{"index":1,"embedding":[1]}]}"#,
+        ] {
+            assert!(read(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Which traces a judge is asked about, and what it is given: the engine asks, and never waits for the answer.
+//!
+//! ```text
+//! sampled = hash(tenant, session) / 2^64 < rate of the agent,  or the trace is flagged
+//! flagged = it ended in error, has a loop, or fails an expectation hard
+//! ```
+//!
+//! Whole sessions are sampled, so that their scores are of one kind, and by hash, so that every machine decides alike. A
+//! trace is asked about once, when it is done for the first time: a late span does not cost another judgement. Rules for
+//! answers in files of expectations are judged whatever the rate: somebody asked for them by name.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::math::Quanta;
+use super::span::{SpanId, Timestamp, TraceId};
+use super::trace::Transcript;
+use super::update::{AgentKey, SessionKey, TraceUpdate};
+
+/// Which traces are judged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JudgeRules {
+    /// Share of sessions, in `[0,1]`.
+    pub sample_rate: f64,
+    /// The same of single agents, by name.
+    pub sample_rates: BTreeMap<String, f64>,
+    /// Traces that are flagged are judged whatever the rate.
+    pub flagged: bool,
+    /// Bytes of texts in one transcript.
+    pub max_transcript_bytes: usize,
+}
+
+/// A trace that is to be judged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JudgeRequest {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// Its root; `None`: not there.
+    pub root: Option<SpanId>,
+    /// Whose it is.
+    pub agent: AgentKey,
+    /// Its metrics are to be judged: by the rate, or because it is flagged.
+    pub metrics: bool,
+    /// Rules of expectations that its answer is to be held against.
+    pub rubrics: Vec<RubricRequest>,
+    /// What it says.
+    pub transcript: Transcript,
+}
+
+/// A rule for an answer, which somebody wrote into a file of expectations.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RubricRequest {
+    /// The rule; its judgement goes by it.
+    pub rule: String,
+    /// What each score stands for, if that was written.
+    pub scale: Vec<String>,
+    /// How others were judged.
+    pub examples: Vec<Value>,
+}
+
+/// A score that others are told of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Score {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span, the trace's root; `None`: not known.
+    pub span_id: Option<SpanId>,
+    /// Whose trace it is.
+    pub agent: AgentKey,
+    /// The score's name.
+    pub name: String,
+    /// The score, in `[0,1]`.
+    pub score: Quanta,
+    /// What it is called, if it is.
+    pub label: Option<String>,
+    /// Why, if it was said.
+    pub explanation: Option<String>,
+    /// Who made it: judge, model and version of the prompts.
+    pub evaluator: String,
+    /// When.
+    pub time: Timestamp,
+}
+
+impl JudgeRules {
+    /// Whether the metrics of a trace that is done are judged.
+    pub fn pick(&self, update: &TraceUpdate) -> bool {
+        let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
+        let rate = agent.and_then(|name| self.sample_rates.get(name)).copied();
+        let session = update.session.as_ref();
+        if session.is_some_and(|session| sampled(session, rate.unwrap_or(self.sample_rate))) {
+            return true;
+        }
+        let failed = update.expectations.iter().any(|expectation| expectation.hard_fail);
+        let flagged = update.error || !update.loops.is_empty() || failed;
+        self.flagged && flagged
+    }
+}
+
+fn sampled(session: &SessionKey, rate: f64) -> bool {
+    let hash =
+        xxh3_64_with_seed(session.id.as_bytes(), xxh3_64_with_seed(session.tenant.as_bytes(), 0));
+    // 53 bits, which a float holds exactly.
+    ((hash >> 11) as f64) < rate * (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::update::Loop;
+
+    fn trace(session: u32, agent: &str) -> TraceUpdate {
+        let session = SessionKey { id: session.to_string(), ..SessionKey::default() };
+        let agent = AgentKey { agent_name: agent.to_owned(), ..AgentKey::default() };
+        TraceUpdate { session: Some(session), agent: Some(agent), ..TraceUpdate::default() }
+    }
+
+    fn rules(rate: f64) -> JudgeRules {
+        JudgeRules {
+            sample_rate: rate,
+            sample_rates: [("vip".to_owned(), 1.0)].into(),
+            flagged: true,
+            max_transcript_bytes: 1_000,
+        }
+    }
+
+    #[test]
+    fn a_share_of_sessions_is_judged() {
+        let picked = |rate| {
+            let rules = rules(rate);
+            (0..10_000).filter(|id| rules.pick(&trace(*id, "a"))).count()
+        };
+        assert_eq!((picked(0.0), picked(1.0)), (0, 10_000));
+        assert!((900..1_100).contains(&picked(0.1)), "{}", picked(0.1));
+        assert!(rules(0.0).pick(&trace(1, "vip")));
+    }
+
+    #[test]
+    fn what_is_flagged_is_always_judged() {
+        let looping = TraceUpdate { loops: vec![Loop::default()], ..trace(1, "a") };
+        let failed = TraceUpdate { error: true, ..trace(1, "a") };
+        assert!(rules(0.0).pick(&looping) && rules(0.0).pick(&failed));
+        let rules = JudgeRules { flagged: false, ..rules(0.0) };
+        assert!(!rules.pick(&failed));
+    }
+}

@@ -1,0 +1,280 @@
+//! What a judge is shown of a trace: bounded, in order, and as it was said.
+//!
+//! ```text
+//! input, final output, ended in error
+//! steps: model and tool calls by start; over the bound those in the middle are left out, and counted
+//! ```
+//!
+//! A question and an answer get a quarter of the bound each, a text of a step an eighth. Tool results are there where
+//! the conventions were told to keep them.
+
+use serde::Serialize;
+
+use super::shape::Shape;
+use super::tools;
+use super::{Logs, Parts, Turn};
+use crate::engine::span::{Operation, Span, SpanId, Text, ToolFacts};
+
+/// A trace as texts.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Transcript {
+    /// The user's text; `None`: not on the wire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// The final answer; `None`: not on the wire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The root failed.
+    pub ended_in_error: bool,
+    /// Model and tool calls, in order of start.
+    pub steps: Vec<Step>,
+    /// Steps left out of the middle, for their size.
+    pub steps_left_out: usize,
+}
+
+/// A model or tool call.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Step {
+    /// `model`, `tool` or `agent`.
+    pub kind: &'static str,
+    /// The tool, the agent or the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// A tool's arguments as canonical JSON; what an agent was asked; a model's last user message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// A tool's result; a model's or an agent's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The tool calls that a model asked for, as `name(arguments)`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<String>,
+    /// It failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+impl Transcript {
+    /// Bytes of all texts in it.
+    pub fn bytes(&self) -> usize {
+        let own = self.input.iter().chain(&self.output).map(String::len);
+        own.chain(self.steps.iter().map(Step::bytes)).sum()
+    }
+}
+
+impl Step {
+    /// Bytes of all texts in it.
+    fn bytes(&self) -> usize {
+        let texts = self.name.iter().chain(&self.input).chain(&self.output).chain(&self.calls);
+        texts.map(String::len).sum()
+    }
+}
+
+/// The transcript of a trace, of at most about `max_bytes` bytes, and its root's id; `None` if it is no agent's.
+pub fn transcript(parts: &Parts, max_bytes: usize) -> (Transcript, Option<SpanId>) {
+    let shape = Shape::new(parts.spans.values().map(AsRef::as_ref));
+    let logs = Logs::of(parts);
+    let models = shape.model_calls();
+    let models: Vec<&Span> = models.iter().map(AsRef::as_ref).collect();
+    let outermost = shape.outermost_first();
+    let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
+    let text = |text: Option<&Text>| text.map(|text| cut(&text.text, max_bytes / 4));
+    let (input, output) = (text(turn.input()), text(turn.output()));
+    let own = input.iter().chain(&output).map(String::len).sum();
+    let root = shape.root();
+    let steps = steps(&shape, &models, &logs, max_bytes / 8);
+    let (steps, steps_left_out) = bounded(steps, max_bytes.saturating_sub(own));
+    let ended_in_error = root.is_some_and(|root| root.failed);
+    let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out };
+    (transcript, root.map(|root| root.span_id))
+}
+
+fn steps(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
+    let tools = shape.tool_spans();
+    let root = shape.root().map(|root| root.span_id);
+    let below =
+        |span: &&Span| span.operation == Operation::InvokeAgent && Some(span.span_id) != root;
+    let agents: Vec<&Span> = shape.behaviour().filter(below).collect();
+    let mut spans: Vec<&Span> = models.iter().copied().chain(tools).chain(agents).collect();
+    spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+    let mut asked = None;
+    let step = |span: &Span| {
+        let mut step = step(span, logs, max_text);
+        // Every call of a turn has the user's message before it; once is enough.
+        if step.kind == "model" {
+            if step.input == asked {
+                step.input = None;
+            } else {
+                asked.clone_from(&step.input);
+            }
+        }
+        step
+    };
+    spans.into_iter().map(step).collect()
+}
+
+fn step(span: &Span, logs: &Logs<'_>, max_text: usize) -> Step {
+    let text = |text: Option<&Text>| text.map(|text| cut(&text.text, max_text));
+    let own = Step { failed: span.failed, ..Step::default() };
+    if let Some(facts) = &span.tool {
+        let arguments = facts.arguments.as_ref();
+        return Step {
+            kind: "tool",
+            name: facts.name.as_deref().map(str::to_owned),
+            input: arguments.map(|arguments| cut(arguments.as_str(), max_text)),
+            output: text(span.output.as_ref()),
+            ..own
+        };
+    }
+    let Some(facts) = &span.model else {
+        return Step {
+            kind: "agent",
+            name: span.agent_name.as_deref().map(str::to_owned),
+            input: text(span.input.as_ref()),
+            output: text(span.output.as_ref()),
+            ..own
+        };
+    };
+    let logged =
+        |of: fn(&crate::engine::span::Log) -> Option<&Text>| logs.of_span(span).rev().find_map(of);
+    let calls = tools::called(span, logs).into_iter();
+    Step {
+        kind: "model",
+        name: facts.model.as_deref().map(str::to_owned),
+        input: text(span.input.as_ref().or_else(|| logged(|log| log.input.as_ref()))),
+        output: text(span.output.as_ref().or_else(|| logged(|log| log.output.as_ref()))),
+        calls: calls.map(|call| call_text(call, max_text)).collect(),
+        ..own
+    }
+}
+
+fn call_text(call: &ToolFacts, max_text: usize) -> String {
+    let arguments = call.arguments.as_ref().map(crate::engine::span::Arguments::as_str);
+    cut(
+        &format!("{}({})", call.name.as_deref().unwrap_or("?"), arguments.unwrap_or_default()),
+        max_text,
+    )
+}
+
+/// The first and the last steps that there is room for, half of it each, and how many that leaves out.
+fn bounded(steps: Vec<Step>, room: usize) -> (Vec<Step>, usize) {
+    // A step without texts still takes room when it is written.
+    let size = |step: &Step| step.bytes() + 32;
+    let count = steps.len();
+    let fitting = |sizes: &mut dyn Iterator<Item = usize>, room: usize| {
+        let mut used = 0_usize;
+        let fits = |size: &usize| {
+            used = used.saturating_add(*size);
+            used <= room
+        };
+        sizes.take_while(fits).count()
+    };
+    if fitting(&mut steps.iter().map(size), room) == count {
+        return (steps, 0);
+    }
+    let first = fitting(&mut steps.iter().map(size), room / 2);
+    let last = fitting(&mut steps.iter().rev().map(size), room / 2).min(count - first);
+    let left_out = count - first - last;
+    let kept = steps.into_iter().enumerate();
+    let kept = kept.filter(|(at, _)| *at < first || *at >= first + left_out);
+    (kept.map(|(_, step)| step).collect(), left_out)
+}
+
+/// A text of at most `max` bytes, and a note where that is not all of it.
+fn cut(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let end = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let kept = text.get(..end).unwrap_or_default();
+    format!("{kept} [{} bytes left out]", text.len() - end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::span::{Arguments, ModelFacts, Timestamp};
+
+    fn span(id: u8, operation: Operation) -> Span {
+        Span {
+            span_id: SpanId([id; 8]),
+            parent: (id > 1).then_some(SpanId([1; 8])),
+            start: Timestamp(u64::from(id)),
+            end: Timestamp(100),
+            operation,
+            ..Span::default()
+        }
+    }
+
+    fn text(text: &str) -> Text {
+        Text { rank: 0, text: Arc::from(text) }
+    }
+
+    fn parts(spans: Vec<Span>) -> Parts {
+        let spans = spans.into_iter().map(|span| (span.span_id, Box::new(span))).collect();
+        Parts { spans, ..Parts::default() }
+    }
+
+    fn turn(result: &str) -> Parts {
+        let root = Span {
+            input: Some(text("refund?")),
+            output: Some(text("done")),
+            ..span(1, Operation::InvokeAgent)
+        };
+        let facts = ToolFacts {
+            name: Some(Arc::from("search")),
+            arguments: Some(Arguments::from_canonical("{\"q\":1}", vec![])),
+            ..ToolFacts::default()
+        };
+        let model = |id| Span {
+            model: Some(ModelFacts { tool_calls: vec![facts.clone()], ..ModelFacts::default() }),
+            input: Some(text("refund?")),
+            ..span(id, Operation::Chat)
+        };
+        let tool = Span {
+            tool: Some(facts.clone()),
+            output: Some(text(result)),
+            failed: true,
+            ..span(3, Operation::ExecuteTool)
+        };
+        parts(vec![root, model(2), tool, model(4)])
+    }
+
+    #[test]
+    fn steps_stand_in_order_and_the_question_once() {
+        let (transcript, root) = transcript(&turn("none"), 10_000);
+        assert_eq!(root, Some(SpanId([1; 8])));
+        assert_eq!(
+            (transcript.input.as_deref(), transcript.output.as_deref()),
+            (Some("refund?"), Some("done"))
+        );
+        let kinds: Vec<_> = transcript.steps.iter().map(|step| (step.kind, step.failed)).collect();
+        assert_eq!(kinds, [("model", false), ("tool", true), ("model", false)]);
+        let [first, tool, second] = transcript.steps.as_slice() else { panic!() };
+        assert_eq!(first.calls, ["search({\"q\":1})"]);
+        assert_eq!(
+            (tool.input.as_deref(), tool.output.as_deref()),
+            (Some("{\"q\":1}"), Some("none"))
+        );
+        assert_eq!((first.input.is_some(), second.input.is_some()), (true, false));
+    }
+
+    #[test]
+    fn the_bound_holds_whatever_comes() {
+        let mut spans = Vec::new();
+        for id in 1..=60 {
+            let facts =
+                ToolFacts { name: Some(Arc::from(format!("t{id}"))), ..ToolFacts::default() };
+            let tool = span(id, Operation::ExecuteTool);
+            spans.push(Span { tool: Some(facts), output: Some(text(&"é".repeat(1_000))), ..tool });
+        }
+        let (transcript, _) = transcript(&parts(spans), 4_000);
+        assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
+        assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
+        assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);
+        let (one, _) = super::transcript(&turn(&"x".repeat(9_000)), 800);
+        assert!(one.steps[1].output.as_ref().unwrap().ends_with("[8900 bytes left out]"));
+    }
+}

@@ -1,0 +1,289 @@
+//! Scores out: what the judge said, as `gen_ai.evaluation.result` log records on the judged trace and its root span.
+//!
+//! `POST {url}/v1/logs`, protobuf. Records wait in a bounded queue, go out in batches, and are sent again while the
+//! endpoint is down; what there is no room or patience for is counted and goes. Nobody waits for any of this, and what
+//! comes back to our own ports under our own scope is not read.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::logs::v1::{
+    ExportLogsServiceRequest, ExportLogsServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prometheus::{IntCounterVec, Opts, Registry};
+use prost::Message;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::engine::convention::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
+use crate::engine::judging::Score;
+use crate::engine::options::human;
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+
+/// Scores out. Without an address nothing is sent.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScoresOutOptions {
+    /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
+    pub url: String,
+    /// Send over plain HTTP too, where the address says so.
+    pub allow_http: bool,
+    /// The environment variable that holds the value of `authorization`; empty: none.
+    pub authorization_env: String,
+    /// The file that holds it, instead of the variable; empty: none.
+    pub authorization_file: std::path::PathBuf,
+    /// Scores that wait; further ones are dropped.
+    pub max_queue: usize,
+    /// Scores in one request.
+    pub max_batch: usize,
+    /// How long a score waits for others.
+    #[serde(with = "human")]
+    pub interval: Duration,
+    /// How long one request may take.
+    #[serde(with = "human")]
+    pub timeout: Duration,
+    /// Requests for one batch, the first one included.
+    pub max_attempts: u32,
+    /// The wait before a request is made again, doubled each time.
+    #[serde(with = "human")]
+    pub backoff: Duration,
+}
+
+/// Sends scores.
+#[derive(Debug)]
+pub struct ScoresOut {
+    options: ScoresOutOptions,
+    url: String,
+    headers: Vec<(&'static str, String)>,
+    client: Client,
+    outcomes: IntCounterVec,
+    inbox: mpsc::Receiver<Score>,
+}
+
+/// Why scores cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ScoresOutError {
+    /// The endpoint cannot be used.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// Its metrics cannot be set up.
+    #[error("cannot set up the metrics of scores out: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Bytes of a reply; it says little.
+const MAX_REPLY_BYTES: usize = 65_536;
+
+/// How long the last scores may take when the daemon stops; longer than those who make them have.
+const GRACE: Duration = Duration::from_secs(6);
+
+impl ScoresOut {
+    /// Sets it up; scores go into the sender.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the endpoint cannot be used.
+    pub fn new(
+        options: &ScoresOutOptions,
+        key: Option<&Secret>,
+        registry: &Registry,
+    ) -> Result<(Self, mpsc::Sender<Score>), ScoresOutError> {
+        let allowed = options.allow_http;
+        check("scores_out.url", "scores_out.allow_http", &options.url, allowed)?;
+        let limits = ClientOptions {
+            allow_http: allowed,
+            max_reply_bytes: MAX_REPLY_BYTES,
+            timeout: options.timeout,
+        };
+        let client = Client::new("scores_out.url", limits)?;
+        let help = "Scores sent to another OTLP endpoint, by outcome.";
+        let name = "agentgauge_scores_out_total";
+        let outcomes = IntCounterVec::new(Opts::new(name, help), &["outcome"])?;
+        registry.register(Box::new(outcomes.clone()))?;
+        let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
+        let base = options.url.trim_end_matches('/');
+        let url =
+            if base.ends_with("/v1/logs") { base.to_owned() } else { format!("{base}/v1/logs") };
+        let headers = key.map(|key| ("authorization", key.reveal().to_owned()));
+        let headers = headers.into_iter().collect();
+        Ok((Self { options: options.clone(), url, headers, client, outcomes, inbox }, sender))
+    }
+
+    /// Sends until `stop`, or until nobody has scores any more; then what is left, if that does not take long.
+    pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
+        let mut stop = pin!(stop);
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = &mut stop => break,
+                batch = self.batch() => batch,
+            };
+            if batch.is_empty() {
+                return;
+            }
+            let mut sending = pin!(self.send(&batch));
+            tokio::select! {
+                biased;
+                () = &mut sending => {}
+                () = &mut stop => {
+                    if tokio::time::timeout(GRACE, sending).await.is_err() {
+                        self.count("dropped", batch.len() as u64);
+                    }
+                    break;
+                }
+            }
+        }
+        // Until nobody has any: who makes scores stops, too. What is unsent after that is lost with the process.
+        let rest = async {
+            let mut last = Vec::new();
+            while self.inbox.recv_many(&mut last, self.options.max_batch).await > 0 {
+                self.send(&last).await;
+                last.clear();
+            }
+        };
+        let _ = tokio::time::timeout(GRACE, rest).await;
+    }
+
+    /// The next batch: as many as there are when the first of them has waited long enough. Empty: there will be none.
+    async fn batch(&mut self) -> Vec<Score> {
+        let mut batch = Vec::new();
+        batch.extend(self.inbox.recv().await);
+        let max = self.options.max_batch;
+        let more = async {
+            while !batch.is_empty() && batch.len() < max {
+                match self.inbox.recv().await {
+                    Some(score) => batch.push(score),
+                    None => break,
+                }
+            }
+        };
+        // Over is over: with what there is.
+        let _ = tokio::time::timeout(self.options.interval, more).await;
+        batch
+    }
+
+    async fn send(&self, batch: &[Score]) {
+        let body = request(batch).encode_to_vec();
+        let sent = batch.len() as u64;
+        for attempt in 0..self.options.max_attempts {
+            let posted =
+                self.client.post(&self.url, &self.headers, "application/x-protobuf", body.clone());
+            match posted.await {
+                Ok(reply) => {
+                    let rejected = rejected(&reply).min(sent);
+                    self.count("rejected", rejected);
+                    return self.count("sent", sent - rejected);
+                }
+                Err(error) if may_retry(error) && attempt + 1 < self.options.max_attempts => {
+                    let doubled = 2_u32.saturating_pow(attempt.min(16));
+                    let wait = self.options.backoff.saturating_mul(doubled);
+                    tokio::time::sleep(wait.max(asked_wait(error))).await;
+                }
+                Err(_) => break,
+            }
+        }
+        self.count("dropped", sent);
+    }
+
+    fn count(&self, outcome: &str, count: u64) {
+        self.outcomes.with_label_values(&[outcome]).inc_by(count);
+    }
+}
+
+impl Default for ScoresOutOptions {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            allow_http: false,
+            authorization_env: "AGENTGAUGE_SCORES_OUT_AUTHORIZATION".to_owned(),
+            authorization_file: std::path::PathBuf::new(),
+            max_queue: 10_000,
+            max_batch: 500,
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(10),
+            max_attempts: 5,
+            backoff: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A batch as OTLP has it.
+fn request(batch: &[Score]) -> ExportLogsServiceRequest {
+    let scope = InstrumentationScope {
+        name: OWN_SCOPE.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let records = ScopeLogs {
+        scope: Some(scope),
+        log_records: batch.iter().map(record).collect(),
+        ..ScopeLogs::default()
+    };
+    let resource = Resource { attributes: attributes(told_by()), ..Resource::default() };
+    let logs = ResourceLogs {
+        resource: Some(resource),
+        scope_logs: vec![records],
+        ..ResourceLogs::default()
+    };
+    ExportLogsServiceRequest { resource_logs: vec![logs] }
+}
+
+fn record(score: &Score) -> LogRecord {
+    LogRecord {
+        time_unix_nano: score.time.0,
+        observed_time_unix_nano: score.time.0,
+        event_name: RESULT.to_owned(),
+        attributes: attributes(told(score)),
+        trace_id: score.trace_id.0.to_vec(),
+        span_id: score.span_id.map(|span| span.0.to_vec()).unwrap_or_default(),
+        ..LogRecord::default()
+    }
+}
+
+fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
+    let attribute = |(key, value): (&str, ToldValue)| KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue {
+            value: Some(match value {
+                ToldValue::Text(text) => Value::StringValue(text),
+                ToldValue::Number(number) => Value::DoubleValue(number),
+            }),
+        }),
+        ..KeyValue::default()
+    };
+    told.into_iter().map(attribute).collect()
+}
+
+/// How many records the endpoint says it did not take; none if its reply is not understood.
+fn rejected(reply: &[u8]) -> u64 {
+    let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
+    let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
+    u64::try_from(rejected).unwrap_or(0)
+}
+
+/// Of statuses those that OTLP calls retryable; of failures those that may pass.
+fn may_retry(error: CallError) -> bool {
+    match error {
+        CallError::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
+        CallError::Connect
+        | CallError::Timeout
+        | CallError::BrokenOff
+        | CallError::TooLarge
+        | CallError::Redirect => error.is_passing(),
+    }
+}
+
+fn asked_wait(error: CallError) -> Duration {
+    match error {
+        CallError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+        CallError::Connect
+        | CallError::Timeout
+        | CallError::BrokenOff
+        | CallError::TooLarge
+        | CallError::Redirect => Duration::ZERO,
+    }
+}

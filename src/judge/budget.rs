@@ -1,0 +1,160 @@
+//! What may be spent: dollars in any hour, and patience with an endpoint that fails.
+//!
+//! ```text
+//! a call goes out only if  spent in the last hour + reserved + its estimate <= cap
+//! ```
+//!
+//! The estimate is what the call can cost at most, so the cap holds whatever is answered; when the answer is in, what it
+//! did cost takes the estimate's place. Time is an argument.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::engine::math::Quanta;
+use crate::engine::span::Timestamp;
+
+/// Nanoseconds in a minute: spending is forgotten minute by minute.
+const MINUTE: u64 = 60_000_000_000;
+
+/// Minutes that count: an hour, and the one that is going on.
+const MINUTES: u64 = 60;
+
+/// Dollars of the last hour.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    cap: i64,
+    reserved: i64,
+    // By minute, in order; no older than an hour.
+    spent: VecDeque<(u64, i64)>,
+}
+
+/// Stops asking an endpoint that fails again and again, and tries it with one call after a while.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    max_failures: u32,
+    pause: Duration,
+    failures: u32,
+    open_until: Option<Timestamp>,
+    // A call is out that tells whether the endpoint is back.
+    probing: bool,
+}
+
+impl Budget {
+    /// At most `cap` dollars in any hour.
+    pub fn new(cap: Quanta) -> Self {
+        Self { cap: cap.0, reserved: 0, spent: VecDeque::new() }
+    }
+
+    /// Sets the most that a call can cost aside; returns whether there is that much left.
+    pub fn reserve(&mut self, most: Quanta, now: Timestamp) -> bool {
+        let fits = self.left(now).0 >= most.0;
+        if fits {
+            self.reserved = self.reserved.saturating_add(most.0);
+        }
+        fits
+    }
+
+    /// Puts what a call did cost in the place of what was set aside for it.
+    pub fn settle(&mut self, most: Quanta, cost: Quanta, now: Timestamp) {
+        self.reserved = self.reserved.saturating_sub(most.0);
+        let minute = now.0 / MINUTE;
+        match self.spent.back_mut() {
+            Some((last, sum)) if *last >= minute => *sum = sum.saturating_add(cost.0),
+            Some(_) | None => self.spent.push_back((minute, cost.0)),
+        }
+    }
+
+    /// Dollars that may still be spent, never below zero.
+    pub fn left(&mut self, now: Timestamp) -> Quanta {
+        let minute = now.0 / MINUTE;
+        while self.spent.front().is_some_and(|(at, _)| at + MINUTES < minute) {
+            self.spent.pop_front();
+        }
+        let spent =
+            self.spent.iter().fold(self.reserved, |sum, (_, cost)| sum.saturating_add(*cost));
+        Quanta(self.cap.saturating_sub(spent).max(0))
+    }
+}
+
+impl Breaker {
+    /// Opens after so many failures in a row, for so long.
+    pub fn new(max_failures: u32, pause: Duration) -> Self {
+        Self { max_failures, pause, failures: 0, open_until: None, probing: false }
+    }
+
+    /// Returns whether a call may go out now.
+    pub fn admits(&mut self, now: Timestamp) -> bool {
+        match self.open_until {
+            None => true,
+            Some(until) if now < until || self.probing => false,
+            Some(_) => {
+                self.probing = true;
+                true
+            }
+        }
+    }
+
+    /// Takes how a call went: whether the endpoint was there at all, not whether it said anything of use.
+    pub fn record(&mut self, well: bool, now: Timestamp) {
+        self.probing = false;
+        if well {
+            (self.failures, self.open_until) = (0, None);
+            return;
+        }
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= self.max_failures {
+            self.open_until = Some(now.after(self.pause));
+        }
+    }
+
+    /// Whether calls are held back.
+    pub fn is_open(&self) -> bool {
+        self.open_until.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minute: u64) -> Timestamp {
+        Timestamp(1_000_000 * MINUTE + minute * MINUTE)
+    }
+
+    #[test]
+    fn the_cap_holds_whatever_is_answered() {
+        let mut budget = Budget::new(Quanta(10));
+        assert!(budget.reserve(Quanta(6), at(0)));
+        assert!(!budget.reserve(Quanta(5), at(0)));
+        assert!(budget.reserve(Quanta(4), at(0)));
+        budget.settle(Quanta(6), Quanta(1), at(0));
+        assert_eq!(budget.left(at(0)), Quanta(5));
+        budget.settle(Quanta(4), Quanta(4), at(1));
+        assert_eq!(budget.left(at(60)), Quanta(5));
+        assert_eq!(budget.left(at(61)), Quanta(6));
+        assert_eq!(budget.left(at(62)), Quanta(10));
+    }
+
+    #[test]
+    fn nothing_may_be_spent_of_nothing_but_what_is_free() {
+        let mut budget = Budget::new(Quanta(0));
+        assert!(budget.reserve(Quanta(0), at(0)));
+        assert!(!budget.reserve(Quanta(1), at(0)));
+    }
+
+    #[test]
+    fn a_dead_endpoint_is_tried_by_one_call_at_a_time() {
+        let mut breaker = Breaker::new(2, Duration::from_secs(60));
+        breaker.record(false, at(0));
+        assert!(breaker.admits(at(0)));
+        breaker.record(false, at(0));
+        assert!(breaker.is_open() && !breaker.admits(at(0)));
+        assert!(breaker.admits(at(1)));
+        assert!(!breaker.admits(at(1)), "one is out already");
+        breaker.record(false, at(1));
+        assert!(!breaker.admits(at(1)));
+        assert!(breaker.admits(at(2)));
+        breaker.record(true, at(2));
+        assert!(breaker.admits(at(2)) && breaker.admits(at(2)) && !breaker.is_open());
+    }
+}

@@ -1,0 +1,112 @@
+//! What the judge says of itself: what waits, what was asked, what it cost and what became of it.
+
+use prometheus::{Counter, Gauge, IntCounterVec, IntGauge, Opts, Registry};
+
+use super::metric::Metric;
+use crate::engine::math::Quanta;
+
+/// The judge's own metrics.
+#[derive(Debug)]
+pub struct Meter {
+    pub(super) waiting: IntGauge,
+    pub(super) pending_bytes: IntGauge,
+    calls: IntCounterVec,
+    tokens: IntCounterVec,
+    dollars: Counter,
+    left: Gauge,
+    results: IntCounterVec,
+    dropped: IntCounterVec,
+    degraded: IntGauge,
+}
+
+impl Meter {
+    /// Metrics in this registry.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the registry has one of them already.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(opts(name, help), labels)?;
+            registry.register(Box::new(counter.clone())).map(|()| counter)
+        };
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::with_opts(opts(name, help))?;
+            registry.register(Box::new(gauge.clone())).map(|()| gauge)
+        };
+        let dollars = Counter::with_opts(opts(
+            "cost_usd_total",
+            "Dollars spent on the judge, by the configured prices.",
+        ))?;
+        registry.register(Box::new(dollars.clone()))?;
+        let left = Gauge::with_opts(opts(
+            "budget_left_usd",
+            "Dollars that the judge may still spend in this hour.",
+        ))?;
+        registry.register(Box::new(left.clone()))?;
+        Ok(Self {
+            waiting: gauge("queue_traces", "Traces waiting for the judge.")?,
+            pending_bytes: gauge("pending_bytes", "Bytes of transcripts held for the judge.")?,
+            calls: counter("calls_total", "Calls to the judge, by outcome.", &["outcome"])?,
+            tokens: counter("tokens_total", "Tokens of the judge, by direction.", &["direction"])?,
+            dollars,
+            left,
+            results: counter(
+                "results_total",
+                "What became of each score that the judge was to make: scored, nothing to score, or why it failed.",
+                &["metric", "result"],
+            )?,
+            dropped: counter(
+                "dropped_total",
+                "Traces that were to be judged and were not, and scores that did not arrive, by reason.",
+                &["reason"],
+            )?,
+            degraded: gauge(
+                "degraded",
+                "1 while the judge is over its budget or its endpoint fails: scores that depend on it go by computed signals.",
+            )?,
+        })
+    }
+
+    /// Counts a call.
+    pub(super) fn call(&self, outcome: &str) {
+        self.calls.with_label_values(&[outcome]).inc();
+    }
+
+    /// Counts the tokens of a call.
+    pub(super) fn tokens(&self, input: Option<u64>, output: Option<u64>) {
+        for (direction, tokens) in [("input", input), ("output", output)] {
+            self.tokens.with_label_values(&[direction]).inc_by(tokens.unwrap_or(0));
+        }
+    }
+
+    /// Counts what a call cost, or may have cost.
+    pub(super) fn cost(&self, cost: Quanta) {
+        self.dollars.inc_by(cost.to_f64().max(0.0));
+    }
+
+    /// Says how things stand.
+    pub(super) fn stands(&self, left: Quanta, degraded: bool) {
+        self.left.set(left.to_f64());
+        self.degraded.set(i64::from(degraded));
+    }
+
+    /// Counts what became of a score.
+    pub(super) fn result(&self, metric: Metric, result: &str) {
+        self.results.with_label_values(&[metric.name(), result]).inc();
+    }
+
+    /// Counts what became of a rule for answers.
+    pub(super) fn rubric(&self, result: &str) {
+        self.results.with_label_values(&["rubric", result]).inc();
+    }
+
+    /// Counts what was left out.
+    pub(super) fn dropped(&self, reason: &str) {
+        self.dropped.with_label_values(&[reason]).inc();
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(format!("agentgauge_judge_{name}"), help)
+}

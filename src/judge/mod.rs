@@ -1,0 +1,29 @@
+//! The judge: asks a language model what no formula can tell of a trace, and reports what it says.
+//!
+//! ```text
+//! engine --JudgeRequest--> Handle --queue--> Worker --Case--> one call after the other --Report--> engine
+//! ```
+//!
+//! What is asked stands in [`metric`] (which calls make which score), [`stage`] (what one call asks and may answer) and
+//! `prompts/` (in which words); all of that is pure. [`wire`] says how endpoints are spoken to. [`worker`] spends the
+//! money: it samples nothing and invents nothing, and what it cannot get stays absent.
+
+pub mod budget;
+pub mod case;
+pub mod meter;
+pub mod metric;
+pub mod options;
+pub mod prompt;
+pub mod queue;
+pub mod redact;
+pub mod reply;
+pub mod stage;
+mod verdict;
+pub mod wire;
+pub mod worker;
+
+pub use metric::Metric;
+pub use options::JudgeOptions;
+pub use queue::Handle;
+pub use stage::Stage;
+pub use worker::{Given, Judge, JudgeError};

@@ -1,0 +1,140 @@
+//! Reads what the judge answered: JSON, bare or in one fence, of the stage's form, and in range.
+//!
+//! Nothing is guessed and nothing is clamped: an answer that is not of the form is asked for again, and in the end the
+//! score is absent. Source: PandaProbe takes the fences off and refuses what does not fit its schema (metrics.md 1.6). A
+//! rubric's answer is read as AgentCI reads it, which takes what it can find; see `engine::expect::judge`.
+
+use jsonschema::error::ValidationErrorKind;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::stage::Stage;
+use crate::engine::expect::judge::{self, Label, Verdict};
+
+/// Why an answer cannot be used.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
+pub enum ReplyError {
+    /// It is no JSON.
+    #[error("the answer is no JSON")]
+    NotJson,
+    /// A key is missing, or of the wrong kind.
+    #[error("the answer does not have the form that was asked for")]
+    WrongForm,
+    /// A number is not in its range.
+    #[error("a number of the answer is out of range")]
+    OutOfRange,
+}
+
+impl ReplyError {
+    /// As counters carry it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotJson => "not_json",
+            Self::WrongForm => "wrong_form",
+            Self::OutOfRange => "out_of_range",
+        }
+    }
+}
+
+/// Reads an answer.
+///
+/// # Errors
+///
+/// Fails on whatever is not of the stage's form; an answer to a rubric always has one.
+pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
+    if stage == Stage::Rubric {
+        let verdict = judge::parse(answer);
+        let rationale = verdict.rationale.unwrap_or_default();
+        return Ok(
+            json!({ "score": verdict.score, "label": verdict.label, "rationale": rationale }),
+        );
+    }
+    let value: Value = serde_json::from_str(bare(answer)).map_err(|_| ReplyError::NotJson)?;
+    // Invariant: the schemas are ours and valid; a test compiles every one.
+    let validator =
+        jsonschema::validator_for(&stage.schema()).map_err(|_| ReplyError::WrongForm)?;
+    match validator.validate(&value) {
+        Ok(()) => Ok(value),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ValidationErrorKind::Minimum { .. } | ValidationErrorKind::Maximum { .. }
+            ) =>
+        {
+            Err(ReplyError::OutOfRange)
+        }
+        Err(_) => Err(ReplyError::WrongForm),
+    }
+}
+
+/// The verdict in the answer to a rubric; `None` if it is not one of these.
+pub fn verdict(answer: &Value) -> Option<Verdict> {
+    Some(Verdict {
+        score: answer.get("score")?.as_i64()?,
+        label: Label::deserialize(answer.get("label")?).ok()?,
+        rationale: answer.get("rationale").and_then(Value::as_str).map(str::to_owned),
+    })
+}
+
+/// The answer without the one fence around it, if there is one.
+fn bare(answer: &str) -> &str {
+    let answer = answer.trim();
+    let fenced = answer.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
+    fenced.map_or(answer, |inner| {
+        let inner = inner.trim_start();
+        inner.strip_prefix("json").unwrap_or(inner).trim()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_of_the_form_or_refused() {
+        let stage = Stage::TaskVerdict;
+        for good in [
+            r#"{"verdict": 0.5}"#,
+            r#" {"verdict": 1, "reason": null, "more": 2} "#,
+            "```json\n{\"verdict\": 0}\n```",
+            "```\n{\"verdict\": 0.25, \"reason\": \"```\"}```",
+        ] {
+            assert!(read(stage, good).is_ok(), "{good}");
+        }
+        for (bad, why) in [
+            ("", ReplyError::NotJson),
+            ("Sure! {\"verdict\": 1}", ReplyError::NotJson),
+            ("{\"verdict\": 1", ReplyError::NotJson),
+            ("{\"verdict\": NaN}", ReplyError::NotJson),
+            ("```json\n{\"verdict\": 1}\n``` as asked", ReplyError::NotJson),
+            ("{\"score\": 1}", ReplyError::WrongForm),
+            ("{\"verdict\": \"1\"}", ReplyError::WrongForm),
+            ("{\"verdict\": true}", ReplyError::WrongForm),
+            ("[0.5]", ReplyError::WrongForm),
+            ("{\"verdict\": 1.01}", ReplyError::OutOfRange),
+            ("{\"verdict\": -0.01}", ReplyError::OutOfRange),
+            ("{\"verdict\": 85}", ReplyError::OutOfRange),
+        ] {
+            assert_eq!(read(stage, bad), Err(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_schema_is_one() {
+        for stage in Stage::ALL {
+            for schema in [stage.schema(), stage.sent_schema()] {
+                assert!(jsonschema::validator_for(&schema).is_ok(), "{}", stage.name());
+            }
+        }
+    }
+
+    #[test]
+    fn verdicts_are_yes_or_no() {
+        let read = |verdict: &str| {
+            read(Stage::CallVerdicts, &format!(r#"{{"verdicts": [{{"verdict": "{verdict}"}}]}}"#))
+        };
+        assert!(read("yes").is_ok());
+        assert_eq!(read("Yes"), Err(ReplyError::WrongForm));
+        assert_eq!(read("maybe"), Err(ReplyError::WrongForm));
+    }
+}

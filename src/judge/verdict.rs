@@ -1,0 +1,191 @@
+//! What the judge says, as reports for the engine: whose word it is, and what it is worth.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::case::Case;
+use super::metric::{Metric, Outcome, Violation};
+use crate::engine::judging::Score;
+use crate::engine::math::Quanta;
+use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
+use crate::engine::update::AgentKey;
+
+/// A metric of a trace, and who judged it.
+#[derive(Clone, Debug)]
+pub(super) struct Judged {
+    pub(super) metric: Metric,
+    /// The judge: model and version of the prompts.
+    pub(super) judge: String,
+    /// Nothing to score counts as 1.
+    pub(super) empty_is_one: bool,
+}
+
+/// The trace that was asked about.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) trace_id: TraceId,
+    pub(super) root: Option<SpanId>,
+    pub(super) agent: AgentKey,
+}
+
+/// One score and why.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) metric: Metric,
+    pub(super) score: Quanta,
+    pub(super) label: Option<String>,
+    /// Evaluator and version; of a rule that was broken, the rule.
+    pub(super) identifier: String,
+    pub(super) explanation: Option<String>,
+}
+
+impl Judged {
+    /// The scores in an outcome.
+    pub(super) fn verdicts(&self, outcome: Outcome, case: &Case) -> Vec<Verdict> {
+        let score = |score, label: Option<&str>, explanation| Verdict {
+            metric: self.metric,
+            score,
+            label: label.map(str::to_owned),
+            identifier: self.judge.clone(),
+            explanation,
+        };
+        let one = Quanta(Quanta::ONE);
+        match outcome {
+            Outcome::Score(value, why) => vec![score(value, None, why)],
+            Outcome::Nothing(missing) if self.empty_is_one => {
+                vec![score(one, None, Some(missing.to_owned()))]
+            }
+            Outcome::Nothing(_) => Vec::new(),
+            Outcome::Violations(violations) => {
+                let broken = worst(violations, case);
+                if broken.is_empty() {
+                    // Somebody looked, and found none.
+                    return vec![score(one, Some("none"), None)];
+                }
+                let verdict = |violation: Violation| Verdict {
+                    metric: self.metric,
+                    score: kept(&violation.severity),
+                    label: Some(violation.severity),
+                    identifier: violation.constraint,
+                    explanation: violation.reason,
+                };
+                broken.into_values().map(verdict).collect()
+            }
+        }
+    }
+}
+
+impl Verdict {
+    /// What others are told.
+    pub(super) fn told(&self, request: &Asked, judge: &str, now: Timestamp) -> Score {
+        Score {
+            trace_id: request.trace_id,
+            span_id: request.root,
+            agent: request.agent.clone(),
+            name: self.metric.name().to_owned(),
+            score: self.score,
+            label: self.label.clone(),
+            explanation: self.explanation.clone(),
+            evaluator: judge.to_owned(),
+            time: now,
+        }
+    }
+
+    /// The report of it.
+    pub(super) fn report(self, trace_id: TraceId, now: Timestamp) -> Report {
+        Report {
+            target: Target::Trace(trace_id),
+            name: Arc::from(self.metric.name()),
+            score: self.score,
+            label: self.label.map(Arc::from),
+            explanation: self.explanation.map(|why| Arc::from(brief(&why))),
+            source: Source::Judge,
+            identifier: Arc::from(self.identifier),
+            time: now,
+        }
+    }
+}
+
+/// The beginning of an explanation.
+fn brief(why: &str) -> &str {
+    let end = (0..=MAX_EXPLANATION_BYTES.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
+    why.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// Bytes of an explanation that stay with its score.
+const MAX_EXPLANATION_BYTES: usize = 500;
+
+/// Of each rule that there is, the worst time that it was broken.
+fn worst(violations: Vec<Violation>, case: &Case) -> BTreeMap<String, Violation> {
+    let mut worst: BTreeMap<String, Violation> = BTreeMap::new();
+    for violation in violations.into_iter().filter(|found| case.has_rule(&found.constraint)) {
+        let held = worst.get(&violation.constraint);
+        if held.is_none_or(|held| kept(&violation.severity) < kept(&held.severity)) {
+            worst.insert(violation.constraint.clone(), violation);
+        }
+    }
+    worst
+}
+
+/// 1 less the weight of a severity. Source: Princeton, agent reliability, "Safety": low 0.25, medium 0.5, high 1.
+fn kept(severity: &str) -> Quanta {
+    let weight = match severity {
+        "low" => Quanta::ONE / 4,
+        "high" => Quanta::ONE,
+        _ => Quanta::ONE / 2,
+    };
+    Quanta(Quanta::ONE - weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::trace::Transcript;
+
+    fn judged(metric: Metric, empty_is_one: bool) -> Judged {
+        Judged { metric, judge: "judge/m/p1".to_owned(), empty_is_one }
+    }
+
+    fn case() -> Case {
+        let rules =
+            [("no_pii".to_owned(), "..".to_owned()), ("polite".to_owned(), "..".to_owned())];
+        Case::new(&Metric::ALL, &Transcript::default(), &rules.into())
+    }
+
+    fn violation(constraint: &str, severity: &str) -> Violation {
+        Violation { constraint: constraint.into(), severity: severity.into(), reason: None }
+    }
+
+    #[test]
+    fn each_rule_is_told_once_at_its_worst_and_made_up_ones_not() {
+        let found = vec![
+            violation("no_pii", "low"),
+            violation("no_pii", "high"),
+            violation("made_up", "high"),
+            violation("polite", "medium"),
+        ];
+        let judged = judged(Metric::ConstraintViolation, false);
+        let told: Vec<_> = judged
+            .verdicts(Outcome::Violations(found), &case())
+            .into_iter()
+            .map(|verdict| (verdict.identifier, verdict.label.unwrap(), verdict.score.to_f64()))
+            .collect();
+        assert_eq!(
+            told,
+            [("no_pii".into(), "high".into(), 0.0), ("polite".into(), "medium".into(), 0.5)]
+        );
+        let clean = judged.verdicts(Outcome::Violations(vec![]), &case());
+        assert_eq!(
+            (clean[0].label.as_deref(), clean[0].score),
+            (Some("none"), Quanta(Quanta::ONE))
+        );
+    }
+
+    #[test]
+    fn nothing_to_score_is_absent_unless_one_was_asked_for() {
+        let nothing = || Outcome::Nothing("no_plan");
+        assert!(judged(Metric::PlanQuality, false).verdicts(nothing(), &case()).is_empty());
+        let one = judged(Metric::PlanQuality, true).verdicts(nothing(), &case());
+        assert_eq!(one[0].score, Quanta(Quanta::ONE));
+    }
+}

@@ -1,0 +1,78 @@
+//! Chat completions, as OpenAI defined them and many others speak them.
+//!
+//! `POST {url}/chat/completions`, key as bearer, or in `api-key` where the address is Azure's. The schema goes as
+//! `response_format`.
+
+use serde_json::{Value, json};
+
+use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
+use crate::outbound::Secret;
+
+pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
+    let mut body = json!({
+        "model": call.model,
+        "messages": [
+            { "role": "system", "content": call.prompt.system },
+            { "role": "user", "content": call.prompt.user },
+        ],
+    });
+    let limit = if call.dialect == Dialect::Bare { "max_completion_tokens" } else { "max_tokens" };
+    body[limit] = json!(call.max_output_tokens);
+    if call.dialect < Dialect::Bare {
+        body["temperature"] = json!(call.temperature);
+    }
+    if call.dialect == Dialect::Full {
+        body["response_format"] = json!({
+            "type": "json_schema",
+            "json_schema": {
+                "name": call.stage.name(),
+                "strict": call.stage.is_closed(),
+                "schema": call.stage.sent_schema(),
+            },
+        });
+    }
+    let headers = key.map(|key| bearer(url, key)).into_iter().collect();
+    Request { url: address(url, "chat/completions"), headers, body }
+}
+
+pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
+    let choice = reply.pointer("/choices/0");
+    let message = choice.and_then(|choice| choice.get("message"));
+    let refused = message.and_then(|message| message.get("refusal")?.as_str());
+    let (text, missing) = texts(message.and_then(|message| content(message.get("content")?)));
+    let why = match choice.and_then(|choice| choice.get("finish_reason")?.as_str()) {
+        Some("content_filter") => Some(NoAnswer::Refused),
+        _ if refused.is_some_and(|refusal| !refusal.is_empty()) => Some(NoAnswer::Refused),
+        Some("length") => Some(NoAnswer::CutOff),
+        Some(_) | None => missing,
+    };
+    let answer = Answer {
+        text,
+        input_tokens: count(reply, "/usage/prompt_tokens"),
+        output_tokens: count(reply, "/usage/completion_tokens"),
+    };
+    (answer, why)
+}
+
+/// The header that carries the key.
+pub(crate) fn bearer(url: &str, key: &Secret) -> (&'static str, String) {
+    if is_azure(url) {
+        ("api-key", key.reveal().to_owned())
+    } else {
+        ("authorization", format!("Bearer {}", key.reveal()))
+    }
+}
+
+/// A text, or the texts of parts.
+fn content(content: &Value) -> Option<String> {
+    if let Some(text) = content.as_str() {
+        return Some(text.to_owned());
+    }
+    let parts = content.as_array()?;
+    Some(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
+}
+
+fn is_azure(url: &str) -> bool {
+    let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
+    host.is_some_and(|host| host.ends_with(".azure.com"))
+}

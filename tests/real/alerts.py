@@ -1,0 +1,318 @@
+"""The committed rules with shorter windows, in a real Prometheus with a real Alertmanager, over recorded sessions.
+
+An agent that loops raises its alerts, with links that lead somewhere; a healthy one beside it raises none. Gauges read through Prometheus
+equal those of the API, and every panel of the dashboards is a query that Prometheus takes.
+
+Nothing here depends on when something starts or how fast the machine is: both agents run until everything about alerts is
+decided, windows are long against the interval between scrapes, and how long the healthy one was watched is counted in
+evaluations of the rules. A deadline only says when to give up.
+
+Usage: alerts.py BINARY WORKDIR
+"""
+
+import collections
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from end_to_end import HERE, get, listening, running, until
+
+ROOT = HERE.parent.parent
+CAPTURE = ROOT / "tests/data/captures/oi-openai"
+GIVE_UP_SECONDS = 600
+
+# Seconds instead of what the rules say: in the same order, and the shortest is twenty scrapes long.
+WINDOWS = {"5m": 20, "6m": 20, "10m": 20, "15m": 20, "30m": 30, "1h": 40, "6h": 60, "7d": 120}
+# Rules are evaluated every second, so this many evaluations are the longest window.
+FURTHER_EVALUATIONS = max(WINDOWS.values())
+
+LOOPING = {"AgentSessionLooping", "AgentLoopSpend", "AgentReliabilityBudgetBurnFast", "AgentReliabilityBudgetBurnSlow"}
+
+
+class Recording:
+    """Some turns of a capture, sent as if they were new."""
+
+    def __init__(self, service, turns):
+        expected = json.loads((CAPTURE / "expected.json").read_text())
+        self.service, self.session = service, expected["session"]["id"]
+        chosen = {bytes.fromhex(i) for turn in expected["turns"] if turn["turn"] in turns for i in turn["trace_ids"]}
+        self.requests = []
+        for path in sorted(CAPTURE.glob("*traces*.pb")):
+            request = ExportTraceServiceRequest.FromString(path.read_bytes())
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    kept = [span for span in scope.spans if span.trace_id in chosen]
+                    del scope.spans[:]
+                    scope.spans.extend(kept)
+            if any(scope.spans for resource in request.resource_spans for scope in resource.scope_spans):
+                self.requests.append(request)
+        assert self.requests, f"{CAPTURE} has no turn of {turns}"
+
+    def send(self, url, number):
+        for recorded in self.requests:
+            request = ExportTraceServiceRequest()
+            request.CopyFrom(recorded)
+            for resource in request.resource_spans:
+                for attribute in resource.resource.attributes:
+                    if attribute.key == "service.name":
+                        attribute.value.string_value = self.service
+                for scope in resource.scope_spans:
+                    for span in scope.spans:
+                        key = span.trace_id + f"{self.service}-{number}".encode()
+                        span.trace_id = hashlib.sha256(key).digest()[:16]
+                        for attribute in span.attributes:
+                            if attribute.value.string_value == self.session:
+                                attribute.value.string_value = f"{self.service}-{number}"
+            headers = {"Content-Type": "application/x-protobuf"}
+            post = urllib.request.Request(url, request.SerializeToString(), headers)
+            with urllib.request.urlopen(post, timeout=60) as answer:
+                assert answer.status == 200, answer.status
+
+
+class Feed(threading.Thread):
+    """Agents at work: every recording again and again, each time as a new session, until the block ends."""
+
+    def __init__(self, url, recordings):
+        super().__init__(daemon=True)
+        self.url, self.recordings = url, recordings
+        self.enough, self.failure = threading.Event(), None
+
+    def run(self):
+        number = 0
+        try:
+            while not self.enough.is_set():
+                for recording in self.recordings:
+                    recording.send(self.url, number)
+                number += 1
+                self.enough.wait(0.2)
+        except Exception as error:
+            self.failure = error
+
+    def check(self):
+        if self.failure:
+            raise SystemExit(f"the agents cannot send: {self.failure}")
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.enough.set()
+        self.join()
+        self.check()
+
+
+class Watched:
+    """A Prometheus, and what its Alertmanager was ever told."""
+
+    def __init__(self, prometheus, alertmanager):
+        self.prometheus, self.alertmanager = prometheus, alertmanager
+        self.raised = {}
+
+    def ask(self, query):
+        url = f"http://{self.prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        return json.loads(get(url)[0])["data"]["result"]
+
+    def look(self):
+        """Takes what the Alertmanager has now to what it had before."""
+        for alert in json.loads(get(f"http://{self.alertmanager}/api/v2/alerts")[0]):
+            self.raised[alert["fingerprint"]] = alert
+
+    def names(self, service):
+        labels = [alert["labels"] for alert in self.raised.values()]
+        return {found["alertname"] for found in labels if found.get("service_name") == service}
+
+    def evaluations(self):
+        """How often each group of rules was evaluated."""
+        counts = collections.Counter()
+        pattern = r'prometheus_rule_group_iterations(_missed)?_total\{rule_group="[^"]*;([^"]+)"\} (\S+)'
+        for missed, group, count in re.findall(pattern, get(f"http://{self.prometheus}/metrics")[0]):
+            counts[group] += -float(count) if missed else float(count)
+        assert counts, "Prometheus has no rules"
+        return counts
+
+
+def shortened(rules):
+    """The rules with shorter windows, evaluated every second."""
+    rules = re.sub(r"(\[|offset |for: )(\d+[smhd])\b", lambda found: f"{found[1]}{WINDOWS[found[2]]}s", rules)
+    return re.sub(r"interval: \w+", "interval: 1s", rules)
+
+
+def write_configs(work, daemon, alertmanager):
+    rules = (ROOT / "deploy/prometheus/agentgauge.rules.yml").read_text()
+    (work / "rules.yml").write_text(shortened(rules).replace("http://127.0.0.1:9464", f"http://{daemon}"))
+    subprocess.run(["promtool", "check", "rules", str(work / "rules.yml")], check=True, stdout=subprocess.DEVNULL)
+    (work / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: ['{work / 'rules.yml'}']\n"
+        f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alertmanager}']}}]}}]}}\n"
+        f"scrape_configs: [{{job_name: agentgauge, static_configs: [{{targets: ['{daemon}']}}]}}]\n"
+    )
+
+
+def check_alerts(feed, watched):
+    """The looping agent's alerts come; then, over a further window, none of the healthy one does."""
+
+    def all_raised():
+        feed.check()
+        watched.look()
+        return LOOPING <= watched.names("looping")
+
+    until("the looping agent's alerts", all_raised, GIVE_UP_SECONDS, lambda: f"have {watched.names('looping')}")
+    before = watched.evaluations()
+
+    def all_evaluated():
+        feed.check()
+        watched.look()
+        now = watched.evaluations()
+        return all(now[group] - before[group] >= FURTHER_EVALUATIONS for group in before)
+
+    until(f"{FURTHER_EVALUATIONS} further evaluations", all_evaluated, GIVE_UP_SECONDS)
+
+    # The healthy agent was judged: it has what every guard asks for, so it is not silent for want of traces or of a past.
+    for series in [
+        'service_agent:agentgauge_trace_evaluations:increase1h{service_name="healthy"} >= 20',
+        'service_agent:agentgauge_trace_evaluations:increase6h{service_name="healthy"} >= 20',
+        'service_agent:agentgauge_agent_reliability_score:min1h_mean7d{service_name="healthy"}',
+        'service_agent:agentgauge_agent_consistency_score:min1h_mean7d{service_name="healthy"}',
+    ]:
+        until(series, lambda: feed.check() or watched.ask(series), GIVE_UP_SECONDS)
+    # Not even pending, at any evaluation since the start.
+    others = watched.ask('count_over_time(ALERTS{service_name!="",service_name!="looping"}[1d])')
+    assert not others, f"others than the looping agent: {others}"
+    watched.look()
+    strange = [alert["labels"] for alert in watched.raised.values() if "service_name" in alert["labels"]]
+    strange = [labels for labels in strange if labels["service_name"] != "looping"]
+    assert not strange, f"others than the looping agent: {strange}"
+
+
+def check_links(raised):
+    """The links of alerts lead to the runbook's section and to sessions."""
+    for alert in raised:
+        labels, annotations = alert["labels"], alert["annotations"]
+        text, _ = get(annotations["runbook_url"])
+        assert text.startswith(labels["alertname"]), text
+        if "explain_url" in annotations:
+            assert json.loads(get(annotations["explain_url"])[0])["sessions"], annotations["explain_url"]
+        print(f"{labels['alertname']} ({labels['severity']}): {annotations['summary']}")
+
+
+# What is exported over a window, and what the API calls it there.
+GAUGES = {
+    "agentgauge_agent_reliability_score": "reliability",
+    "agentgauge_agent_consistency_score": "consistency",
+    "agentgauge_agent_max_risk": "max_risk",
+    "agentgauge_agent_window_traces": "traces",
+}
+
+
+def check_gauges(ask, http):
+    """Every gauge over a window, read through Prometheus, is what the API says, and neither has one that the other has not."""
+
+    def of_prometheus():
+        gauges = {}
+        for family, name in [*GAUGES.items(), ("agentgauge_agent_signal_score", None)]:
+            for sample in ask(family):
+                of = sample["metric"]
+                keys = ["service_name", "gen_ai_agent_name", "gen_ai_agent_version", "deployment_environment_name"]
+                agent = [of.get(key, "") for key in keys]
+                gauges[*agent, of["window"], name or of["signal"]] = float(sample["value"][1])
+        return gauges
+
+    def of_api():
+        gauges = {}
+        for agent in json.loads(get(f"{http}/api/v1/agents?limit=1000")[0])["agents"]:
+            of = [agent[key] or "" for key in ["service_name", "agent_name", "agent_version", "environment"]]
+            for window, view in agent["windows"].items():
+                values = {name: view[name] for name in GAUGES.values()} | view["signals"]
+                gauges |= {(*of, window, name): value for name, value in values.items() if value is not None}
+        return gauges
+
+    seen = []
+
+    def equal():
+        seen[:] = of_prometheus(), of_api()
+        return seen[0] and seen[0] == seen[1]
+
+    def differing():
+        return sorted(set(seen[0].items()) ^ set(seen[1].items()), key=str)[:10]
+
+    until("equal gauges", equal, GIVE_UP_SECONDS, differing)
+    print(f"{len(seen[0])} gauges read through Prometheus are equal to the API's")
+
+
+def check_exemplars(prometheus, http):
+    """A bucket of low scores leads to a trace of the looping agent."""
+    query = 'agentgauge_trace_signal_score_bucket{service_name="looping",signal="tool_loop"}'
+    asked = urllib.parse.urlencode({"query": query, "start": time.time() - 86400, "end": time.time() + 86400})
+    url = f"http://{prometheus}/api/v1/query_exemplars?{asked}"
+    series = until("exemplars", lambda: json.loads(get(url)[0])["data"], GIVE_UP_SECONDS)
+    ids = {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
+    for trace_id in ids:
+        assert json.loads(get(f"{http}/api/v1/traces/{trace_id}")[0])["loops"], f"{trace_id} has no loop"
+    print(f"{len(ids)} exemplars lead to traces with loops")
+
+
+def check_panels(prometheus):
+    """Prometheus takes every query of the dashboards."""
+    variables = {"$window": "1h", "$__rate_interval": "1m", "$datasource": ""}
+    count = 0
+    for path in sorted((ROOT / "deploy/grafana").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", []):
+                query = target["expr"]
+                for name, value in variables.items():
+                    query = query.replace(name, value)
+                query = re.sub(r"\$\w+", ".*", query)
+                url = f"http://{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+                try:
+                    assert json.loads(get(url)[0])["status"] == "success", query
+                except urllib.error.HTTPError as error:
+                    raise SystemExit(f"{path.name}: {panel['title']}: {error.read().decode()}") from error
+                count += 1
+    print(f"{count} queries of dashboards are good")
+
+
+def main():
+    binary, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    serve = [binary, "serve", "--config", str(HERE / "alerts.toml")]
+    serve += ["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    # Debian calls it by the longer name.
+    program = shutil.which("prometheus-alertmanager") or "alertmanager"
+    (work / "alertmanager.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    manage = [program, f"--config.file={work / 'alertmanager.yml'}", f"--storage.path={work / 'alertmanager'}"]
+    manage += ["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="]
+    watch = ["prometheus", f"--config.file={work / 'prometheus.yml'}", f"--storage.tsdb.path={work / 'alerts-tsdb'}"]
+    watch += ["--web.listen-address=127.0.0.1:0", "--enable-feature=exemplar-storage"]
+    with running(serve, stdout=subprocess.PIPE, text=True) as daemon:
+        bound = json.loads(daemon.stdout.readline())
+        http = f"http://{bound['http']}"
+        with listening(manage, work / "alertmanager.log") as alertmanager:
+            write_configs(work, bound["http"], alertmanager)
+            with listening(watch, work / "prometheus.log") as prometheus:
+                watched = Watched(prometheus, alertmanager)
+                # Turn 4 calls one tool five times with the same arguments; turns 1, 2 and 6 are as they should be.
+                recordings = [Recording("looping", [4]), Recording("healthy", [1, 2, 6])]
+                with Feed(f"http://{bound['otlp_http']}/v1/traces", recordings) as feed:
+                    check_alerts(feed, watched)
+                check_links(watched.raised.values())
+                check_gauges(watched.ask, http)
+                check_exemplars(prometheus, http)
+                check_panels(prometheus)
+    assert daemon.returncode == 0, f"the daemon ended with {daemon.returncode}"
+    print("5 passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()

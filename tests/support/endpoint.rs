@@ -1,0 +1,237 @@
+//! A scripted model endpoint: it speaks every format, answers every stage, and fails as the model's name tells it to.
+//!
+//! A model is named `stage.failure.how_often.number`: at that stage it fails so, `once` or `always`.
+
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use agentgauge::judge::Stage;
+use serde_json::{Value, json};
+
+/// A request as it came in.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub path: String,
+    pub head: String,
+    pub body: Value,
+    pub model: String,
+    pub stage: Option<Stage>,
+    pub raw: Vec<u8>,
+}
+
+pub(crate) struct Endpoint {
+    pub url: String,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    answers: Arc<Mutex<BTreeMap<Stage, Value>>>,
+}
+
+type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>);
+
+impl Endpoint {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let answers: BTreeMap<Stage, Value> =
+            Stage::ALL.into_iter().map(|stage| (stage, good(stage))).collect();
+        let endpoint = Self { url, seen: Arc::default(), answers: Arc::new(Mutex::new(answers)) };
+        let shared = (endpoint.seen.clone(), endpoint.answers.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                // A client that gave up is what some tests are about.
+                std::thread::spawn(move || drop(serve(&stream, &shared)));
+            }
+        });
+        endpoint
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// The stages that a model was asked, in order.
+    pub(crate) fn asked(&self, model: &str) -> Vec<Stage> {
+        let seen = self.seen();
+        seen.into_iter().filter(|seen| seen.model == model).filter_map(|seen| seen.stage).collect()
+    }
+
+    pub(crate) fn answers(&self, stage: Stage, answer: Value) {
+        self.answers.lock().unwrap().insert(stage, answer);
+    }
+}
+
+/// An answer of the form of a stage.
+fn good(stage: Stage) -> Value {
+    let all = json!({
+        "task": "refund the order", "outcome": "the order was refunded", "verdict": 0.75, "score": 0.75,
+        "confidence": 0.75, "reason": "so", "user_input": "refund", "plan": ["look", "refund"],
+        "tools_called": [{"name": "search", "parameters": {}}], "available_tools": [],
+        "tool_calls": [{"name": "search", "parameters": {}, "reasoning": ""}],
+        "verdicts": [{"verdict": "yes"}, {"verdict": "yes"}, {"verdict": "no"}, {"verdict": "yes"}],
+        "violations": [{"constraint": "no_pii", "severity": "low", "reason": "a name"}],
+        "label": "pass", "rationale": "so",
+    });
+    let schema = stage.schema();
+    let keys = schema["properties"].as_object().unwrap().keys();
+    keys.map(|key| (key.clone(), all[key].clone())).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn serve(mut stream: &TcpStream, (seen, answers): &Shared) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head)? == 0 {
+            return Ok(());
+        }
+    }
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().unwrap())
+    });
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body)?;
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    let request = understood(path, head, body);
+    let before = {
+        let mut seen = seen.lock().unwrap();
+        let same = |other: &&Seen| other.model == request.model && other.stage == request.stage;
+        let before = seen.iter().filter(same).count();
+        seen.push(request.clone());
+        before
+    };
+    let answer = request.stage.map(|stage| answers.lock().unwrap()[&stage].clone());
+    stream.write_all(&reply(&request, answer, before))?;
+    if failure(&request, before) == Some("timeout") {
+        // Until the client has had enough.
+        let _ = stream.read(&mut [0]);
+    }
+    Ok(())
+}
+
+fn understood(path: String, head: String, raw: Vec<u8>) -> Seen {
+    let body: Value = serde_json::from_slice(&raw).unwrap_or_default();
+    let system = ["/system", "/messages/0/content", "/systemInstruction/parts/0/text"];
+    let system = system.iter().find_map(|at| body.pointer(at)?.as_str()).unwrap_or_default();
+    let stage = Stage::ALL.into_iter().find(|stage| system.ends_with(stage.question()));
+    let in_path = || path.rsplit('/').next().unwrap().split(':').next().unwrap().to_owned();
+    let model = body["model"].as_str().map_or_else(in_path, str::to_owned);
+    Seen { path, head, body, model, stage, raw }
+}
+
+/// How this call is to fail, if it is.
+fn failure(request: &Seen, before: usize) -> Option<&str> {
+    let mut parts = request.model.split('.');
+    let (stage, failure, how_often) = (parts.next()?, parts.next()?, parts.next()?);
+    let now = how_often == "always" || before == 0;
+    (request.stage.is_some_and(|own| own.name() == stage) && now).then_some(failure)
+}
+
+fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
+    if request.path.ends_with("/v1/logs") {
+        return http("200 OK", "", "");
+    }
+    if request.path.ends_with("/embeddings") {
+        return embeddings(request, before);
+    }
+    let Some(answer) = answer else { return http("404 Not Found", "", "{}") };
+    let text = answer.to_string();
+    let schema = ["/response_format", "/tools", "/generationConfig/responseJsonSchema"];
+    let has_schema = schema.iter().any(|at| request.body.pointer(at).is_some());
+    let good = |text: &str| http("200 OK", "", &wrapped(request, text, "").to_string());
+    match failure(request, before) {
+        None => good(&text),
+        Some("fenced") => good(&format!("```json\n{text}\n```")),
+        Some("not_json") => good(&format!("Here you are: {text}")),
+        Some("wrong_form") => good(r#"{"something": "else"}"#),
+        Some("out_of_range") => {
+            let mut answer = answer;
+            for key in ["score", "verdict", "confidence"] {
+                if answer.get(key).is_some() {
+                    answer[key] = json!(75);
+                }
+            }
+            good(&answer.to_string())
+        }
+        Some("refused") => http("200 OK", "", &wrapped(request, "", "refused").to_string()),
+        Some("cut_off") => http("200 OK", "", &wrapped(request, &text, "cut_off").to_string()),
+        Some("not_of_format") => http("200 OK", "", r#"{"hello": "world"}"#),
+        Some("rate_limited") => http("429 Too Many Requests", "Retry-After: 0\r\n", "{}"),
+        Some("server_error") => http("500 Internal Server Error", "", "{}"),
+        Some("unauthorized") => http("401 Unauthorized", "", "{}"),
+        Some("redirect") => http("302 Found", "Location: http://127.0.0.1:1/v1\r\n", ""),
+        Some("too_large") => good(&"x".repeat(10 << 20)),
+        Some("no_schemas") if has_schema => http("400 Bad Request", "", "{}"),
+        Some("no_schemas") => good(&text),
+        Some("broken_off") => {
+            let mut whole = good(&text);
+            whole.truncate(whole.len() - 20);
+            whole
+        }
+        Some("timeout") => Vec::new(),
+        Some(_) => http("418 No such failure", "", "{}"),
+    }
+}
+
+/// A text in the form of the format that was spoken.
+fn wrapped(request: &Seen, text: &str, how: &str) -> Value {
+    let ended = |good: &'static str, cut_off: &'static str, refused: &'static str| match how {
+        "cut_off" => cut_off,
+        "refused" => refused,
+        _ => good,
+    };
+    if request.path.ends_with("/messages") {
+        let parsed: Option<Value> = serde_json::from_str(text).ok();
+        let block = match parsed.filter(|_| request.body["tools"].is_array()) {
+            Some(input) => json!({ "type": "tool_use", "id": "1", "name": "n", "input": input }),
+            None => json!({ "type": "text", "text": text }),
+        };
+        return json!({
+            "content": [block], "stop_reason": ended("end_turn", "max_tokens", "refusal"),
+            "usage": { "input_tokens": 100, "output_tokens": 10 },
+        });
+    }
+    if request.path.contains(":generateContent") {
+        return json!({
+            "candidates": [{
+                "content": { "parts": [{ "text": "hm", "thought": true }, { "text": text }] },
+                "finishReason": ended("STOP", "MAX_TOKENS", "SAFETY"),
+            }],
+            "usageMetadata": { "promptTokenCount": 100, "candidatesTokenCount": 8, "thoughtsTokenCount": 2 },
+        });
+    }
+    let refusal = if how == "refused" { json!("I cannot") } else { Value::Null };
+    json!({
+        "choices": [{
+            "message": { "role": "assistant", "content": text, "refusal": refusal },
+            "finish_reason": ended("stop", "length", "stop"),
+        }],
+        "usage": { "prompt_tokens": 100, "completion_tokens": 10 },
+    })
+}
+
+fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first. A model named `flaky` is down at
+/// first.
+fn embeddings(request: &Seen, before: usize) -> Vec<u8> {
+    if request.model == "flaky" && before == 0 {
+        return http("503 Service Unavailable", "Retry-After: 0\r\n", "{}");
+    }
+    let texts = request.body["input"].as_array().unwrap().iter().enumerate();
+    let vector = |(index, text): (usize, &Value)| {
+        let has = |word| f64::from(u8::from(text.as_str().unwrap().contains(word)));
+        json!({ "index": index, "embedding": [has("refund"), has("weather")] })
+    };
+    let data: Vec<Value> = texts.rev().map(vector).collect();
+    http("200 OK", "", &json!({ "object": "list", "data": data }).to_string())
+}
