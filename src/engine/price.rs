@@ -2,7 +2,7 @@
 
 use super::math::Quanta;
 use super::options::{CostOptions, Price};
-use super::span::ModelFacts;
+use super::span::Tokens;
 
 /// Prices are per so many tokens.
 const TOKENS: f64 = 1e6;
@@ -26,19 +26,16 @@ impl Prices {
         Self(options.prices.iter().map(Rate::new).collect())
     }
 
-    /// What a call cost: what its span says, else its tokens at the first price that fits its model; `None` if no
-    /// price does or the tokens are not known.
-    pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
-        call.cost.or_else(|| {
-            let model = call.model.as_deref()?;
-            let rate = self.0.iter().find(|rate| fits(&rate.model, model))?;
-            let (input, output) = (call.tokens.input?, call.tokens.output?);
-            let cached = call.tokens.cached.unwrap_or(0).min(input);
-            let cost = i128::from(input - cached) * rate.input
-                + i128::from(cached) * rate.cached
-                + i128::from(output) * rate.output;
-            i64::try_from(cost).ok().map(Quanta)
-        })
+    /// What a call cost: its tokens at the first price that fits its model; `None` if no price does or the tokens are
+    /// not known.
+    pub fn cost(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
+        let rate = self.0.iter().find(|rate| fits(&rate.model, model))?;
+        let (input, output) = (tokens.input?, tokens.output?);
+        let cached = tokens.cached.unwrap_or(0).min(input);
+        let cost = i128::from(input - cached) * rate.input
+            + i128::from(cached) * rate.cached
+            + i128::from(output) * rate.output;
+        i64::try_from(cost).ok().map(Quanta)
     }
 }
 
@@ -70,10 +67,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::engine::span::Tokens;
 
     #[test]
     fn a_pattern_fits_what_it_says() {
@@ -92,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_costs_its_tokens_unless_its_span_says() {
+    fn a_call_costs_its_tokens() {
         let price = |model: &str, input, cached| Price {
             model: model.to_owned(),
             input,
@@ -102,19 +96,12 @@ mod tests {
         let options =
             CostOptions { prices: vec![price("gpt-4o*", 2.5, Some(1.25)), price("*", 1.0, None)] };
         let prices = Prices::new(&options);
-        let mut call = ModelFacts {
-            model: Some(Arc::from("gpt-4o-mini")),
-            tokens: Tokens { input: Some(1000), cached: Some(400), output: Some(100) },
-            ..ModelFacts::default()
-        };
+        let mut tokens = Tokens { input: Some(1000), cached: Some(400), output: Some(100) };
         // 600 * 2.5 + 400 * 1.25 + 100 * 10 dollars a million tokens.
-        assert_eq!(prices.cost(&call), Quanta::from_f64(0.003));
-        call.model = Some(Arc::from("other"));
-        assert_eq!(prices.cost(&call), Quanta::from_f64(0.002));
-        call.tokens.output = None;
-        assert_eq!(prices.cost(&call), None);
-        call.cost = Some(Quanta(7));
-        assert_eq!(prices.cost(&call), Some(Quanta(7)));
-        assert_eq!(Prices::default().cost(&ModelFacts::default()), None);
+        assert_eq!(prices.cost("gpt-4o-mini", &tokens), Quanta::from_f64(0.003));
+        assert_eq!(prices.cost("other", &tokens), Quanta::from_f64(0.002));
+        assert_eq!(Prices::default().cost("other", &tokens), None);
+        tokens.output = None;
+        assert_eq!(prices.cost("other", &tokens), None);
     }
 }

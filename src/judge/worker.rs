@@ -34,7 +34,7 @@ use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
-use crate::engine::span::{ModelFacts, Timestamp, Tokens};
+use crate::engine::span::{Timestamp, Tokens};
 use crate::ingest::{Batch, Sink};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
 
@@ -394,8 +394,7 @@ impl Judge {
     }
 
     fn price(&self, model: &str, tokens: Tokens) -> Option<Quanta> {
-        let facts = ModelFacts { model: Some(Arc::from(model)), tokens, ..ModelFacts::default() };
-        self.prices.cost(&facts)
+        self.prices.cost(model, &tokens)
     }
 
     /// The wait after an attempt: doubled each time, less up to half by chance, so that calls that failed together do not

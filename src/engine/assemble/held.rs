@@ -35,21 +35,13 @@ pub(super) struct Held {
     /// Where its entry among the deadlines is; never later than it is due.
     #[serde(skip)]
     pub(super) queued: Timestamp,
-    /// It is among those to look at with the next drain; and what there is to tell cannot wait.
+    /// Whether it is among those to look at with the next drain.
     #[serde(skip)]
-    pub(super) dirty: bool,
-    #[serde(skip)]
-    pub(super) tell: bool,
-    #[serde(skip)]
-    pub(super) rooted: bool,
-    #[serde(skip)]
+    pub(super) look: Look,
     signs: Signs,
     /// Present only where a model is asked about traces.
     #[serde(default)]
     pub(super) asked: Option<Box<Asked>>,
-    /// How it was read when it was done; nothing has come since.
-    #[serde(skip)]
-    pub(super) read: Option<Box<TraceUpdate>>,
 }
 
 /// What models were asked about a trace, and what they said.
@@ -73,9 +65,23 @@ pub(super) enum State {
     Sealed,
 }
 
+/// Whether a trace is to be looked at.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Look {
+    /// Nothing has come.
+    #[default]
+    No,
+    /// Something has come; it may not be worth telling.
+    News,
+    /// What has come has to be told.
+    Tell,
+}
+
 /// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Signs {
+    /// A span without a parent is in.
+    rooted: bool,
     /// An agent was invoked: it begins with a question and ends with an answer...
     invoked: bool,
     /// ...unless its first model call's input ends with something else.
@@ -103,12 +109,9 @@ impl Held {
             counted_ignored: false,
             tell_at: NEVER,
             queued: deadline,
-            dirty: false,
-            tell: false,
-            rooted: false,
+            look: Look::No,
             signs: Signs::default(),
             asked: None,
-            read: None,
         }
     }
 
@@ -119,10 +122,6 @@ impl Held {
 
     /// Fills in what is not written down.
     pub(super) fn restored(&mut self) {
-        let spans: Vec<Span> = self.parts.spans.values().map(|span| (**span).clone()).collect();
-        spans.iter().for_each(|span| self.note(span));
-        let logs: Vec<Log> = self.parts.logs.values().cloned().collect();
-        logs.iter().for_each(|log| self.note_log(log));
         self.queued = self.due();
     }
 
@@ -133,8 +132,8 @@ impl Held {
 
     /// Takes the signs of a span that is added.
     pub(super) fn note(&mut self, span: &Span) {
-        self.rooted |= span.parent.is_none();
         let signs = &mut self.signs;
+        signs.rooted |= span.parent.is_none();
         signs.invoked |= span.operation == Operation::InvokeAgent;
         signs.tools += usize::from(span.operation == Operation::ExecuteTool);
         if let Some(model) = &span.model {
@@ -152,10 +151,15 @@ impl Held {
         self.signs.called += log.tool_calls.len();
     }
 
+    /// Whether a span without a parent is in.
+    pub(super) fn is_rooted(&self) -> bool {
+        self.signs.rooted
+    }
+
     /// Whether it may go on with the trace before it, or the next one with it: then a loop may be in both. That it has no
     /// root yet tells nothing: what invokes an agent ends last.
     pub(super) fn is_linked(&self) -> bool {
-        self.rooted && (!self.signs.invoked || self.signs.goes_on)
+        self.signs.rooted && (!self.signs.invoked || self.signs.goes_on)
     }
 
     /// Whether it may have a loop: some tool was called often enough.
@@ -167,11 +171,9 @@ impl Held {
             return tools + called >= least.known.min(least.names);
         }
         let mut calls: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        let facts = self.parts.spans.values().filter_map(|span| span.tool.as_ref());
-        for facts in facts {
-            let Some(name) = facts.name.as_deref() else { continue };
+        for (name, arguments) in self.parts.spans.tools() {
             let (known, all) = calls.entry(name).or_default();
-            *known += usize::from(facts.arguments.is_some());
+            *known += usize::from(arguments);
             *all += 1;
         }
         calls.values().any(|(known, all)| *known >= least.known || *all >= least.names)

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use self::deadlines::Deadlines;
 use self::hash::TraceHash;
-use self::held::{Held, State};
+use self::held::{Held, Look, State};
 use self::sealed::Sealed;
 
 use super::count::Counts;
@@ -29,7 +29,7 @@ use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Rules, evaluate, expectations, ignored, transcript};
+use super::trace::{Added, Rules, evaluate, expectations, ignored, transcript};
 use super::update::TraceUpdate;
 
 /// What the stage is fed.
@@ -147,7 +147,7 @@ impl Assemble {
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
-            Input::Span(span) => self.span(span, now),
+            Input::Span(span) => self.span(&span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
             Input::Judgements(id, judgements) => self.judged(id, judgements, now),
@@ -175,13 +175,10 @@ impl Assemble {
                     self.close(id, due);
                 }
                 State::Open => {
-                    held.tell |= held.tell_at <= due;
-                    let tell = held.tell;
+                    let tell = held.tell_at <= due;
                     held.tell_at = if tell { NEVER } else { held.tell_at };
                     self.reschedule(id);
-                    if tell {
-                        self.mark(id);
-                    }
+                    self.mark(id, if tell { Look::Tell } else { Look::No });
                 }
                 State::Done | State::Sealed => self.seal(id),
             }
@@ -216,19 +213,19 @@ impl Assemble {
         dirty.sort_unstable();
         for id in &dirty {
             let Some(held) = self.traces.get_mut(id) else { continue };
-            held.dirty = false;
-            let due = mem::take(&mut held.tell) || held.state != State::Open || held.is_linked();
+            let look = mem::take(&mut held.look);
+            if held.is_rooted() {
+                // Most traces are whole when their root is in.
+                held.parts.spans.shrink();
+            }
+            let due = look == Look::Tell || held.state != State::Open || held.is_linked();
             if !due && !held.may_loop(&self.rules.loops) {
                 continue;
             }
-            let known = held.read.take();
-            let update = known.map(|known| *known).or_else(|| self.read_and_ask(*id));
+            let update = self.read_and_ask(*id);
             let Some(held) = self.traces.get_mut(id) else { continue };
             if !due && !held.has_news(update.as_ref()) {
                 continue;
-            }
-            if held.state == State::Done {
-                held.read = update.clone().map(Box::new);
             }
             held.tell_at = NEVER;
             let session = update.as_ref().and_then(|update| update.session.as_ref());
@@ -305,23 +302,25 @@ impl Assemble {
         self.traces.len()
     }
 
-    fn span(&mut self, span: Box<Span>, now: Timestamp) {
-        let max = self.options.max_spans_per_trace;
+    fn span(&mut self, span: &Span, now: Timestamp) {
+        let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let Some(held) = self.open(span.trace_id, now) else { return };
-        if let Some(other) = held.parts.spans.get(&span.span_id) {
-            // Of two spans of one id the greater holds, whichever came first.
-            if *other >= span {
-                self.counts.add("spans", "duplicate");
-                return;
-            }
-        } else if held.parts.spans.len() + held.parts.logs.len() >= max {
+        if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
             self.counts.add("spans", "trace_full");
-            return;
+        } else if held.parts.spans.add(span, texts) == Added::Known {
+            self.counts.add("spans", "duplicate");
+        } else {
+            held.note(span);
+            self.touch(span.trace_id, now);
         }
-        let id = span.trace_id;
-        held.note(&span);
-        held.parts.spans.insert(span.span_id, span);
-        self.touch(id, now);
+    }
+
+    /// Whether anybody reads what was said, beyond the final answer.
+    fn needs_texts(&self) -> bool {
+        self.rules.keep_content
+            || !self.suites.is_empty()
+            || self.embedding.is_some()
+            || self.judging.is_some()
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
@@ -331,7 +330,7 @@ impl Assemble {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
-        } else if held.parts.spans.len() + held.parts.logs.len() >= max {
+        } else if held.parts.len() >= max {
             self.counts.add("logs", "trace_full");
         } else {
             let id = log.trace_id;
@@ -520,32 +519,31 @@ impl Assemble {
     fn touch(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
         held.revision += 1;
-        held.read = None;
         held.touched = held.touched.max(now);
-        let idle = if held.rooted { self.options.trace_idle } else { self.options.rootless_idle };
+        let idle =
+            if held.is_rooted() { self.options.trace_idle } else { self.options.rootless_idle };
         let oldest = held.opened.after(self.options.trace_max_age);
         held.deadline = now.after(idle).min(oldest.max(now));
-        if held.state == State::Done {
+        let reopened = held.state == State::Done;
+        if reopened {
             held.revision += 1;
             held.state = State::Open;
-            held.tell = true;
             self.counts.add("late", "revised");
             self.reschedule(id);
         }
         self.wait_to_tell(id, now);
-        self.mark(id);
+        self.mark(id, if reopened { Look::Tell } else { Look::News });
     }
 
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.
     fn reported(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
-        held.read = None;
         held.revision += 1;
         held.touched = held.touched.max(now);
         if held.state == State::Open {
             self.wait_to_tell(id, now);
         } else {
-            self.mark(id);
+            self.mark(id, Look::News);
         }
     }
 
@@ -561,11 +559,12 @@ impl Assemble {
     }
 
     /// Has the trace looked at with the next drain.
-    fn mark(&mut self, id: TraceId) {
+    fn mark(&mut self, id: TraceId, look: Look) {
         let Some(held) = self.traces.get_mut(&id) else { return };
-        if !mem::replace(&mut held.dirty, true) {
+        if held.look == Look::No && look != Look::No {
             self.dirty.push(id);
         }
+        held.look = held.look.max(look);
     }
 
     fn close(&mut self, id: TraceId, now: Timestamp) {
@@ -574,7 +573,7 @@ impl Assemble {
         held.revision += 1;
         held.deadline = now.after(self.options.late_horizon);
         self.reschedule(id);
-        self.mark(id);
+        self.mark(id, Look::News);
     }
 
     /// Makes a trace final; it leaves with the next drain.
@@ -583,7 +582,7 @@ impl Assemble {
         self.deadlines.remove(&(held.queued, id));
         held.state = State::Sealed;
         held.revision += 1;
-        self.mark(id);
+        self.mark(id, Look::News);
         if self.sealed.insert(id, self.options.max_sealed_traces) {
             self.counts.add("sealed_traces", "forgotten");
         }
