@@ -8,6 +8,7 @@
 //!
 //! [`engine`] is pure; everything else is a thin shell around it.
 
+pub mod access;
 pub mod bench;
 pub mod cli;
 pub mod clock;

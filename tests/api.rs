@@ -222,7 +222,11 @@ where
 #[test]
 fn the_same_answers_come_over_grpc() {
     let daemon = fed();
-    let question = v1::ExplainTraceRequest { trace_id: format!("{:032x}", 3), session_id: None };
+    let question = v1::ExplainTraceRequest {
+        trace_id: format!("{:032x}", 3),
+        session_id: None,
+        ..v1::ExplainTraceRequest::default()
+    };
     let method = "agentgauge.v1.QueryService/ExplainTrace";
     let found: Vec<v1::TraceExplanation> = call(&daemon, method, question, 1).unwrap();
     let json = ask(&daemon, &format!("/api/v1/traces/{:032x}", 3));
@@ -250,7 +254,10 @@ fn the_same_answers_come_over_grpc() {
     assert_eq!(told[0].agents[0].agent_name(), "helper");
 
     let method = "agentgauge.v1.QueryService/GetSession";
-    let question = v1::GetSessionRequest { session_id: "nobody".to_owned() };
+    let question = v1::GetSessionRequest {
+        session_id: "nobody".to_owned(),
+        ..v1::GetSessionRequest::default()
+    };
     let refused = call::<_, v1::SessionView>(&daemon, method, question, 1).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::NotFound);
 }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["engine"]),
     ("reference", &["engine", "reference"]),
-    ("ingest", &["engine", "ingest"]),
-    ("export", &["engine", "export", "outbound"]),
+    ("access", &["access", "engine"]),
+    ("ingest", &["access", "engine", "ingest"]),
+    ("export", &["access", "engine", "export", "outbound"]),
     ("outbound", &["outbound"]),
     ("webhook", &["clock", "engine", "outbound", "webhook"]),
     ("store", &["engine", "store"]),
@@ -16,7 +17,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
     (
         "config",
-        &["config", "embed", "engine", "export", "ingest", "judge", "outbound", "store", "webhook"],
+        &[
+            "access", "config", "embed", "engine", "export", "ingest", "judge", "outbound",
+            "store", "webhook",
+        ],
     ),
 ];
 

@@ -41,6 +41,29 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
+fn every_command_is_in_the_manual_and_completed() {
+    let help = out(&agentgauge(&["--help"]));
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
+        .collect();
+    assert!(commands.contains(&"serve") && commands.contains(&"man"), "{commands:?}");
+    let manual = out(&agentgauge(&["man"]));
+    assert!(manual.contains(".TH agentgauge 1"), "{manual}");
+    let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
+    let completions = shells.map(|shell| out(&agentgauge(&["completions", shell])));
+    for command in commands {
+        assert!(manual.contains(&format!(".SS \"agentgauge {command}\"")), "{command}");
+        assert!(completions.iter().all(|text| text.contains(command)), "{command}");
+    }
+    assert_eq!(agentgauge(&["completions", "none"]).status.code(), USAGE);
+}
+
+#[test]
 fn wrong_usage_exits_with_64() {
     for arguments in [
         &["nonsense"][..],

@@ -80,14 +80,21 @@ fn the_environment_sets_every_kind_of_value() {
 
 #[test]
 fn what_has_no_default_is_shown_commented_out_and_can_be_set() {
-    let shown = LISTED.lines().filter_map(|line| line.strip_prefix("# "));
-    let shown: Vec<&str> = shown
-        .filter(|line| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')))
-        .collect();
-    assert_eq!(shown.len(), 4);
-    for line in shown {
-        let config = load(&format!("[ars]\n{line}\n"), &[]).unwrap();
-        assert_ne!(config.ars, Config::default().ars, "{line}");
+    let mut section = "";
+    let mut shown = Vec::new();
+    for line in LISTED.lines() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let option = line
+            .strip_prefix("# ")
+            .filter(|line| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')));
+        shown.extend(option.map(|option| (section, option)));
+    }
+    assert_eq!(shown.len(), 7);
+    for (section, line) in shown {
+        let config = load(&format!("{section}\n{line}\n"), &[]).unwrap();
+        assert_ne!(config, Config::default(), "{line}");
     }
     let wrong = error("", &[("AGENTGAUGE__ARS__COST_CEILING_USD", "0")]);
     assert!(wrong.contains("AGENTGAUGE__ARS__COST_CEILING_USD"), "{wrong}");

@@ -196,12 +196,24 @@ fn report(address: &str, reports: &Value) -> Option<(u16, String)> {
     send(address, ("/api/v1/reports", "application/json"), body.as_bytes())
 }
 
-fn send(address: &str, (path, content_type): (&str, &str), body: &[u8]) -> Option<(u16, String)> {
+fn send(address: &str, target: (&str, &str), body: &[u8]) -> Option<(u16, String)> {
+    send_as(None, address, target, body)
+}
+
+/// Posts with a token.
+fn send_as(
+    token: Option<&str>,
+    address: &str,
+    (path, content_type): (&str, &str),
+    body: &[u8],
+) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\n\
+        "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\n{}\
          content-length: {}\r\nconnection: close\r\n\r\n",
+        token.unwrap_or_default(),
         body.len()
     );
     stream.write_all(head.as_bytes()).ok()?;
@@ -573,6 +585,10 @@ fn what_an_earlier_release_left_behind_is_read_and_what_a_later_one_did_is_refus
         let found = daemon.metric(&format!("agentgauge_store_recovered{{what=\"{what}\"}}"));
         assert!((found - count).abs() < 0.5, "{what}: {found}");
     }
+    // Its records say nothing of tenants: they are nobody's.
+    let page: Value = serde_json::from_str(&daemon.get("/api/v1/agents")).unwrap();
+    let agents = page["agents"].as_array().unwrap();
+    assert!(!agents.is_empty() && agents.iter().all(|agent| agent.get("tenant").is_none()));
     daemon.ends_well();
     let store = left_behind("0.1");
     let name = "snapshot-00000000000000000040";
@@ -584,6 +600,80 @@ fn what_an_earlier_release_left_behind_is_read_and_what_a_later_one_did_is_refus
     let text = fails(store.path(), &[]);
     assert!(text.contains(name) && text.contains("`store.directory`"), "{text}");
     assert!(text.contains("format 9"), "{text}");
+}
+
+/// Senders with tenants, and one without; whoever asks needs no token, and so sees all.
+const TENANTS: &str = r#"[access]
+open = ["read", "metrics"]
+tokens = [
+  { name = "shop", env = "SHOP", tenant = "shop", may = ["ingest"] },
+  { name = "bank", env = "BANK", tenant = "bank", may = ["ingest"] },
+  { name = "plain", env = "PLAIN", may = ["ingest"] },
+]
+"#;
+
+#[test]
+fn what_is_replayed_is_whose_it_was() {
+    let store = tempfile::tempdir().unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), TENANTS).unwrap();
+    let senders = [("SHOP", "shop"), ("BANK", "bank"), ("PLAIN", "")];
+    let token = |variable: &str| format!("a-token-of-{variable}-0123456789");
+    let start = || {
+        let mut command = command(store.path(), &[]);
+        command.arg("--config").arg(config.path());
+        command.envs(senders.map(|(variable, _)| (variable, token(variable))));
+        Daemon::of(command.spawn().unwrap())
+    };
+    let shown = |daemon: &Daemon| {
+        senders.map(|(_, tenant)| {
+            let path = format!("/api/v1/sessions/session-0?tenant={tenant}");
+            let session: Value = serde_json::from_str(&daemon.get(&path)).unwrap();
+            let reported = session["signals"]["helpfulness"]["score"].as_f64();
+            (session["agent"]["tenant"].clone(), reported, traces(&[session]))
+        })
+    };
+    let daemon = start();
+    let base = now();
+    // One session id, and to each sender a trace of it; what is reported of a session is its sender's alone.
+    for (trace, (variable, _)) in senders.into_iter().enumerate() {
+        let token = token(variable);
+        for number in [2 * trace, 2 * trace + 1] {
+            let target = ("/v1/traces", "application/x-protobuf");
+            let body = request(number, base);
+            let answer = send_as(Some(&token), &daemon.otlp_http, target, &body).unwrap();
+            assert_eq!(answer.0, 200, "{}", answer.1);
+        }
+        let score = serde_json::json!({
+            "session_id": "session-0", "name": "helpfulness", "score": trace as f64 / 4.0
+        });
+        let body = serde_json::json!({ "reports": [score] }).to_string();
+        let target = ("/api/v1/reports", "application/json");
+        let answer = send_as(Some(&token), &daemon.http, target, body.as_bytes()).unwrap();
+        assert_eq!(answer.0, 200, "{}", answer.1);
+    }
+    let expected = [("shop", 0_u8), ("bank", 1), ("", 2)].map(|(tenant, trace)| {
+        let tenant = if tenant.is_empty() { Value::Null } else { tenant.into() };
+        (tenant, Some(f64::from(trace) / 4.0), BTreeSet::from([usize::from(trace)]))
+    });
+    let mut before = shown(&daemon);
+    for _ in 0..LOOKS {
+        if before == expected {
+            break;
+        }
+        std::thread::park_timeout(BETWEEN);
+        before = shown(&daemon);
+    }
+    assert_eq!(before, expected);
+    daemon.dies();
+    // From the log alone, then from a snapshot.
+    for records in [9.0, 0.0] {
+        let daemon = start();
+        let found = daemon.metric("agentgauge_store_recovered{what=\"records\"}");
+        assert!((found - records).abs() < 0.5, "{found}");
+        assert_eq!(shown(&daemon), expected);
+        daemon.ends_well();
+    }
 }
 
 #[test]

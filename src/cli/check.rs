@@ -4,6 +4,8 @@ use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process};
+use crate::access::Access;
+use crate::access::tls::Tls;
 use crate::config::expect;
 
 /// Checks the configuration, without starting.
@@ -21,6 +23,8 @@ impl Check {
         for remark in expected.remarks.iter().chain(unjudged) {
             writeln!(process.out, "{remark}").map_err(CliError::Output)?;
         }
+        Tls::check(&config.tls)?;
+        Access::read(&config.access, config.tls.client_ca_file.is_some())?;
         let listen = &config.listen;
         writeln!(
             process.out,

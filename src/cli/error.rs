@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::io;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
+use crate::access::AccessError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
@@ -21,6 +22,9 @@ pub enum CliError {
     /// Expectations cannot be used.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Certificates or tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// Rules for Prometheus that could never fire.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -98,10 +102,14 @@ impl CliError {
         match self {
             Self::Config(_)
             | Self::Expect(_)
+            | Self::Access(_)
             | Self::Rules(_)
-            | Self::Start(StartError::Expect(_) | StartError::Key(_) | StartError::Webhook(_)) => {
-                EXIT_USAGE
-            }
+            | Self::Start(
+                StartError::Expect(_)
+                | StartError::Access(_)
+                | StartError::Key(_)
+                | StartError::Webhook(_),
+            ) => EXIT_USAGE,
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }

@@ -2,11 +2,13 @@
 
 mod bench;
 mod check;
+mod completions;
 mod conventions;
 mod demo;
 mod error;
 mod expect;
 mod logging;
+mod man;
 mod metrics;
 mod replay;
 mod rules;
@@ -56,6 +58,10 @@ enum Command {
     Conventions(conventions::Conventions),
     /// Prints what is measured and exported, as Markdown
     Metrics(metrics::Metrics),
+    /// Prints what a shell needs to complete this command line
+    Completions(completions::Completions),
+    /// Prints the manual page, in roff
+    Man(man::Man),
     /// Prints recording and alert rules for Prometheus
     Rules(rules::Rules),
     /// Starts the daemon and sends it recorded sessions
@@ -99,6 +105,8 @@ pub fn run(
         Command::Verify(verify) => verify.run(&mut process),
         Command::Conventions(conventions) => conventions.run(&mut process),
         Command::Metrics(metrics) => metrics.run(&mut process),
+        Command::Completions(completions) => completions.run(&mut process),
+        Command::Man(man) => man.run(&mut process),
         Command::Rules(rules) => rules.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
         Command::Bench(bench) => bench.run(&mut process),

@@ -22,6 +22,7 @@ const FREE: &[&str] = &[
     "judge.constraints",
     "judge.models",
     "judge.sample_rates",
+    "kafka.tenants",
     "loops.by_kind",
     "session.signal_thresholds",
     "session.signal_weights",
@@ -34,6 +35,9 @@ const UNSET: &[&str] = &[
     "ars.fidelity_of_nothing",
     "ars.latency_ceiling_seconds",
     "ars.optimum_loops",
+    "tls.cert_file",
+    "tls.client_ca_file",
+    "tls.key_file",
 ];
 
 /// A key that looks less like the one given than this is not suggested.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::expect::ExpectOptions;
+use crate::access::{AccessOptions, TlsOptions};
 use crate::embed::EmbedOptions;
 use crate::engine::drift::DriftOptions;
 use crate::engine::expect::Suite;
@@ -46,6 +47,10 @@ pub struct Config {
     pub ingest: IngestLimits,
     /// Limits of connections.
     pub server: ServerOptions,
+    /// TLS of the listeners.
+    pub tls: TlsOptions,
+    /// Who may do what.
+    pub access: AccessOptions,
     /// The Kafka source.
     pub kafka: KafkaOptions,
     /// How the engine is spread over tasks.
@@ -237,15 +242,17 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
         flags: &[(&'static str, &'static str, String)],
     ) -> Result<Self, ConfigError> {
+        let environment: Vec<_> = environment.into_iter().collect();
         let mut leaves = Vec::new();
         if let Some(path) = file {
             let text = std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
             leaves.extend(layer::file(path, &text)?);
         }
-        leaves.extend(layer::environment(environment));
+        leaves.extend(layer::environment(environment.iter().cloned()));
         leaves.extend(flags.iter().map(|(flag, key, value)| layer::flag(flag, key, value)));
-        let (config, origins) = layer::lay(leaves)?;
+        let (mut config, origins) = layer::lay(leaves)?;
+        config.access.take_from(&environment);
         range::check(&config, &origins)?;
         Ok(config)
     }

@@ -105,6 +105,7 @@ fn shell(config: &Config, check: &mut Check<'_>) {
     check.lasting("server.read_timeout", server.read_timeout, short, long);
     check.lasting("server.idle_timeout", server.idle_timeout, short, 24 * long);
     check.lasting("server.drain_timeout", server.drain_timeout, short, long);
+    check.lasting("tls.reload_interval", config.tls.reload_interval, short, 24 * long);
     check.within("engine.shards", config.engine.shards, 1, 256);
     check.within("engine.channel_capacity", config.engine.channel_capacity, 1, 1 << 20);
 }

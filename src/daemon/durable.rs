@@ -307,9 +307,9 @@ fn replay(
         clock.not_before(arrival);
         replayed += 1;
         let batch = Request::from_bytes(payload).and_then(|request| {
-            let Request { signal, encoding, compression, sent, body } = request;
+            let Request { signal, encoding, compression, sent, tenant, body } = request;
             let prepared = decoder.prepare(signal, encoding, compression, body).ok()?;
-            decoder.decode(prepared, Some(sent.unwrap_or(arrival)), None).ok()
+            decoder.decode(prepared, Some(sent.unwrap_or(arrival)), tenant.as_ref()).ok()
         });
         pipeline.advance_in_steps(arrival, STEP);
         match batch {

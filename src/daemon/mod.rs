@@ -1,6 +1,7 @@
 //! The daemon: wiring only. The one place that names every stage.
 
 mod askers;
+mod doors;
 mod durable;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -24,9 +25,11 @@ pub use query::SessionQuery;
 pub use router::Router;
 
 use self::askers::Askers;
+use self::doors::Doors;
 use self::durable::{Durable, Recovered, Stream};
 use self::router::Door;
 use self::tasks::Common;
+use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::expect::{self, ExpectError, Expectations};
 use crate::config::key::{self, KeyError};
@@ -42,7 +45,7 @@ use crate::export::http::Exporter;
 use crate::export::otlp::ScoresOutError;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
-use crate::ingest::server::serve;
+use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Tally, grpc, http};
 use crate::judge::JudgeError;
 use crate::store::StoreError;
@@ -91,6 +94,9 @@ pub enum StartError {
     /// What traces are expected to be cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// Certificates or tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The judge cannot be set up.
     #[error(transparent)]
     Judge(#[from] JudgeError),
@@ -133,12 +139,13 @@ impl Daemon {
     ///
     /// # Errors
     ///
-    /// Fails if an address cannot be listened on or a file of expectations cannot be used.
+    /// Fails if an address cannot be listened on, or if a certificate, a token or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
+        let doors = Doors::open(config)?;
         let ([grpc_listener, http_listener, export_listener], bound) =
-            bind_all(&config.listen).await?;
+            bind_all(&config.listen, &doors).await?;
 
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
@@ -158,9 +165,10 @@ impl Daemon {
             Arc::new(move || clients.now()),
             config.server.read_timeout,
         );
-        let server = |listener, routes| {
+        let open = |name, listener, routes| {
+            let (port, routes) = (doors.port(name, listener), doors.guard(name, routes, &health));
             let stop = stopped(stopping.clone());
-            tokio::spawn(serve(listener, routes, config.server.clone(), full(&health), stop))
+            tokio::spawn(serve(port, routes, config.server.clone(), tell(&health), stop))
         };
 
         // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
@@ -170,7 +178,7 @@ impl Daemon {
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
             .stopping(stopping.clone());
         let routes = http::reports(receiver.clone()).merge(exporter.router());
-        let mut sources = vec![server(export_listener, routes)];
+        let mut sources = vec![open(Listener::Http, export_listener, routes)];
 
         let (mut stages, recovered) =
             recover(config, expected.suites.into(), &clock, &health).await?;
@@ -205,8 +213,8 @@ impl Daemon {
         // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks);
-        sources.push(server(grpc_listener, grpc::router(receiver.clone())));
-        sources.push(server(http_listener, http::router(receiver)));
+        sources.push(open(Listener::OtlpGrpc, grpc_listener, grpc::router(receiver.clone())));
+        sources.push(open(Listener::OtlpHttp, http_listener, http::router(receiver)));
         Ok(Self { bound, board, router, epoch, flushed, shutdown, sources, tasks, snapshots })
     }
 
@@ -329,12 +337,13 @@ fn asking(stage: Assemble, config: &Config) -> Assemble {
     stage.judging(config.judge.rules()).embedding(config.embed.wanted())
 }
 
-/// Listens for OTLP/gRPC, OTLP/HTTP and everything else, in this order.
-async fn bind_all(listen: &Listen) -> Result<([TcpListener; 3], Bound), StartError> {
+/// Listens for OTLP/gRPC, OTLP/HTTP and everything else, in this order, and warns of what stands open.
+async fn bind_all(listen: &Listen, doors: &Doors) -> Result<([TcpListener; 3], Bound), StartError> {
     let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
     let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
     let (export_listener, http) = bind(&listen.http, "listen.http").await?;
     let bound = Bound { otlp_grpc, otlp_http, http };
+    doors.warn(&bound);
     Ok(([grpc_listener, http_listener, export_listener], bound))
 }
 
@@ -393,10 +402,13 @@ impl Observe for Health {
     }
 }
 
-/// Counts that a listener has as many connections as it may.
-fn full(health: &Arc<Health>) -> impl Fn() + Send + 'static {
+/// Counts what happens to connections.
+fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     let health = Arc::clone(health);
-    move || health.limit_reached("server_connections")
+    move |event| match event {
+        Event::Full => health.limit_reached("server_connections"),
+        Event::Handshake => health.refused("tls_handshake"),
+    }
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

@@ -17,7 +17,7 @@ use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionFilter, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Part, Sessions, Sought};
+use crate::engine::sessions::{Part, SessionId, Sessions, Sought};
 use crate::engine::span::{Report, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
@@ -50,7 +50,7 @@ pub(super) enum ToSessions {
     One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
     /// Somebody wants a part of a list of sessions.
     Rows {
-        after: Option<String>,
+        after: Option<SessionId>,
         filter: SessionFilter,
         budget: usize,
         reply: oneshot::Sender<Part>,
@@ -346,7 +346,7 @@ fn answer(stage: &Sessions, question: ToSessions) {
     match question {
         ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
         ToSessions::Rows { after, filter, budget, reply } => {
-            drop(reply.send(stage.rows(after.as_deref(), &filter, budget)));
+            drop(reply.send(stage.rows(after, &filter, budget)));
         }
         ToSessions::Find { tenant, after, trace, budget, reply } => {
             drop(reply.send(stage.find(&tenant, after.as_deref(), trace, budget)));

@@ -516,7 +516,7 @@ impl AgentUpdate {
             .and_then(|cost| i64::try_from(cost).ok())
             .map(|cost| Quanta(cost).to_f64());
         AgentView {
-            agent: name_of(&self.agent),
+            agent: AgentName::from(&self.agent),
             sessions: all.sessions,
             traces: all.traces,
             traces_evaluated: all.traces_evaluated,
@@ -556,17 +556,6 @@ impl Buckets {
 /// What decides which of two examples is shown.
 fn place(exemplar: &Exemplar) -> (u64, &[u8]) {
     (exemplar.end_unix_nano, &exemplar.trace_id)
-}
-
-/// An agent's names as results have them: empty is absent.
-pub fn name_of(key: &AgentKey) -> AgentName {
-    let present = |text: &String| (!text.is_empty()).then(|| text.clone());
-    AgentName {
-        service_name: present(&key.service_name),
-        agent_name: present(&key.agent_name),
-        agent_version: present(&key.agent_version),
-        environment: present(&key.environment),
-    }
 }
 
 /// A window's name as people who write queries know it: `90s`, `5m`, `24h`.

@@ -9,8 +9,6 @@ use super::view::{AgentName, LoopView, SignalView, TokensView, ToolView, TraceVi
 /// Which sessions somebody asks for; what is `None` does not matter.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SessionFilter {
-    /// The tenant; empty without tenants.
-    pub tenant: String,
     /// Whose sessions.
     pub agent: AgentFilter,
     /// Whether they are open.
@@ -30,6 +28,8 @@ pub struct AgentFilter {
     pub agent_version: Option<String>,
     /// The deployment environment.
     pub environment: Option<String>,
+    /// The tenant.
+    pub tenant: Option<String>,
 }
 
 /// One session in a list.
@@ -153,5 +153,6 @@ impl AgentFilter {
             && fits(&self.agent_name, &agent.agent_name)
             && fits(&self.agent_version, &agent.agent_version)
             && fits(&self.environment, &agent.environment)
+            && fits(&self.tenant, &agent.tenant)
     }
 }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::saved::{self, Name};
 
+use super::update::AgentKey;
+
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Document {
@@ -29,6 +31,23 @@ pub struct AgentName {
     pub agent_version: Option<String>,
     /// The deployment environment.
     pub environment: Option<String>,
+    /// Whose agent it is; left out where senders have no tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl From<&AgentKey> for AgentName {
+    /// An agent's names as results have them: empty is absent.
+    fn from(key: &AgentKey) -> Self {
+        let present = |text: &String| (!text.is_empty()).then(|| text.clone());
+        Self {
+            service_name: present(&key.service_name),
+            agent_name: present(&key.agent_name),
+            agent_version: present(&key.agent_version),
+            environment: present(&key.environment),
+            tenant: present(&key.tenant),
+        }
+    }
 }
 
 /// A score and who made it.

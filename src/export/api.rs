@@ -19,6 +19,7 @@ use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
 use super::query::{ListRequest, Query, Sort};
+use crate::access::Identity;
 use crate::engine::agents::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
 use crate::engine::span::TraceId;
@@ -114,6 +115,8 @@ pub(super) struct AgentParams {
     pub(super) agent_version: Option<String>,
     /// The deployment environment.
     pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
     /// Things on the page: 100, at most 1000.
     pub(super) limit: Option<usize>,
     /// Things to leave out before it, at most 100000.
@@ -132,6 +135,8 @@ pub(super) struct SessionParams {
     pub(super) agent_version: Option<String>,
     /// The deployment environment.
     pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
     /// Only open ones, or only closed ones.
     pub(super) open: Option<bool>,
     /// Only those with loops, or only those without.
@@ -169,14 +174,26 @@ pub(super) struct OneAgent {
     pub(super) agent_version: String,
     /// The deployment environment.
     pub(super) environment: String,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+}
+
+/// Whose session it is.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Whose {
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
 }
 
 /// Where a trace is.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TraceParams {
-    /// The session that holds it; without it all are looked through.
+    /// The session that holds it; without it all of the tenant's are looked through.
     pub(super) session: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
 }
 
 /// The routes.
@@ -196,92 +213,113 @@ type Asked<T> = Result<Params<T>, QueryRejection>;
 
 async fn agents<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     params: Asked<AgentParams>,
 ) -> Result<Json<AgentsPage>, Refused> {
-    exporter.agents(read(params)?).map(Json)
+    exporter.agents(&identity, read(params)?).map(Json)
 }
 
 async fn fleet<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     params: Asked<AgentParams>,
 ) -> Result<Json<FleetPage>, Refused> {
-    exporter.fleet(read(params)?).map(Json)
+    exporter.fleet(&identity, read(params)?).map(Json)
 }
 
 async fn history<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     params: Asked<OneAgent>,
 ) -> Result<Json<HistoryView>, Refused> {
-    exporter.history(read(params)?).map(Json)
+    exporter.history(&identity, read(params)?).map(Json)
 }
 
 async fn sessions<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     params: Asked<SessionParams>,
 ) -> Result<Response, Refused> {
     let params = read(params)?;
     let detail = params.detail;
-    let page = exporter.session_rows(params).await?;
+    let page = exporter.session_rows(&identity, params).await?;
     if detail == ListDetail::Row {
         return Ok(Json(page).into_response());
     }
     let mut sessions = Vec::with_capacity(page.sessions.len());
     for row in page.sessions {
+        let tenant = row.agent.tenant.as_deref().unwrap_or_default();
         // One that went meanwhile is left out.
-        sessions.extend(exporter.query.session("", &row.session_id).await);
+        sessions.extend(exporter.query.session(tenant, &row.session_id).await);
     }
     Ok(Json(SessionsPage { sessions, total: page.total }).into_response())
 }
 
 async fn session<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     id: Result<Path<String>, PathRejection>,
+    whose: Asked<Whose>,
 ) -> Result<Json<SessionView>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    exporter.session(&id).await.map(Json)
+    exporter.session(&identity, &read(whose)?.tenant, &id).await.map(Json)
 }
 
 async fn trace<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     id: Result<Path<String>, PathRejection>,
     params: Asked<TraceParams>,
 ) -> Result<Json<TraceExplanation>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
     let params = read(params)?;
-    exporter.trace(&id, params.session.as_deref()).await.map(Json)
+    exporter.trace(&identity, &id, params).await.map(Json)
 }
 
-/// The answers, whichever way they are asked for.
+/// The answers, whichever way they are asked for: of what who asks may see.
 impl<Q: Query> Exporter<Q> {
-    pub(super) fn agents(&self, params: AgentParams) -> Result<AgentsPage, Refused> {
-        let (updates, total) = paged(&self.board, params)?;
+    pub(super) fn agents(
+        &self,
+        identity: &Identity,
+        params: AgentParams,
+    ) -> Result<AgentsPage, Refused> {
+        let (updates, total) = paged(&self.board, identity, params)?;
         let agents = updates.iter().map(|update| update.view.clone()).collect();
         Ok(AgentsPage { agents, total })
     }
 
-    pub(super) fn fleet(&self, params: AgentParams) -> Result<FleetPage, Refused> {
-        let (updates, total) = paged(&self.board, params)?;
+    pub(super) fn fleet(
+        &self,
+        identity: &Identity,
+        params: AgentParams,
+    ) -> Result<FleetPage, Refused> {
+        let (updates, total) = paged(&self.board, identity, params)?;
         let agents = updates.iter().map(|update| fleet_row(&self.board, update)).collect();
         Ok(FleetPage { agents, total })
     }
 
-    pub(super) fn history(&self, agent: OneAgent) -> Result<HistoryView, Refused> {
-        let OneAgent { service_name, agent_name, agent_version, environment } = agent;
-        let tenant = String::new();
+    pub(super) fn history(
+        &self,
+        identity: &Identity,
+        agent: OneAgent,
+    ) -> Result<HistoryView, Refused> {
+        let OneAgent { service_name, agent_name, agent_version, environment, tenant } = agent;
+        let tenant = identity.instead_of(&tenant).to_owned();
         let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
-        let history = self.board.history(&key, named(&key));
+        let history = self.board.history(&key, AgentName::from(&key));
         history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
     }
 
     pub(super) async fn session_rows(
         &self,
+        identity: &Identity,
         params: SessionParams,
     ) -> Result<SessionRowsPage, Refused> {
         let (limit, offset) = bounds(params.limit, params.offset)?;
         let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
-        let agent = AgentFilter { service_name, agent_name, agent_version, environment };
-        let filter =
-            SessionFilter { tenant: String::new(), agent, open: params.open, loops: params.loops };
+        let tenant = identity.scope(params.tenant);
+        let agent = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let filter = SessionFilter { agent, open: params.open, loops: params.loops };
         // The semaphore is never closed.
         let _permit = self.lists.acquire().await.ok();
         let request = ListRequest { filter, sort: params.sort, limit, offset };
@@ -289,8 +327,13 @@ impl<Q: Query> Exporter<Q> {
         Ok(SessionRowsPage { sessions: listing.rows, total: listing.total })
     }
 
-    pub(super) async fn session(&self, id: &str) -> Result<SessionView, Refused> {
-        let session = self.query.session("", id).await;
+    pub(super) async fn session(
+        &self,
+        identity: &Identity,
+        tenant: &str,
+        id: &str,
+    ) -> Result<SessionView, Refused> {
+        let session = self.query.session(identity.instead_of(tenant), id).await;
         session.ok_or_else(|| {
             let message = "no session of this id is held; it may have been evicted";
             missing("session_not_found", message)
@@ -299,14 +342,16 @@ impl<Q: Query> Exporter<Q> {
 
     pub(super) async fn trace(
         &self,
+        identity: &Identity,
         id: &str,
-        session: Option<&str>,
+        params: TraceParams,
     ) -> Result<TraceExplanation, Refused> {
         let Some(trace) = trace_id(id) else {
             return Err(bad_request("a trace id is 32 hex digits, not all zero"));
         };
         let _permit = self.lists.acquire().await.ok();
-        let explanation = self.query.explain("", session, trace).await;
+        let tenant = identity.instead_of(&params.tenant);
+        let explanation = self.query.explain(tenant, params.session.as_deref(), trace).await;
         explanation.ok_or_else(|| {
             let message = "no trace of this id is held; its session may have been evicted";
             missing("trace_not_found", message)
@@ -315,10 +360,15 @@ impl<Q: Query> Exporter<Q> {
 }
 
 /// A page of the agents that fit, and how many do.
-fn paged(board: &Board, params: AgentParams) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
+fn paged(
+    board: &Board,
+    identity: &Identity,
+    params: AgentParams,
+) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
     let (limit, offset) = bounds(params.limit, params.offset)?;
-    let AgentParams { service_name, agent_name, agent_version, environment, .. } = params;
-    let filter = AgentFilter { service_name, agent_name, agent_version, environment };
+    let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
+    let tenant = identity.scope(tenant);
+    let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
     let mut updates = board.sorted();
     updates.retain(|update| filter.admits(&update.view.agent));
     let total = updates.len() as u64;
@@ -344,17 +394,6 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
         tokens: view.tokens,
         cost_usd: view.cost_usd,
         spark: window.map_or_else(Vec::new, |name| board.reliability(&update.agent, name, SPARK)),
-    }
-}
-
-/// An agent's names; null where nothing was sent.
-pub(super) fn named(key: &AgentKey) -> AgentName {
-    let sent = |name: &String| (!name.is_empty()).then(|| name.clone());
-    AgentName {
-        service_name: sent(&key.service_name),
-        agent_name: sent(&key.agent_name),
-        agent_version: sent(&key.agent_version),
-        environment: sent(&key.environment),
     }
 }
 

@@ -15,10 +15,11 @@ use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
-use super::api::{AgentParams, OneAgent, SessionParams};
+use super::api::{AgentParams, OneAgent, SessionParams, TraceParams};
 use super::http::{Exporter, Refused};
 use super::live::{Stream, StreamParams};
 use super::query::{Query, Sort};
+use crate::access::Identity;
 
 /// The messages and the service, generated from `proto/agentgauge/v1/query.proto`.
 #[expect(
@@ -71,46 +72,61 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::AgentsPage>, Status> {
-        carried("AgentsPage", self.0.agents(agents(request.into_inner()))?)
+        let identity = identity(&request);
+        carried("AgentsPage", self.0.agents(&identity, agents(request.into_inner()))?)
     }
 
     async fn list_fleet(
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::FleetPage>, Status> {
-        carried("FleetPage", self.0.fleet(agents(request.into_inner()))?)
+        let identity = identity(&request);
+        carried("FleetPage", self.0.fleet(&identity, agents(request.into_inner()))?)
     }
 
     async fn get_agent_history(
         &self,
         request: Request<v1::GetAgentHistoryRequest>,
     ) -> Result<Response<v1::HistoryView>, Status> {
-        let v1::GetAgentHistoryRequest { service_name, agent_name, agent_version, environment } =
-            request.into_inner();
-        let agent = OneAgent { service_name, agent_name, agent_version, environment };
-        carried("HistoryView", self.0.history(agent)?)
+        let identity = identity(&request);
+        let v1::GetAgentHistoryRequest {
+            service_name,
+            agent_name,
+            agent_version,
+            environment,
+            tenant,
+        } = request.into_inner();
+        let agent = OneAgent { service_name, agent_name, agent_version, environment, tenant };
+        carried("HistoryView", self.0.history(&identity, agent)?)
     }
 
     async fn list_sessions(
         &self,
         request: Request<v1::ListSessionsRequest>,
     ) -> Result<Response<v1::SessionRowsPage>, Status> {
-        carried("SessionRowsPage", self.0.session_rows(sessions(request.into_inner())).await?)
+        let identity = identity(&request);
+        let params = sessions(request.into_inner());
+        carried("SessionRowsPage", self.0.session_rows(&identity, params).await?)
     }
 
     async fn get_session(
         &self,
         request: Request<v1::GetSessionRequest>,
     ) -> Result<Response<v1::SessionView>, Status> {
-        carried("SessionView", self.0.session(&request.into_inner().session_id).await?)
+        let identity = identity(&request);
+        let v1::GetSessionRequest { session_id, tenant } = request.into_inner();
+        carried("SessionView", self.0.session(&identity, &tenant, &session_id).await?)
     }
 
     async fn explain_trace(
         &self,
         request: Request<v1::ExplainTraceRequest>,
     ) -> Result<Response<v1::TraceExplanation>, Status> {
-        let v1::ExplainTraceRequest { trace_id, session_id } = request.into_inner();
-        carried("TraceExplanation", self.0.trace(&trace_id, session_id.as_deref()).await?)
+        let identity = identity(&request);
+        let v1::ExplainTraceRequest { trace_id, session_id: session, tenant } =
+            request.into_inner();
+        let params = TraceParams { session, tenant };
+        carried("TraceExplanation", self.0.trace(&identity, &trace_id, params).await?)
     }
 
     type WatchAgentsStream = Pin<Box<dyn Events<Item = Result<v1::Changes, Status>> + Send>>;
@@ -119,10 +135,11 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::WatchAgentsRequest>,
     ) -> Result<Response<Self::WatchAgentsStream>, Status> {
-        let v1::WatchAgentsRequest { service_name, agent_name, agent_version, environment } =
+        let identity = identity(&request);
+        let v1::WatchAgentsRequest { service_name, agent_name, agent_version, environment, tenant } =
             request.into_inner();
-        let params = StreamParams { service_name, agent_name, agent_version, environment };
-        let changes = stream::unfold(Stream::new(&self.0, params, None)?, Stream::next);
+        let params = StreamParams { service_name, agent_name, agent_version, environment, tenant };
+        let changes = stream::unfold(Stream::new(&self.0, &identity, params, None)?, Stream::next);
         let messages =
             changes.map(|(changes, _)| carried("Changes", changes).map(Response::into_inner));
         Ok(Response::new(messages.boxed()))
@@ -141,12 +158,18 @@ impl From<Refused> for Status {
     }
 }
 
+/// Who asks; a router without a guard serves anybody.
+fn identity<T>(request: &Request<T>) -> Identity {
+    request.extensions().get::<Identity>().cloned().unwrap_or_default()
+}
+
 fn agents(request: v1::ListAgentsRequest) -> AgentParams {
     AgentParams {
         service_name: request.service_name,
         agent_name: request.agent_name,
         agent_version: request.agent_version,
         environment: request.environment,
+        tenant: request.tenant,
         limit: request.limit.map(size),
         offset: request.offset.map(size),
     }
@@ -165,6 +188,7 @@ fn sessions(request: v1::ListSessionsRequest) -> SessionParams {
         agent_name: request.agent_name,
         agent_version: request.agent_version,
         environment: request.environment,
+        tenant: request.tenant,
         open: request.open,
         loops: request.loops,
         sort,

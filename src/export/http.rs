@@ -17,6 +17,7 @@ use super::board::Board;
 use super::prometheus::{Detail, Format, render};
 use super::query::Query;
 use super::{api, grpc, runbook as runbooks, web};
+use crate::access::Identity;
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
@@ -77,14 +78,22 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, headers: HeaderMap) -> Response {
+async fn metrics<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    headers: HeaderMap,
+) -> Response {
     // The semaphore is never closed.
     let _permit = exporter.scrapes.acquire().await.ok();
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let mut page = render(&exporter.board.sorted(), format, exporter.detail);
-    match health(&(exporter.health)(), format) {
+    let mut agents = exporter.board.sorted();
+    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let mut page = render(&agents, format, exporter.detail);
+    // A tenant is told nothing of what the daemon does for others.
+    let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
+    match health(&families, format) {
         Ok(text) => page.push_str(&text),
         Err(problem) => {
             return error(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &problem.to_string());

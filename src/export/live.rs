@@ -19,10 +19,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::api::{FleetRow, fleet_row, named, read};
+use super::api::{FleetRow, fleet_row, read};
 use super::board::Board;
 use super::http::{Exporter, Refused};
 use super::query::Query;
+use crate::access::Identity;
 use crate::engine::explained::AgentFilter;
 use crate::engine::update::AgentKey;
 use crate::engine::view::AgentName;
@@ -54,6 +55,8 @@ pub(super) struct StreamParams {
     pub(super) agent_version: Option<String>,
     /// The deployment environment.
     pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
 }
 
 /// One reader.
@@ -71,11 +74,12 @@ pub(super) struct Stream {
 /// The stream.
 pub(super) async fn events<Q: Query>(
     State(exporter): State<Exporter<Q>>,
+    identity: Identity,
     headers: HeaderMap,
     params: Result<Params<StreamParams>, QueryRejection>,
 ) -> Result<Response, Refused> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let start = Stream::new(&exporter, read(params)?, last)?;
+    let start = Stream::new(&exporter, &identity, read(params)?, last)?;
     let events = stream::unfold(start, Stream::next);
     let events = events.map(|(changes, id)| {
         let event = Event::default().event("agents").id(id.to_string());
@@ -88,11 +92,13 @@ impl Stream {
     /// A stream that has told everything up to a revision, if there is room for one.
     pub(super) fn new<Q: Query>(
         exporter: &Exporter<Q>,
+        identity: &Identity,
         params: StreamParams,
         last: Option<u64>,
     ) -> Result<Self, Refused> {
-        let StreamParams { service_name, agent_name, agent_version, environment } = params;
-        let filter = AgentFilter { service_name, agent_name, agent_version, environment };
+        let StreamParams { service_name, agent_name, agent_version, environment, tenant } = params;
+        let tenant = identity.scope(tenant);
+        let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
         let Ok(permit) = Arc::clone(&exporter.streams).try_acquire_owned() else {
             let message = "too many streams are open (`api.max_streams`); come back later";
             let status = StatusCode::SERVICE_UNAVAILABLE;
@@ -139,7 +145,7 @@ impl Stream {
         self.since = revision;
         // The first look tells even that there is nothing, so that a reader knows that it is heard.
         (!nothing || !self.looked)
-            .then(|| Changes { agents, gone: gone.iter().map(named).collect() })
+            .then(|| Changes { agents, gone: gone.iter().map(AgentName::from).collect() })
     }
 }
 

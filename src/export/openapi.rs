@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::api::{
     AgentParams, AgentsPage, FleetPage, OneAgent, SessionParams, SessionRowsPage, SessionsPage,
-    TraceParams,
+    TraceParams, Whose,
 };
 use super::history::HistoryView;
 use super::live::{Changes, StreamParams};
@@ -68,7 +68,11 @@ const OPERATIONS: &[Operation] = &[
         path: "/api/v1/sessions/{id}",
         id: "getSession",
         summary: "One session, with its traces.",
-        params: |_| vec![in_path("id", "The session id.")],
+        params: |generator| {
+            let mut params = vec![in_path("id", "The session id.")];
+            params.extend(query::<Whose>(generator));
+            params
+        },
         answer: schema::<SessionView>,
         content_type: JSON,
         missing: Some("session_not_found"),

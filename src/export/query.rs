@@ -73,7 +73,7 @@ pub struct Listing {
 }
 
 /// A place in an order; smaller comes first.
-pub type Place = (u64, u64, String);
+pub type Place = (u64, u64, String, Option<String>);
 
 impl Sort {
     /// Where a session stands.
@@ -88,7 +88,7 @@ impl Sort {
             Self::Loops => u64::MAX - row.loops,
             Self::Cost => row.cost_usd.map_or(u64::MAX, |cost| u64::MAX - 1 - bits(cost)),
         };
-        (first, nanos(&row.start_unix_nano), row.session_id.clone())
+        (first, nanos(&row.start_unix_nano), row.session_id.clone(), row.agent.tenant.clone())
     }
 }
 

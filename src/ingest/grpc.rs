@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Version};
 use http_body_util::{BodyExt, Full};
 use tokio::time::timeout;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use super::receiver::{Envelope, Received, Receiver};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Refusal, Signal, Sink};
+use crate::access::Identity;
 
 const PATHS: [(&str, Signal); 4] = [
     ("/opentelemetry.proto.collector.trace.v1.TraceService/Export", Signal::Traces),
@@ -64,7 +66,7 @@ async fn answer<S: Sink>(
         }
         return (failure.status(), failure.grpc().message().to_owned()).into_response();
     }
-    let exported = export(&receiver, signal, &head.headers, &mut body);
+    let exported = export(&receiver, signal, &head, &mut body);
     let result = match deadline(&head.headers) {
         Some(wait) => timeout(wait, exported).await.unwrap_or(Err(Failure::Deadline)),
         None => exported.await,
@@ -83,16 +85,17 @@ async fn answer<S: Sink>(
 async fn export<S: Sink>(
     receiver: &Receiver<S>,
     signal: Option<Signal>,
-    headers: &HeaderMap,
+    head: &Parts,
     body: &mut Body,
 ) -> Result<Bytes, Failure> {
     let signal = signal.ok_or(Failure::Path)?;
-    let compression = compression(headers).ok_or(Failure::ContentEncoding)?;
+    let compression = compression(&head.headers).ok_or(Failure::ContentEncoding)?;
     let Received { body, permit } = receiver.read(body, PREFIX_BYTES).await?;
     let (flag, body) = unframed(body, receiver)?;
     let compression = compressed(flag, compression)?;
     let encoding = Encoding::Protobuf;
-    let envelope = Envelope { transport: "grpc", signal, encoding, compression };
+    let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
+    let envelope = Envelope { transport: "grpc", signal, encoding, compression, tenant };
     let tally = receiver.apply(envelope, Received { body, permit }).await?;
     Ok(status::success(signal, encoding, &tally))
 }

@@ -12,6 +12,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 use super::receiver::{Envelope, Receiver};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Signal, Sink};
+use crate::access::Identity;
 
 const PATHS: [(&str, Signal); 3] =
     [("/v1/traces", Signal::Traces), ("/v1/logs", Signal::Logs), ("/v1/metrics", Signal::Metrics)];
@@ -40,8 +41,9 @@ async fn answer<S: Sink>(
     let (head, mut body) = request.into_parts();
     let encoding = encoding(&head.headers);
     let checked = check(signal, &head.method, encoding, &head.headers);
+    let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
     let answered = match checked {
-        Ok(envelope) => export(&receiver, envelope, &mut body).await,
+        Ok(envelope) => export(&receiver, Envelope { tenant, ..envelope }, &mut body).await,
         Err(failure) => Err(failure),
     };
     // Errors of requests in neither encoding are for people to read.
@@ -72,7 +74,7 @@ fn check(
     }
     let encoding = encoding.ok_or(Failure::MediaType)?;
     let compression = compression(headers).ok_or(Failure::ContentEncoding)?;
-    Ok(Envelope { transport: "http", signal, encoding, compression })
+    Ok(Envelope { transport: "http", signal, encoding, compression, tenant: None })
 }
 
 async fn export<S: Sink>(
@@ -81,8 +83,9 @@ async fn export<S: Sink>(
     body: &mut Body,
 ) -> Result<Bytes, Failure> {
     let received = receiver.read(body, 0).await?;
+    let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;
-    Ok(status::success(envelope.signal, envelope.encoding, &tally))
+    Ok(status::success(signal, encoding, &tally))
 }
 
 /// The encoding that the content type names, whatever its parameters.

@@ -49,12 +49,14 @@ struct Shared<S> {
 }
 
 /// What is known of a request before its body.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Envelope {
     pub(super) transport: &'static str,
     pub(super) signal: Signal,
     pub(super) encoding: Encoding,
     pub(super) compression: Compression,
+    /// Whose request it is, by its identity.
+    pub(super) tenant: Option<Arc<str>>,
 }
 
 /// A body that was read whole, with the room it takes.
@@ -159,6 +161,7 @@ impl<S: Sink> Receiver<S> {
         (signal, encoding): (Signal, Encoding),
         body: &[u8],
         sent: Option<Timestamp>,
+        tenant: Option<&Arc<str>>,
     ) -> Result<Taken, Failure> {
         let Shared { decoder, sink, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
@@ -166,10 +169,18 @@ impl<S: Sink> Receiver<S> {
         permit.grow(prepared.estimated_bytes())?;
         let now = now();
         let sent = sent.map_or(now, |sent| sent.min(now));
-        let mut batch = decoder.decode(prepared, Some(sent), None)?;
+        let mut batch = decoder.decode(prepared, Some(sent), tenant)?;
         batch.request = sink.keeps_log().then(|| {
             let body = Bytes::copy_from_slice(body);
-            Request { signal, encoding, compression: Compression::None, sent: Some(sent), body }
+            let tenant = tenant.cloned();
+            Request {
+                signal,
+                encoding,
+                compression: Compression::None,
+                sent: Some(sent),
+                tenant,
+                body,
+            }
         });
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
@@ -220,6 +231,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
+        let Envelope { transport, encoding, .. } = envelope;
         let (batch, permit) = if is_small(envelope.compression, received.body.len()) {
             self.decode(envelope, received)?
         } else {
@@ -231,7 +243,6 @@ impl<S: Sink> Receiver<S> {
             });
             decoded.await.unwrap_or_else(|error| failed(&error))?
         };
-        let Envelope { transport, encoding, .. } = envelope;
         let tally = batch.tally.clone();
         self.hand_on(transport, Taken { batch, permit, encoding }).await?;
         Ok(tally)
@@ -240,14 +251,14 @@ impl<S: Sink> Receiver<S> {
     fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
         let Received { body, mut permit } = received;
         let Shared { decoder, sink, now, .. } = &*self.shared;
-        let Envelope { signal, encoding, compression, .. } = envelope;
+        let Envelope { signal, encoding, compression, tenant, .. } = envelope;
         let request = sink.keeps_log().then(|| {
-            let body = body.clone();
-            Request { signal, encoding, compression, sent: None, body }
+            let (tenant, body) = (tenant.clone(), body.clone());
+            Request { signal, encoding, compression, sent: None, tenant, body }
         });
         let prepared = decoder.prepare(signal, encoding, compression, body)?;
         permit.grow(prepared.estimated_bytes())?;
-        let mut batch = decoder.decode(prepared, Some(now()), None)?;
+        let mut batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
         batch.request = request;
         Ok((batch, permit))
     }

@@ -3,10 +3,13 @@
 //! ```text
 //! byte  0   signal: 1 traces, 2 logs, 3 metrics, 4 reports of our own API
 //!       1   encoding: 1 protobuf, 2 JSON
-//!       2   compression: 0 none, 1 gzip, 2 zstd; plus 128 if a time follows
+//!       2   compression: 0 none, 1 gzip, 2 zstd; plus 128 if a time follows, plus 64 if a tenant does
 //!       3.. the time that its times are held against, 8 bytes, big-endian; without one: its arrival
+//!       ..  the length of its tenant's name, 4 bytes, big-endian, and the name; without one: nobody's
 //!       ..  body, as it came
 //! ```
+
+use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -24,6 +27,8 @@ pub struct Request {
     pub compression: Compression,
     /// When a broker had it, if that was before its arrival: its times are held against this.
     pub sent: Option<Timestamp>,
+    /// Whose it is, by the identity of who sent it, which its body does not say.
+    pub tenant: Option<Arc<str>>,
     /// Its body.
     pub body: Bytes,
 }
@@ -31,7 +36,8 @@ pub struct Request {
 impl Request {
     /// Its bytes in the log.
     pub fn to_bytes(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(HEAD + TIME + self.body.len());
+        let name_bytes = self.tenant.as_ref().map_or(0, |tenant| LENGTH + tenant.len());
+        let mut bytes = BytesMut::with_capacity(HEAD + TIME + name_bytes + self.body.len());
         bytes.put_u8(match self.signal {
             Signal::Traces => 1,
             Signal::Logs => 2,
@@ -47,9 +53,15 @@ impl Request {
             Compression::Gzip => 1,
             Compression::Zstd => 2,
         };
-        bytes.put_u8(compression | if self.sent.is_some() { TIMED } else { 0 });
+        let timed = if self.sent.is_some() { TIMED } else { 0 };
+        let owned = if self.tenant.is_some() { OWNED } else { 0 };
+        bytes.put_u8(compression | timed | owned);
         if let Some(sent) = self.sent {
             bytes.put_u64(sent.0);
+        }
+        if let Some(tenant) = &self.tenant {
+            bytes.put_u32(u32::try_from(tenant.len()).unwrap_or(u32::MAX));
+            bytes.put_slice(tenant.as_bytes());
         }
         bytes.put_slice(&self.body);
         bytes.freeze()
@@ -58,7 +70,7 @@ impl Request {
     /// Reads what [`Request::to_bytes`] wrote; `None` if it is none of that.
     pub fn from_bytes(mut bytes: Bytes) -> Option<Self> {
         let [signal, encoding, compression] = *bytes.get(..HEAD)? else { return None };
-        let timed = compression & TIMED != 0;
+        let (timed, owned) = (compression & TIMED != 0, compression & OWNED != 0);
         let signal = match signal {
             1 => Signal::Traces,
             2 => Signal::Logs,
@@ -71,7 +83,7 @@ impl Request {
             2 => Encoding::Json,
             _ => return None,
         };
-        let compression = match compression & !TIMED {
+        let compression = match compression & !(TIMED | OWNED) {
             0 => Compression::None,
             1 => Compression::Gzip,
             2 => Compression::Zstd,
@@ -79,16 +91,26 @@ impl Request {
         };
         let mut body = bytes.split_off(HEAD);
         let sent = if timed { Some(Timestamp(body.try_get_u64().ok()?)) } else { None };
-        Some(Self { signal, encoding, compression, sent, body })
+        let tenant = if owned { Some(tenant(&mut body)?) } else { None };
+        Some(Self { signal, encoding, compression, sent, tenant, body })
     }
 }
 
-/// Bytes in front of the body, and those of a time.
+/// Reads the name of a tenant off the front.
+fn tenant(bytes: &mut Bytes) -> Option<Arc<str>> {
+    let length = usize::try_from(bytes.try_get_u32().ok()?).ok()?;
+    let name = (length <= bytes.len()).then(|| bytes.split_to(length))?;
+    str::from_utf8(&name).ok().map(Arc::from)
+}
+
+/// Bytes in front of the body, those of a time and those of the length of a tenant's name.
 const HEAD: usize = 3;
 const TIME: usize = 8;
+const LENGTH: usize = 4;
 
-/// The bit that says that a time follows.
+/// The bits that say that a time follows, and a tenant.
 const TIMED: u8 = 1 << 7;
+const OWNED: u8 = 1 << 6;
 
 #[cfg(test)]
 mod tests {
@@ -98,11 +120,17 @@ mod tests {
     fn a_request_reads_back_and_these_are_its_bytes_for_ever() {
         let body = Bytes::from_static(b"body");
         let (signal, encoding, compression) = (Signal::Logs, Encoding::Json, Compression::Zstd);
-        let request = Request { signal, encoding, compression, sent: None, body };
+        let request = Request { signal, encoding, compression, sent: None, tenant: None, body };
         assert_eq!(&request.to_bytes()[..], b"\x02\x02\x02body");
         let timed = Request { sent: Some(Timestamp(0x0102)), ..request.clone() };
         assert_eq!(&timed.to_bytes()[..], b"\x02\x02\x82\0\0\0\0\0\0\x01\x02body");
-        assert_eq!(Request::from_bytes(timed.to_bytes()), Some(timed));
+        let owned = Request { tenant: Some("shop".into()), ..request.clone() };
+        assert_eq!(&owned.to_bytes()[..], b"\x02\x02\x42\0\0\0\x04shopbody");
+        let both = Request { tenant: Some("shop".into()), ..timed.clone() };
+        assert_eq!(&both.to_bytes()[..], b"\x02\x02\xc2\0\0\0\0\0\0\x01\x02\0\0\0\x04shopbody");
+        for request in [timed, owned, both] {
+            assert_eq!(Request::from_bytes(request.to_bytes()), Some(request));
+        }
         for signal in [Signal::Traces, Signal::Logs, Signal::Metrics, Signal::Reports] {
             for encoding in [Encoding::Protobuf, Encoding::Json] {
                 for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
@@ -117,6 +145,9 @@ mod tests {
             b"\x01\x09\x01x",
             b"\x01\x01\x09x",
             b"\x01\x01\x80x",
+            b"\x01\x01\x40\0\0\x01",
+            b"\x01\x01\x40\0\0\0\x05shop",
+            b"\x01\x01\x40\0\0\0\x01\xff",
         ] {
             assert_eq!(Request::from_bytes(Bytes::from_static(bytes)), None);
         }

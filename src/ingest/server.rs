@@ -1,6 +1,6 @@
-//! One accept loop for every port: HTTP/1 and HTTP/2 without TLS on the same socket, within limits.
+//! One accept loop for every port: HTTP/1 and HTTP/2 on the same socket, plain or over TLS, within limits.
 //!
-//! A client that is slow, idle or gone holds a connection only for so long: over the head of a request
+//! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of a request
 //! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests (`idle_timeout`).
 
 use std::io;
@@ -24,6 +24,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
+use crate::access::PeerNames;
+use crate::access::tls::Tls;
+
 /// How connections are served, whatever they carry.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -46,11 +49,29 @@ pub struct ServerOptions {
     pub drain_timeout: Duration,
 }
 
+/// Where a server listens, and how its connections are made secure.
+#[derive(Debug)]
+pub struct Port {
+    listener: TcpListener,
+    tls: Option<Tls>,
+}
+
+/// What a server has to tell.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// The last connection that there may be was taken.
+    Full,
+    /// A client and we found no secure connection.
+    Handshake,
+}
+
 /// What a server shares with its connections.
 struct Server {
     builder: auto::Builder<TokioExecutor>,
     router: Router,
     options: ServerOptions,
+    tls: Option<Tls>,
+    tell: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
 /// The requests of one connection.
@@ -90,18 +111,33 @@ impl Default for ServerOptions {
     }
 }
 
-/// Serves `router` on `listener` until `shutdown`, then lets requests in flight finish; `full` is called whenever the
-/// last connection that there may be is taken.
+impl Port {
+    /// Speaks TLS on a listener, or plain text.
+    pub fn new(listener: TcpListener, tls: Option<Tls>) -> Self {
+        Self { listener, tls }
+    }
+}
+
+impl From<TcpListener> for Port {
+    fn from(listener: TcpListener) -> Self {
+        Self::new(listener, None)
+    }
+}
+
+/// Serves `router` on `port` until `shutdown`, then lets requests in flight finish; `tell` is called with what happens.
 pub async fn serve(
-    listener: TcpListener,
+    port: impl Into<Port>,
     router: Router,
     options: ServerOptions,
-    full: impl Fn(),
+    tell: impl Fn(Event) + Send + Sync + 'static,
     shutdown: impl Future<Output = ()>,
 ) {
+    let Port { listener, tls } = port.into();
+    let tell: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(tell);
     let slots = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
     let drain_timeout = options.drain_timeout;
-    let server = Arc::new(Server { builder: builder(&options), router, options });
+    let (builder, told_by) = (builder(&options), Arc::clone(&tell));
+    let server = Arc::new(Server { builder, router, options, tls, tell: told_by });
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -118,7 +154,7 @@ pub async fn serve(
         };
         connections.spawn(connection(Arc::clone(&server), stream, peer, stopped.clone(), slot));
         if slots.available_permits() == 0 {
-            full();
+            tell(Event::Full);
             // Once is enough: at the limit this is true again for every connection that takes the place of another.
             if !told {
                 tracing::warn!(
@@ -201,7 +237,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Serves one connection until it ends, idles or has to stop.
+/// Makes a connection secure, if that is wanted, and serves it.
 async fn connection(
     server: Arc<Server>,
     stream: TcpStream,
@@ -211,10 +247,39 @@ async fn connection(
 ) {
     // Only latency is lost without it.
     let _ = stream.set_nodelay(true);
-    let ServerOptions { header_read_timeout, read_timeout, idle_timeout, .. } = server.options;
+    let patience = server.options.read_timeout;
+    let stream = Impatient { stream, patience, stalled: None };
+    let Some(tls) = &server.tls else {
+        return requests(&server, stream, peer, None, stopped).await;
+    };
+    let shaken = tokio::select! {
+        shaken = timeout(server.options.header_read_timeout, tls.accept(stream)) => shaken,
+        _ = stopped.changed() => return,
+    };
+    match shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok((stream, names)) => requests(&server, stream, peer, names, stopped).await,
+        Err(error) => {
+            (server.tell)(Event::Handshake);
+            tracing::debug!(%error, %peer, "no secure connection was made");
+        }
+    }
+}
+
+/// Serves one connection until it ends, idles or has to stop.
+async fn requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    server: &Server,
+    stream: S,
+    peer: SocketAddr,
+    names: Option<PeerNames>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let ServerOptions { header_read_timeout, idle_timeout, .. } = server.options;
     let requests = Arc::<Requests>::default();
-    let service = hyper::service::service_fn(|request: hyper::Request<Incoming>| {
+    let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
         let running = Running::new(&requests);
+        if let Some(names) = &names {
+            request.extensions_mut().insert(PeerNames::clone(names));
+        }
         let answered = server.router.clone().oneshot(request.map(Body::new));
         async move {
             let response = answered.await;
@@ -222,8 +287,7 @@ async fn connection(
             response
         }
     });
-    let stream = TokioIo::new(Impatient { stream, patience: read_timeout, stalled: None });
-    let mut connection = pin!(server.builder.serve_connection(stream, service));
+    let mut connection = pin!(server.builder.serve_connection(TokioIo::new(stream), service));
     let (mut stopping, mut closing, mut seen) = (false, false, 0);
     let mut wait = header_read_timeout;
     loop {

@@ -326,7 +326,9 @@ async fn what_was_read_is_in_the_log() {
         config.store.directory = directory.to_string_lossy().into_owned();
         config.assemble.trace_idle = Duration::from_millis(100);
     };
-    let first = daemon(options(&cluster), |config| durable(config, store.path())).await;
+    let tenants = [("otlp_spans".to_owned(), "shop".into())].into();
+    let owned = KafkaOptions { tenants, ..options(&cluster) };
+    let first = daemon(owned, |config| durable(config, store.path())).await;
     let sender = Sender::new(&cluster, "zstd");
     for number in 0..5 {
         let trace = trace(number, &format!("session-{number}"));
@@ -343,9 +345,10 @@ async fn what_was_read_is_in_the_log() {
     let recovered = ["agentgauge_store_recovered{what=\"records\"} 5\n"];
     answers(&second, "/metrics", &recovered).await;
     for number in 0..5 {
-        let path = format!("/api/v1/sessions/session-{number}");
-        answers(&first, &path, &["\"traces_evaluated\":1"]).await;
-        answers(&second, &path, &["\"traces_evaluated\":1"]).await;
+        let path = format!("/api/v1/sessions/session-{number}?tenant=shop");
+        let owned = ["\"traces_evaluated\":1", "\"tenant\":\"shop\""];
+        answers(&first, &path, &owned).await;
+        answers(&second, &path, &owned).await;
         let body = |text: String| text.split_once("\r\n\r\n").unwrap().1.to_owned();
         assert_eq!(body(get(&first, &path).await), body(get(&second, &path).await));
     }

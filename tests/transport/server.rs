@@ -141,7 +141,7 @@ async fn a_client_that_takes_no_answer_is_cut() {
     let address = listener.local_addr().unwrap();
     let times_full = Arc::<AtomicU64>::default();
     let counter = Arc::clone(&times_full);
-    let full = move || {
+    let full = move |_| {
         counter.fetch_add(1, Ordering::Relaxed);
     };
     tokio::spawn(serve(listener, router, options, full, std::future::pending()));

@@ -183,7 +183,7 @@ impl Setup {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(serve(listener, router, self.options, || {}, async {
+        let served = tokio::spawn(serve(listener, router, self.options, |_| {}, async {
             if stopped.await.is_err() {
                 pending::<()>().await;
             }

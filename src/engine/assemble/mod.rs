@@ -305,7 +305,10 @@ impl Assemble {
     fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let Some(held) = self.open(span.trace_id, now) else { return };
-        if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
+        if held.parts.spans.sender().is_some_and(|sender| *sender != span.resource.tenant) {
+            // A trace is its first sender's: nobody else can add to it.
+            self.counts.add("spans", "foreign_tenant");
+        } else if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
             self.counts.add("spans", "trace_full");
         } else if held.parts.spans.add(span, texts) == Added::Known {
             self.counts.add("spans", "duplicate");

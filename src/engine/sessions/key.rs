@@ -9,11 +9,11 @@ use crate::engine::update::AgentKey;
 
 /// A session of a tenant.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub(super) struct SessionId {
+pub struct SessionId {
     /// The tenant; empty without tenants.
-    pub(super) tenant: String,
+    pub tenant: String,
     /// The session id.
-    pub(super) id: String,
+    pub id: String,
 }
 
 /// An agent, shared by everything that counts towards it.

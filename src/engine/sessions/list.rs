@@ -17,10 +17,10 @@ use crate::engine::view::TokensView;
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
-    /// Rows of the sessions that fit, in the order of their ids.
+    /// Rows of the sessions that fit, in the order of their tenants and ids.
     pub rows: Vec<SessionRow>,
-    /// The id after which to go on; `None` at the end.
-    pub next: Option<String>,
+    /// The session after which to go on; `None` at the end.
+    pub next: Option<SessionId>,
 }
 
 /// A part of a search.
@@ -37,12 +37,12 @@ type Map = BTreeMap<Arc<SessionId>, Session>;
 /// Sessions after `after` that fit, until `budget` traces were looked at.
 pub(super) fn rows(
     sessions: &Map,
-    after: Option<&str>,
+    after: Option<SessionId>,
     filter: &SessionFilter,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for (id, session) in following(sessions, &filter.tenant, after) {
+    for (id, session) in following(sessions, filter.agent.tenant.as_deref(), after) {
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1;
         if let Some(first) = session.first()
@@ -55,7 +55,7 @@ pub(super) fn rows(
             }
         }
         if looked >= budget {
-            part.next = Some(id.id.clone());
+            part.next = Some(SessionId::clone(id));
             break;
         }
     }
@@ -70,7 +70,8 @@ pub(super) fn find(
     (trace, budget): (TraceId, usize),
 ) -> Sought {
     let mut sought = Sought::default();
-    for (looked, (id, session)) in following(sessions, tenant, after).enumerate() {
+    let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
+    for (looked, (id, session)) in following(sessions, Some(tenant), after).enumerate() {
         if session.traces.contains_key(&trace) {
             return Sought { session: Some(id.id.clone()), next: None };
         }
@@ -82,15 +83,19 @@ pub(super) fn find(
     sought
 }
 
-/// The sessions of a tenant after an id.
+/// The sessions of a tenant, or of all, after one.
 fn following<'a>(
     sessions: &'a Map,
-    tenant: &'a str,
-    after: Option<&str>,
+    tenant: Option<&'a str>,
+    after: Option<SessionId>,
 ) -> impl Iterator<Item = (&'a Arc<SessionId>, &'a Session)> {
-    let id = |id: &str| Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    let from = after.map_or_else(|| Bound::Included(id("")), |after| Bound::Excluded(id(after)));
-    sessions.range((from, Bound::Unbounded)).take_while(move |(id, _)| id.tenant == tenant)
+    let first = || SessionId { tenant: tenant.unwrap_or_default().to_owned(), id: String::new() };
+    let from = match after {
+        Some(after) => Bound::Excluded(Arc::new(after)),
+        None => Bound::Included(Arc::new(first())),
+    };
+    let sessions = sessions.range((from, Bound::Unbounded));
+    sessions.take_while(move |(id, _)| tenant.is_none_or(|tenant| id.tenant == tenant))
 }
 
 fn fits(session: &Session, first: &Held, filter: &SessionFilter) -> bool {

@@ -62,11 +62,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use histogram::SCORE_BOUNDS;
+pub use key::SessionId;
 pub use list::{Part, Sought};
 
 use departed::{Departed, Fate};
 use fleet::Fleet;
-use key::SessionId;
 use names::Names;
 use rules::Rules;
 use session::{Session, Shared};
@@ -264,8 +264,8 @@ impl Sessions {
         Some(view::session(session, &self.shared.rules))
     }
 
-    /// Rows of the sessions after an id that fit, in the order of their ids, until `budget` traces were looked at.
-    pub fn rows(&self, after: Option<&str>, filter: &SessionFilter, budget: usize) -> Part {
+    /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
+    pub fn rows(&self, after: Option<SessionId>, filter: &SessionFilter, budget: usize) -> Part {
         list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
     }
 

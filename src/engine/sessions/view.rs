@@ -13,8 +13,8 @@ use crate::engine::score::agent_reliability::band;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{
-    AgentKey, Expectation, ExpectedLayer, Loop, ReportedScore, SpanStatus, Tokens, ToolCall,
-    TraceUpdate, Violation,
+    Expectation, ExpectedLayer, Loop, ReportedScore, SpanStatus, Tokens, ToolCall, TraceUpdate,
+    Violation,
 };
 use crate::engine::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
@@ -131,14 +131,7 @@ pub(super) fn is_flagged(held: &Held) -> bool {
 }
 
 pub(super) fn agent(held: &Held) -> AgentName {
-    let sent = |name: &String| (!name.is_empty()).then(|| name.clone());
-    let name = |key: &AgentKey| AgentName {
-        service_name: sent(&key.service_name),
-        agent_name: sent(&key.agent_name),
-        agent_version: sent(&key.agent_version),
-        environment: sent(&key.environment),
-    };
-    held.update.agent.as_ref().map(name).unwrap_or_default()
+    held.update.agent.as_ref().map(AgentName::from).unwrap_or_default()
 }
 
 /// A trace's score with what whoever made it said of it.

@@ -214,9 +214,11 @@ mod tests {
         Text { rank: 0, text: Arc::from(text) }
     }
 
-    fn parts(spans: Vec<Span>) -> Parts {
+    fn parts(spans: &[Span]) -> Parts {
         let mut parts = Parts::default();
-        spans.iter().for_each(|span| drop(parts.spans.add(span, true)));
+        for span in spans {
+            parts.spans.add(span, true);
+        }
         parts
     }
 
@@ -242,7 +244,7 @@ mod tests {
             failed: true,
             ..span(3, Operation::ExecuteTool)
         };
-        parts(vec![root, model(2), tool, model(4)])
+        parts(&[root, model(2), tool, model(4)])
     }
 
     #[test]
@@ -273,7 +275,7 @@ mod tests {
             let tool = span(id, Operation::ExecuteTool);
             spans.push(Span { tool: Some(facts), output: Some(text(&"é".repeat(1_000))), ..tool });
         }
-        let (transcript, _) = transcript(&parts(spans), 4_000);
+        let (transcript, _) = transcript(&parts(&spans), 4_000);
         assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
         assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
         assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);

@@ -23,8 +23,8 @@ function address() {
 function renderer({ parts: [name, id], query }) {
   if (name === undefined) return fleet;
   if (name === "agent") return (view) => agent(view, query);
-  if (name === "session" && id) return (view) => session(view, id);
-  if (name === "trace" && id) return (view) => trace(view, id);
+  if (name === "session" && id) return (view) => session(view, id, query.get("tenant") ?? "");
+  if (name === "trace" && id) return (view) => trace(view, id, query.get("tenant") ?? "");
   return async () => { throw new Error("There is no such view."); };
 }
 

@@ -73,19 +73,19 @@ export function table(caption, columns, rows) {
       el("tbody", {}, rows)));
 }
 
-const NAMES = ["service_name", "agent_name", "agent_version", "environment"];
+const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];
 
 /** Where an agent's view is; what was not sent is left out. */
 export function agentLink(agent) {
   const query = new URLSearchParams(NAMES.filter((name) => agent[name] !== null && agent[name] !== undefined).map((name) => [name, agent[name]]));
   return `#/agent?${query}`;
 }
-export const sessionLink = (id) => `#/session/${encodeURIComponent(id)}`;
+export const sessionLink = (id, tenant) => `#/session/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 export const agentTitle = (agent) => agent.agent_name ?? agent.service_name ?? "(unnamed agent)";
-export const agentDetail = (agent) => [agent.agent_name && agent.service_name, agent.agent_version && `version ${agent.agent_version}`, agent.environment].filter(Boolean).join(" · ");
+export const agentDetail = (agent) => [agent.tenant && `tenant ${agent.tenant}`, agent.agent_name && agent.service_name, agent.agent_version && `version ${agent.agent_version}`, agent.environment].filter(Boolean).join(" · ");
 /** The agent of an address; exactly this one: what is left out was not sent. */
 export const exactly = (query) => Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
-export const isSame = (agent, names) => NAMES.every((name) => (agent[name] ?? "") === names[name]);
+export const isSame = (agent, names) => NAMES.every((name) => (agent[name] ?? "") === (names[name] ?? ""));
 
 /** Buttons to turn pages; `turn` gets the new offset. */
 export function pager(offset, limit, total, turn) {

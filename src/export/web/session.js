@@ -5,11 +5,11 @@ import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, 
 const STEP = 50;
 /** Calls of a trace that are shown. */
 const CALLS = 60;
-const state = { id: "", shown: STEP, explained: new Map() };
+const state = { id: "", tenant: "", shown: STEP, explained: new Map() };
 
-export async function session(view, id) {
-  if (state.id !== id) Object.assign(state, { id, shown: STEP, explained: new Map() });
-  const one = await ask(`/api/v1/sessions/${encodeURIComponent(id)}`, {}, view.signal);
+export async function session(view, id, tenant) {
+  if (state.id !== id || state.tenant !== tenant) Object.assign(state, { id, tenant, shown: STEP, explained: new Map() });
+  const one = await ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { tenant }, view.signal);
   view.title(`Session ${id.slice(0, 40)}`);
   const names = Object.fromEntries(Object.entries(one.agent).map(([name, value]) => [name, value ?? ""]));
   view.concerns = (changed) => isSame(changed, names);
@@ -35,12 +35,12 @@ export async function session(view, id) {
 }
 
 /** Finds the session of a trace and goes there. */
-export async function trace(view, id) {
-  const found = await ask(`/api/v1/traces/${encodeURIComponent(id)}`, {}, view.signal);
+export async function trace(view, id, tenant) {
+  const found = await ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal);
   view.title(`Trace ${id.slice(0, 40)}`);
-  if (state.id !== found.session_id) Object.assign(state, { id: found.session_id, shown: STEP, explained: new Map() });
+  if (state.id !== found.session_id || state.tenant !== tenant) Object.assign(state, { id: found.session_id, tenant, shown: STEP, explained: new Map() });
   return [el("h1", {}, "Trace ", foreign(found.trace.trace_id)),
-    el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found.session_id), "data-row": true }, foreign(found.session_id, 120))),
+    el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found.session_id, tenant), "data-row": true }, foreign(found.session_id, 120))),
     turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id }, found.trace, 0, found)];
 }
 
@@ -62,8 +62,9 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
     if (why.firstChild) { why.replaceChildren(); state.explained.delete(trace.trace_id); button.setAttribute("aria-expanded", "false"); return; }
     try {
       // Not the view's signal: a change that comes meanwhile must not lose the answer.
-      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id });
-      if (state.id !== one.session_id) return;
+      const { tenant } = state;
+      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id, tenant });
+      if (state.id !== one.session_id || state.tenant !== tenant) return;
       state.explained.set(trace.trace_id, found);
       if (!why.isConnected) { view.again(); return; }
       why.replaceChildren(...explained(found));

@@ -1,6 +1,8 @@
 //! What can be set of the Kafka source.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -30,6 +32,10 @@ pub struct KafkaOptions {
     pub start: Start,
     /// Topic for records that cannot be read; empty: they are skipped and counted only.
     pub dead_letter_topic: String,
+    /// Whose everything is that comes from a topic, by topic; a topic that is not here is nobody's.
+    pub tenants: BTreeMap<String, Arc<str>>,
+    /// Header of a record that names its tenant, over its topic's; empty: none is believed.
+    pub tenant_header: String,
     /// Records handed to the stages and not applied yet; at this many the source waits, then pauses.
     pub max_in_flight: usize,
     /// Records fetched ahead, in bytes.
@@ -108,6 +114,8 @@ impl Default for KafkaOptions {
             logs_encoding: KafkaEncoding::default(),
             start: Start::default(),
             dead_letter_topic: String::new(),
+            tenants: BTreeMap::new(),
+            tenant_header: String::new(),
             max_in_flight: 64,
             max_queued_bytes: 64 << 20,
             probe_interval: Duration::from_secs(5),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver as Inbox, channel};
 
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::BorrowedMessage;
+use rdkafka::message::{BorrowedMessage, Headers};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -23,6 +23,9 @@ use crate::engine::span::Timestamp;
 use crate::ingest::receiver::{Receiver, Taken};
 use crate::ingest::status::Failure;
 use crate::ingest::{Refusal, Sink};
+
+/// A header that says more than this names no tenant.
+const MAX_TENANT_BYTES: usize = 256;
 
 /// A Kafka source, in its group but not reading yet.
 pub struct Source<S: Sink> {
@@ -125,7 +128,8 @@ impl<S: Sink> Source<S> {
         let empty = || Refusal::Malformed { what: "record", why: "it is empty".to_owned() };
         let payload = payload.ok_or_else(empty)?;
         let kind = (topic.signal, topic.encoding.into());
-        let take = || self.receiver.take(kind, payload, sent(message));
+        let tenant = tenant(&self.options, message);
+        let take = || self.receiver.take(kind, payload, sent(message), tenant.as_ref());
         catch_unwind(AssertUnwindSafe(take)).unwrap_or(Err(Failure::Internal))
     }
 }
@@ -136,9 +140,47 @@ impl<S: Sink> fmt::Debug for Source<S> {
     }
 }
 
+/// Whose record it is: as a header says that is believed, else as its topic does.
+fn tenant<M: Message>(options: &KafkaOptions, message: &M) -> Option<Arc<str>> {
+    let named = options.tenant_header.as_str();
+    let headers = message.headers().filter(|_| !named.is_empty());
+    let header = headers.and_then(|headers| headers.iter().find(|header| header.key == named));
+    let value = header.and_then(|header| str::from_utf8(header.value?).ok());
+    let told = value.filter(|name| !name.is_empty() && name.len() <= MAX_TENANT_BYTES);
+    told.map(Arc::from).or_else(|| options.tenants.get(message.topic()).cloned())
+}
+
 /// When the broker or the sender had the record; a time that says nothing is none.
 fn sent(message: &BorrowedMessage<'_>) -> Option<Timestamp> {
     let millis =
         u64::try_from(message.timestamp().to_millis()?).ok().filter(|millis| *millis > 0)?;
     millis.checked_mul(1_000_000).map(Timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
+
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_its_topic_s_unless_a_header_is_believed() {
+        let mut options = KafkaOptions::default();
+        options.tenants.insert("a".to_owned(), "topic".into());
+        let of = |options: &KafkaOptions, topic: &str, value: Option<&str>| {
+            let headers = OwnedHeaders::new().insert(Header { key: "tenant", value });
+            let topic = topic.to_owned();
+            let time = rdkafka::Timestamp::NotAvailable;
+            let message = OwnedMessage::new(None, None, topic, time, 0, 0, Some(headers));
+            tenant(options, &message).map(|tenant| tenant.to_string())
+        };
+        assert_eq!(of(&options, "a", Some("header")).as_deref(), Some("topic"));
+        assert_eq!(of(&options, "b", Some("header")), None);
+        options.tenant_header = "tenant".to_owned();
+        assert_eq!(of(&options, "a", Some("header")).as_deref(), Some("header"));
+        let long = "x".repeat(MAX_TENANT_BYTES + 1);
+        for nothing in [None, Some(""), Some(long.as_str())] {
+            assert_eq!(of(&options, "a", nothing).as_deref(), Some("topic"));
+        }
+    }
 }

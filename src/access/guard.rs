@@ -1,0 +1,232 @@
+//! The door of a router: who comes in, and what those are told who do not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Json, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use http_body_util::BodyExt;
+use prost::Message;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::{Access, Denied, May, PeerNames};
+
+/// Health can be asked for by anybody: what asks is often a machine without a token.
+const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
+
+/// Where things are sent to, by the beginning of the path; `needed` knows the rest.
+const INGEST_PATHS: [&str; 4] =
+    ["/v1/", "/opentelemetry.proto.collector.", "/agentgauge.v1.ReportService/", "/api/v1/reports"];
+
+/// What a sender without access can have thrown away before it is answered.
+const MAX_DISCARDED_BYTES: usize = 1 << 20;
+const MAX_DISCARDING: Duration = Duration::from_secs(5);
+
+/// Lets in whom `access` knows, as an [`Identity`](super::Identity) among the request's extensions; `denied` is told why
+/// a request was not answered.
+pub fn guard(
+    router: Router,
+    access: Arc<Access>,
+    denied: Arc<dyn Fn(&'static str) + Send + Sync>,
+) -> Router {
+    router.layer(from_fn(move |request: Request, next: Next| {
+        let (access, denied) = (Arc::clone(&access), Arc::clone(&denied));
+        async move {
+            match enter(&access, request) {
+                Ok(request) => next.run(request).await,
+                Err((why, request)) => {
+                    denied(why.reason());
+                    refuse(why, *request).await
+                }
+            }
+        }
+    }))
+}
+
+/// What a request to this path does; `None`: what anybody may.
+pub fn needed(path: &str) -> Option<May> {
+    if OPEN_PATHS.contains(&path) {
+        None
+    } else if path == "/metrics" || path.starts_with("/metrics/") {
+        Some(May::Metrics)
+    } else if INGEST_PATHS.iter().any(|start| path.starts_with(start)) {
+        Some(May::Ingest)
+    } else {
+        Some(May::Read)
+    }
+}
+
+fn enter(access: &Access, mut request: Request) -> Result<Request, (Denied, Box<Request>)> {
+    let Some(needed) = needed(request.uri().path()) else { return Ok(request) };
+    let identified = match token(request.headers()) {
+        Ok(token) => {
+            let peer = request.extensions().get::<PeerNames>();
+            access.identify(needed, token.as_deref(), peer)
+        }
+        Err(denied) => Err(denied),
+    };
+    match identified {
+        Ok(identity) => {
+            request.extensions_mut().insert(identity);
+            Ok(request)
+        }
+        Err(denied) => Err((denied, Box::new(request))),
+    }
+}
+
+/// The token that a request brings: as bearer, or as the password of any user, which is all that browsers and some
+/// scrapers can do.
+fn token(headers: &HeaderMap) -> Result<Option<String>, Denied> {
+    let mut sent = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = sent.next() else { return Ok(None) };
+    if sent.next().is_some() {
+        return Err(Denied::Unknown);
+    }
+    let text = value.to_str().map_err(|_| Denied::Unknown)?;
+    let (scheme, rest) = text.split_once(' ').ok_or(Denied::Unknown)?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(Some(rest.to_owned()));
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(Denied::Unknown);
+    }
+    let decoded = BASE64_STANDARD.decode(rest).map_err(|_| Denied::Unknown)?;
+    let text = String::from_utf8(decoded).map_err(|_| Denied::Unknown)?;
+    let (_, password) = text.split_once(':').ok_or(Denied::Unknown)?;
+    Ok(Some(password.to_owned()))
+}
+
+/// Answers in the words of the protocol that was spoken.
+async fn refuse(denied: Denied, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
+    if content_type.starts_with("application/grpc") && head.version >= Version::HTTP_2 {
+        return tonic::Status::new(denied.code(), denied.message()).into_http();
+    }
+    // HTTP/1 has to end the connection if the body is not read, and then its sender may not see the answer.
+    if head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT) {
+        discard(body).await;
+    }
+    let mut response = if content_type.starts_with("application/x-protobuf") {
+        let (code, message) = (denied.code().into(), denied.message().to_owned());
+        let status = tonic_types::Status { code, message, details: Vec::new() };
+        let content_type = HeaderValue::from_static("application/x-protobuf");
+        ([(CONTENT_TYPE, content_type)], status.encode_to_vec()).into_response()
+    } else if head.uri.path().starts_with("/v1/") {
+        Json(json!({ "code": i32::from(denied.code()), "message": denied.message() }))
+            .into_response()
+    } else {
+        let (code, message) = (denied.reason(), denied.message());
+        Json(json!({ "error": { "code": code, "message": message } })).into_response()
+    };
+    *response.status_mut() = denied.status();
+    if denied == Denied::Unknown {
+        for scheme in ["Bearer realm=\"agentgauge\"", "Basic realm=\"agentgauge\""] {
+            response.headers_mut().append(WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+        }
+    }
+    response
+}
+
+async fn discard(mut body: Body) {
+    let rest = async {
+        let mut left = MAX_DISCARDED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            let Some(less) = left.checked_sub(bytes) else { break };
+            left = less;
+        }
+    };
+    // Whether it came to its end does not matter.
+    let _ = timeout(MAX_DISCARDING, rest).await;
+}
+
+impl Denied {
+    /// The reason under which it is counted.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unknown => "unauthenticated",
+            Self::Forbidden => "forbidden",
+        }
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Unknown => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+        }
+    }
+
+    fn code(self) -> tonic::Code {
+        match self {
+            Self::Unknown => tonic::Code::Unauthenticated,
+            Self::Forbidden => tonic::Code::PermissionDenied,
+        }
+    }
+
+    /// The same whatever was wrong, so that nobody learns which tokens there are.
+    fn message(self) -> &'static str {
+        match self {
+            Self::Unknown => "a token or a client certificate that is known here is needed",
+            Self::Forbidden => "this token or certificate is not good for that",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(values: &[&'static str]) -> Result<Option<String>, Denied> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        token(&headers)
+    }
+
+    #[test]
+    fn a_token_comes_as_bearer_or_as_a_password() {
+        assert_eq!(sent(&[]), Ok(None));
+        assert_eq!(sent(&["Bearer abc"]), Ok(Some("abc".to_owned())));
+        assert_eq!(sent(&["bearer  abc "]), Ok(Some("abc".to_owned())));
+        // any:a:b
+        assert_eq!(sent(&["Basic YW55OmE6Yg=="]), Ok(Some("a:b".to_owned())));
+        for wrong in ["abc", "Digest abc", "Basic ???", "Basic YWJj"] {
+            assert_eq!(sent(&[wrong]), Err(Denied::Unknown), "{wrong}");
+        }
+        assert_eq!(sent(&["Bearer a", "Bearer b"]), Err(Denied::Unknown));
+    }
+
+    #[test]
+    fn a_path_says_what_is_done() {
+        for (path, expected) in [
+            ("/healthz", None),
+            ("/healthz/", Some(May::Read)),
+            ("/metrics", Some(May::Metrics)),
+            ("/metrics/sessions", Some(May::Metrics)),
+            ("/metricsx", Some(May::Read)),
+            ("/v1/traces", Some(May::Ingest)),
+            ("/opentelemetry.proto.collector.logs.v1.LogsService/Export", Some(May::Ingest)),
+            ("/agentgauge.v1.ReportService/Report", Some(May::Ingest)),
+            ("/agentgauge.v1.QueryService/Agents", Some(May::Read)),
+            ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(May::Read)),
+            ("/api/v1/reports", Some(May::Ingest)),
+            ("/api/v1/agents", Some(May::Read)),
+            ("/", Some(May::Read)),
+        ] {
+            assert_eq!(needed(path), expected, "{path}");
+        }
+    }
+}

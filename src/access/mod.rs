@@ -1,0 +1,367 @@
+//! Who may come in, and whose everything is that they send.
+//!
+//! A connection is plain or TLS, with or without a certificate of the client ([`tls`]); a request names who sends it by
+//! that certificate or by a bearer token ([`guard()`]). Both are an [`Identity`]: what it may do, and its tenant. The
+//! tenant of a span is that of its sender, never what the span says.
+
+mod guard;
+mod options;
+pub mod tls;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+
+pub use guard::{guard, needed};
+pub use options::{
+    AccessOptions, CertificateOptions, ClientAuth, Listener, May, Secret, TlsOptions, TokenOptions,
+};
+pub use tls::PeerNames;
+
+/// A token shorter than this could be guessed.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// A file longer than this holds no token.
+const MAX_TOKEN_BYTES: usize = 4096;
+
+/// Who may come in.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    // By digest: comparing what was sent says nothing about the tokens, whatever time it takes.
+    tokens: BTreeMap<[u8; 32], Identity>,
+    certificates: BTreeMap<String, Identity>,
+    open: Vec<May>,
+    // Nobody is named: whoever reaches a listener may do everything,
+    anybody: bool,
+    // and has to show a certificate of the clients' authority for that.
+    certified: bool,
+}
+
+/// Who sent a request.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Identity {
+    /// Its name in the configuration; empty for anybody.
+    pub name: Arc<str>,
+    /// Whose everything is that it sends, and all that it sees; `None`: nobody's, and everything.
+    pub tenant: Option<Arc<str>>,
+    may: Vec<May>,
+}
+
+/// Why a request is not answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Denied {
+    /// It does not say who sends it, or nobody knows that token or certificate.
+    Unknown,
+    /// Who sends it may not do that.
+    Forbidden,
+}
+
+/// Why access cannot be set up as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A file cannot be read.
+    #[error("failed to read {} (`{key}`)", path.display())]
+    Read {
+        /// The option that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{} (`{key}`) {why}", path.display())]
+    File {
+        /// The option that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, without any of its content.
+        why: String,
+    },
+    /// An option needs another one.
+    #[error("`{key}` needs `{other}`")]
+    Alone {
+        /// The option.
+        key: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+    /// A token cannot be used.
+    #[error("the token `{name}` (`access.tokens`) {why}")]
+    Token {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A certificate cannot be used.
+    #[error("the certificate `{name}` (`access.certificates`) {why}")]
+    Certificate {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Access {
+    /// Reads the tokens; `certified` says whether clients can show certificates.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a token is missing, too short or there twice, and if certificates are named that nobody can show.
+    pub fn read(options: &AccessOptions, certified: bool) -> Result<Self, AccessError> {
+        let (open, anybody) = (options.open.clone(), !options.is_any());
+        let mut access = Self { open, anybody, certified, ..Self::default() };
+        for token in &options.tokens {
+            let fault =
+                |why: &str| AccessError::Token { name: token.name.clone(), why: why.to_owned() };
+            let secret = secret(token)?;
+            if secret.reveal().len() < MIN_TOKEN_BYTES {
+                return Err(fault(&format!("is shorter than {MIN_TOKEN_BYTES} bytes")));
+            }
+            let identity =
+                Identity::new(&token.name, token.tenant.as_deref(), &token.may).map_err(fault)?;
+            if access.tokens.insert(digested(secret.reveal()), identity).is_some() {
+                return Err(fault("is there twice"));
+            }
+        }
+        for certificate in &options.certificates {
+            let CertificateOptions { name, tenant, may } = certificate;
+            let fault =
+                |why: &str| AccessError::Certificate { name: name.clone(), why: why.to_owned() };
+            let identity = Identity::new(name, tenant.as_deref(), may).map_err(fault)?;
+            if !certified {
+                return Err(fault("cannot be shown: `tls.client_ca_file` is not set"));
+            }
+            if access.certificates.insert(name.clone(), identity).is_some() {
+                return Err(fault("is there twice"));
+            }
+        }
+        Ok(access)
+    }
+
+    /// The same on a listener without TLS, where no certificate can be shown.
+    #[must_use]
+    pub fn in_plain_text(self) -> Self {
+        Self { certified: false, ..self }
+    }
+
+    /// Who sent a request with this token or certificate, if it may do this.
+    ///
+    /// # Errors
+    ///
+    /// Denies what nobody may do, or not this one. A token that nobody knows is denied even with a good certificate.
+    pub fn identify(
+        &self,
+        needed: May,
+        token: Option<&str>,
+        peer: Option<&PeerNames>,
+    ) -> Result<Identity, Denied> {
+        if self.anybody {
+            let enough = !self.certified || peer.is_some() || self.open.contains(&needed);
+            return enough.then(Identity::default).ok_or(Denied::Unknown);
+        }
+        let known = match (token, peer) {
+            (Some(token), _) => self.tokens.get(&digested(token)),
+            (None, Some(peer)) => peer.iter().find_map(|name| self.certificates.get(name)),
+            (None, None) => None,
+        };
+        match known {
+            Some(identity) if identity.may.contains(&needed) => Ok(identity.clone()),
+            // Open is open to all, and they see no more of it than without a token.
+            Some(identity) if self.open.contains(&needed) => Ok(identity.clone()),
+            Some(_) => Err(Denied::Forbidden),
+            None if token.is_none() && self.open.contains(&needed) => Ok(Identity::default()),
+            None => Err(Denied::Unknown),
+        }
+    }
+}
+
+/// Who sent a request that came through [`guard()`]; a router without it serves anybody.
+impl<S: Sync> FromRequestParts<S> for Identity {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
+
+impl Identity {
+    fn new(name: &str, tenant: Option<&str>, may: &[May]) -> Result<Self, &'static str> {
+        if name.is_empty() {
+            return Err("has no name");
+        }
+        if tenant.is_some_and(|tenant| tenant.trim().is_empty()) {
+            return Err("has an empty tenant; leave it out for none");
+        }
+        if may.is_empty() {
+            return Err("may do nothing: `may` takes ingest, read, metrics");
+        }
+        Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec() })
+    }
+
+    /// Whose things it is shown that asks for a tenant's, or for all: its own, whatever it asks for.
+    pub fn scope(&self, asked: Option<String>) -> Option<String> {
+        self.tenant.as_deref().map(str::to_owned).or(asked)
+    }
+
+    /// The same for one thing, which is a tenant's or, with an empty one, nobody's.
+    pub fn instead_of<'a>(&'a self, asked: &'a str) -> &'a str {
+        self.tenant.as_deref().unwrap_or(asked)
+    }
+
+    /// Whether it sees what is this tenant's; the empty one is nobody.
+    pub fn sees(&self, tenant: &str) -> bool {
+        self.tenant.as_deref().is_none_or(|own| own == tenant)
+    }
+}
+
+fn secret(token: &TokenOptions) -> Result<Secret, AccessError> {
+    let fault = |why: String| AccessError::Token { name: token.name.clone(), why };
+    match (&token.file, &token.env) {
+        (Some(path), None) => {
+            let bytes = fs::read(path).map_err(|source| AccessError::Read {
+                key: "access.tokens",
+                path: path.clone(),
+                source,
+            })?;
+            let text = str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_TOKEN_BYTES);
+            text.map(Secret::new).ok_or_else(|| fault("is no line of text".to_owned()))
+        }
+        (None, Some(variable)) => token
+            .value
+            .clone()
+            .ok_or_else(|| fault(format!("is not in the environment: `{variable}` is not set"))),
+        (None, None) | (Some(_), Some(_)) => Err(fault("needs either `file` or `env`".to_owned())),
+    }
+}
+
+fn digested(token: &str) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef-shop";
+
+    fn token(name: &str, tenant: Option<&str>, may: &[May]) -> TokenOptions {
+        TokenOptions {
+            name: name.to_owned(),
+            file: None,
+            env: Some(name.to_uppercase()),
+            tenant: tenant.map(str::to_owned),
+            may: may.to_vec(),
+            value: None,
+        }
+    }
+
+    fn read(tokens: Vec<TokenOptions>, value: &str) -> Result<Access, String> {
+        let mut options = AccessOptions { tokens, ..AccessOptions::default() };
+        options.take_from(&[("SHOP".to_owned(), value.to_owned())]);
+        Access::read(&options, false).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_token_says_who_sends_and_what_it_may_do() {
+        let access = read(vec![token("shop", Some("t1"), &[May::Ingest])], TOKEN).unwrap();
+        let identity = access.identify(May::Ingest, Some(TOKEN), None).unwrap();
+        assert_eq!((&*identity.name, identity.tenant.as_deref()), ("shop", Some("t1")));
+        assert!(identity.sees("t1") && !identity.sees("t2") && !identity.sees(""));
+        assert_eq!(access.identify(May::Read, Some(TOKEN), None), Err(Denied::Forbidden));
+        assert_eq!(
+            access.identify(May::Ingest, Some("0123456789abcdef"), None),
+            Err(Denied::Unknown)
+        );
+        assert_eq!(access.identify(May::Ingest, None, None), Err(Denied::Unknown));
+    }
+
+    #[test]
+    fn what_is_open_needs_no_token_but_no_wrong_one() {
+        let mut options = AccessOptions {
+            tokens: vec![token("shop", Some("t1"), &[May::Ingest])],
+            open: vec![May::Metrics],
+            ..AccessOptions::default()
+        };
+        options.take_from(&[("SHOP".to_owned(), TOKEN.to_owned())]);
+        let access = Access::read(&options, false).unwrap();
+        assert_eq!(access.identify(May::Metrics, None, None), Ok(Identity::default()));
+        assert!(access.identify(May::Metrics, Some(TOKEN), None).is_ok());
+        assert_eq!(access.identify(May::Metrics, Some("wrong"), None), Err(Denied::Unknown));
+        assert_eq!(access.identify(May::Read, None, None), Err(Denied::Unknown));
+    }
+
+    #[test]
+    fn without_anything_set_anybody_may_do_everything() {
+        let access = read(Vec::new(), TOKEN).unwrap();
+        assert_eq!(access.identify(May::Read, Some("x"), None), Ok(Identity::default()));
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_used_is_an_error_without_its_text() {
+        let one = |may: &[May]| vec![token("shop", None, may)];
+        for (tokens, value, expected) in [
+            (
+                one(&[May::Read]),
+                "short",
+                "the token `shop` (`access.tokens`) is shorter than 16 bytes",
+            ),
+            (one(&[]), TOKEN, "may do nothing"),
+            (vec![token("other", None, &[May::Read])], TOKEN, "`OTHER` is not set"),
+            ([one(&[May::Read]), one(&[May::Ingest])].concat(), TOKEN, "is there twice"),
+            (vec![token("shop", Some(" "), &[May::Read])], TOKEN, "has an empty tenant"),
+        ] {
+            let error = read(tokens, value).unwrap_err();
+            assert!(error.contains(expected) && !error.contains(TOKEN), "{error}");
+        }
+        let mut shown = token("shop", None, &[May::Read]);
+        shown.value = Some(Secret::new(TOKEN));
+        assert!(!format!("{shown:?}").contains(TOKEN));
+    }
+
+    #[test]
+    fn a_token_is_read_from_its_file_without_the_line_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, format!("{TOKEN}\n")).unwrap();
+        let mut options = token("shop", None, &[May::Read]);
+        (options.env, options.file) = (None, Some(path.clone()));
+        let access = read(vec![options.clone()], "").unwrap();
+        assert!(access.identify(May::Read, Some(TOKEN), None).is_ok());
+        fs::remove_file(path).unwrap();
+        assert!(read(vec![options], "").unwrap_err().contains("failed to read"));
+    }
+
+    #[test]
+    fn with_an_authority_of_clients_anybody_is_who_shows_its_certificate() {
+        let access = Access::read(&AccessOptions::default(), true).unwrap();
+        let peer: PeerNames = [].into();
+        assert!(access.identify(May::Read, None, Some(&peer)).is_ok());
+        assert_eq!(access.identify(May::Read, None, None), Err(Denied::Unknown));
+        assert!(access.in_plain_text().identify(May::Read, None, None).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_needs_an_authority() {
+        let certificate =
+            CertificateOptions { name: "a.test".to_owned(), tenant: None, may: vec![May::Ingest] };
+        let options = AccessOptions { certificates: vec![certificate], ..AccessOptions::default() };
+        assert!(Access::read(&options, false).unwrap_err().to_string().contains("client_ca_file"));
+        let access = Access::read(&options, true).unwrap();
+        let peer: PeerNames = ["b.test".to_owned(), "a.test".to_owned()].into();
+        assert!(access.identify(May::Ingest, None, Some(&peer)).is_ok());
+        assert_eq!(access.identify(May::Ingest, None, Some(&[].into())), Err(Denied::Unknown));
+    }
+}

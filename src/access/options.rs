@@ -1,0 +1,174 @@
+//! What can be set about who may come in.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// TLS of the listeners.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsOptions {
+    /// The server's certificate chain (PEM), its own first; without it the listeners speak plain text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert_file: Option<PathBuf>,
+    /// The private key of that certificate (PEM).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// The authorities (PEM) whose certificates clients show; without it clients show none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ca_file: Option<PathBuf>,
+    /// Whether a client must show a certificate, where there is a `client_ca_file`.
+    pub client_auth: ClientAuth,
+    /// Which listeners speak TLS.
+    pub listeners: Vec<Listener>,
+    /// How often the files are looked at; what has changed holds for new connections.
+    #[serde(with = "crate::engine::options::human")]
+    pub reload_interval: Duration,
+}
+
+/// What is asked of clients that could show a certificate.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientAuth {
+    /// None without one gets a connection.
+    #[default]
+    Require,
+    /// One without gets a connection, and on it health, what is open, and what a token is good for.
+    Request,
+}
+
+/// A listener.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Listener {
+    /// OTLP over gRPC.
+    OtlpGrpc,
+    /// OTLP over HTTP.
+    OtlpHttp,
+    /// Metrics, health and API.
+    Http,
+}
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccessOptions {
+    /// Bearer tokens. With any of these, or any of `certificates`, nothing is answered without one but health, and
+    /// what is `open`.
+    pub tokens: Vec<TokenOptions>,
+    /// Client certificates, by a DNS name or URI that they carry as subject alternative name.
+    pub certificates: Vec<CertificateOptions>,
+    /// What anybody may do.
+    pub open: Vec<May>,
+}
+
+/// A bearer token: where it is, and what for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenOptions {
+    /// What it is called in errors and logs.
+    pub name: String,
+    /// A file that holds nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// A variable of the environment that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// Whose everything is that is sent with it; without one it is nobody's, and reads everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// What it is good for.
+    pub may: Vec<May>,
+    /// What `env` held at the start.
+    #[serde(skip)]
+    pub value: Option<Secret>,
+}
+
+/// A client certificate.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateOptions {
+    /// A DNS name or URI, as it stands in the certificate.
+    pub name: String,
+    /// As for a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// What it is good for.
+    pub may: Vec<May>,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum May {
+    /// Sends spans, logs and reports.
+    Ingest,
+    /// Reads agents, sessions and traces: the API and the page.
+    Read,
+    /// Scrapes.
+    Metrics,
+}
+
+/// A text that no log and no error shows.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Secret(String);
+
+impl Default for TlsOptions {
+    fn default() -> Self {
+        Self {
+            cert_file: None,
+            key_file: None,
+            client_ca_file: None,
+            client_auth: ClientAuth::default(),
+            listeners: vec![Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http],
+            reload_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+impl AccessOptions {
+    /// Takes the tokens that are in the environment from there.
+    pub fn take_from(&mut self, environment: &[(String, String)]) {
+        for token in &mut self.tokens {
+            let Some(variable) = &token.env else { continue };
+            let found = environment.iter().find(|(name, _)| name == variable);
+            token.value = found.map(|(_, value)| Secret::new(value));
+        }
+    }
+
+    /// Whether it matters who comes.
+    pub fn is_any(&self) -> bool {
+        !(self.tokens.is_empty() && self.certificates.is_empty())
+    }
+}
+
+impl May {
+    /// As the configuration has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::Read => "read",
+            Self::Metrics => "metrics",
+        }
+    }
+}
+
+impl Secret {
+    /// Keeps a text without the white space around it.
+    pub fn new(text: &str) -> Self {
+        Self(text.trim().to_owned())
+    }
+
+    /// The text.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}

@@ -1,0 +1,130 @@
+"""What is deployed, looked at: configurations are the daemon's, files are there, the sample agent loops."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import urllib.request
+
+import yaml
+
+BINARY, WORK = sys.argv[1], pathlib.Path(sys.argv[2])
+DEPLOY = pathlib.Path("deploy")
+
+
+def checked(text, name, changes=()):
+    """Whether the daemon takes this configuration."""
+    for old, new in changes:
+        assert old in text, (name, old)
+        text = text.replace(old, new)
+    path = WORK / f"{name}.toml"
+    path.write_text(text)
+    result = subprocess.run([BINARY, "check", "--config", path], capture_output=True, text=True)
+    assert result.returncode == 0, (name, result.stderr)
+
+
+def packaged():
+    text = (DEPLOY / "agentgauge.toml").read_text()
+    checked(text, "packaged")
+    # What is shown commented out works too, once its files are there.
+    shown = text[text.index("# [listen]") :]
+    shown = "\n".join(line.removeprefix("#") for line in shown.splitlines())
+    shown = shown.replace("/etc/agentgauge", str(WORK))
+    (WORK / "tokens").mkdir(exist_ok=True)
+    for name in ("agents", "prometheus", "people"):
+        (WORK / "tokens" / name).write_text(f"a-token-that-is-long-enough-for-{name}\n")
+    certificate()
+    checked(shown, "shown")
+
+
+def certificate():
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    extension = ["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]
+    files = ["-keyout", str(WORK / "tls.key"), "-out", str(WORK / "tls.crt")]
+    subprocess.run([*command.split(), *extension, *files], check=True, capture_output=True)
+
+
+def chart():
+    for values, changes in (("null", ()), ("values.yaml", "all")):
+        documents = list(yaml.safe_load_all((WORK / f"{values}.manifests").read_text()))
+        kinds = {document["kind"]: document for document in documents if document}
+        config = kinds["ConfigMap"]["data"]["agentgauge.toml"]
+        if changes:
+            changes = (
+                ("/etc/agentgauge/tls", str(WORK)),
+                ("/etc/agentgauge/clients/ca.crt", str(WORK / "tls.crt")),
+                ("/etc/agentgauge/tokens", str(WORK / "tokens")),
+            )
+            assert {"ServiceMonitor", "Role", "RoleBinding", "NetworkPolicy"} <= kinds.keys(), kinds.keys()
+        checked(config, f"chart-{values}", changes)
+        pod = kinds["StatefulSet"]["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        there = {volume["name"] for volume in pod["volumes"]}
+        there |= {claim["metadata"]["name"] for claim in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
+        assert mounted == there, (mounted, there)
+        scheme = "HTTPS" if changes else "HTTP"
+        assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
+
+
+def compose():
+    text = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for name, service in text["services"].items():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), (name, port)
+        image = service["image"]
+        assert ":" in image and not image.endswith(":latest"), image
+    for path in [*DEPLOY.glob("compose/**/*.y*ml"), *DEPLOY.glob("collector/*.yaml")]:
+        assert yaml.safe_load(path.read_text()), path
+    for path in DEPLOY.glob("collector/*.yaml"):
+        config = yaml.safe_load(path.read_text())
+        for name, pipeline in config["service"]["pipelines"].items():
+            for part in ("receivers", "processors", "exporters"):
+                missing = set(pipeline[part]) - config[part].keys()
+                assert not missing, (path, name, missing)
+        assert set(config["service"]["extensions"]) <= config["extensions"].keys()
+
+
+def value(lines, start, label):
+    found = [float(line.split()[-1]) for line in lines if line.startswith(start) and label in line]
+    return sum(found)
+
+
+def sample_agent():
+    listen = ["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    environment = {**os.environ, "AGENTGAUGE__ASSEMBLE__TRACE_IDLE": "500ms"}
+    daemon = subprocess.Popen([BINARY, *listen], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        bound = json.loads(daemon.stdout.readline())
+        agent = {
+            **os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{bound['otlp_http']}", "OTEL_SERVICE_NAME": "shop",
+            "LOOP_EVERY": "2", "SESSIONS": "2", "PAUSE_SECONDS": "0.1",
+        }
+        subprocess.run([sys.executable, DEPLOY / "compose/agent/agent.py"], env=agent, check=True)
+        wanted = 'gen_ai_agent_name="support"'
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"http://{bound['http']}/metrics") as answer:
+                page = answer.read().decode()
+            lines = [line for line in page.splitlines() if wanted in line]
+            loops = value(lines, "agentgauge_loops_detected_total{", 'severity="critical"')
+            traces = value(lines, "agentgauge_agent_window_traces{", 'window="5m"')
+            if (loops, traces) == (3, 6):
+                print("sample agent: 2 sessions, 6 traces, 3 loops")
+                return
+            time.sleep(0.2)
+        raise AssertionError(page)
+    finally:
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+
+
+packaged()
+chart()
+compose()
+sample_agent()
+print("what is deployed is good")
