@@ -9,8 +9,8 @@ use crate::engine::embedding::Embedded;
 use crate::engine::expect::Judgements;
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
-use crate::engine::span::{Log, Operation, Span, SpanId, Timestamp, TraceId};
-use crate::engine::trace::Parts;
+use crate::engine::span::{Log, Operation, SpanId, Timestamp, TraceId};
+use crate::engine::trace::{Parts, Sign};
 use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// A trace, and what was told of it.
@@ -38,6 +38,7 @@ pub(super) struct Held {
     /// Whether it is among those to look at with the next drain.
     #[serde(skip)]
     pub(super) look: Look,
+    #[serde(skip)]
     signs: Signs,
     /// Present only where a model is asked about traces.
     #[serde(default)]
@@ -78,7 +79,7 @@ pub(super) enum Look {
 }
 
 /// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Signs {
     /// A span without a parent is in.
     rooted: bool,
@@ -122,6 +123,8 @@ impl Held {
 
     /// Fills in what is not written down.
     pub(super) fn restored(&mut self) {
+        self.parts.spans.signs().for_each(|sign| self.signs.note(sign));
+        self.parts.logs.values().for_each(|log| self.signs.note_log(log));
         self.queued = self.due();
     }
 
@@ -130,25 +133,14 @@ impl Held {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
-    /// Takes the signs of a span that is added.
-    pub(super) fn note(&mut self, span: &Span) {
-        let signs = &mut self.signs;
-        signs.rooted |= span.parent.is_none();
-        signs.invoked |= span.operation == Operation::InvokeAgent;
-        signs.tools += usize::from(span.operation == Operation::ExecuteTool);
-        if let Some(model) = &span.model {
-            signs.called += model.tool_calls.len();
-            let place = (span.start, span.end, span.span_id);
-            if signs.first_model.is_none_or(|first| place <= first) {
-                signs.first_model = Some(place);
-                signs.goes_on = model.asked_by_user == Some(false);
-            }
-        }
+    /// Takes the sign of a span that is added.
+    pub(super) fn note(&mut self, sign: Sign) {
+        self.signs.note(sign);
     }
 
     /// Takes the signs of a log record that is added.
     pub(super) fn note_log(&mut self, log: &Log) {
-        self.signs.called += log.tool_calls.len();
+        self.signs.note_log(log);
     }
 
     /// Whether a span without a parent is in.
@@ -228,6 +220,25 @@ impl Held {
             told: told.collect(),
             ..update
         }
+    }
+}
+
+impl Signs {
+    fn note(&mut self, sign: Sign) {
+        self.rooted |= sign.root;
+        self.invoked |= sign.operation == Operation::InvokeAgent;
+        self.tools += usize::from(sign.operation == Operation::ExecuteTool);
+        if let Some((called, asked_by_user)) = sign.model {
+            self.called += called;
+            if self.first_model.is_none_or(|first| sign.place <= first) {
+                self.first_model = Some(sign.place);
+                self.goes_on = asked_by_user == Some(false);
+            }
+        }
+    }
+
+    fn note_log(&mut self, log: &Log) {
+        self.called += log.tool_calls.len();
     }
 }
 

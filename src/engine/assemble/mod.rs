@@ -29,7 +29,7 @@ use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Added, Rules, evaluate, expectations, ignored, transcript};
+use super::trace::{Added, Rules, Sign, evaluate, expectations, ignored, transcript};
 use super::update::TraceUpdate;
 
 /// What the stage is fed.
@@ -313,7 +313,7 @@ impl Assemble {
         } else if held.parts.spans.add(span, texts) == Added::Known {
             self.counts.add("spans", "duplicate");
         } else {
-            held.note(span);
+            held.note(Sign::of(span));
             self.touch(span.trace_id, now);
         }
     }

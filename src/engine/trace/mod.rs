@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 pub use self::expected::expectations;
 pub use self::packed::{Added, Spans};
+pub use self::seen::Sign;
 use self::seen::{Model, Said, Seen};
 use self::shape::{ModelCall, Shape};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
 use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Log, Operation, Report, Resource, SpanId, Status, Text, Tokens, TraceId};
+use super::span::{Log, Operation, Report, Resource, Span, SpanId, Status, Text, Tokens, TraceId};
 use super::update::{
     self, AgentKey, Content, Loop, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
     TurnStart,
@@ -34,13 +35,37 @@ use super::update::{
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(from = "SavedParts")]
 pub struct Parts {
     /// Spans by id.
+    #[serde(rename = "packed")]
     pub spans: Spans,
     /// Log records by id.
     pub logs: BTreeMap<u64, Log>,
     /// Reports by (name, identifier).
     pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+}
+
+/// A trace as it is written down; once it was with whole spans.
+#[derive(Deserialize)]
+struct SavedParts {
+    #[serde(default)]
+    packed: Spans,
+    #[serde(default)]
+    spans: BTreeMap<SpanId, Span>,
+    logs: BTreeMap<u64, Log>,
+    reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+}
+
+impl From<SavedParts> for Parts {
+    fn from(saved: SavedParts) -> Self {
+        let SavedParts { packed, spans, logs, reports } = saved;
+        let mut parts = Self { spans: packed, logs, reports };
+        for span in spans.values() {
+            parts.spans.add(span, true);
+        }
+        parts
+    }
 }
 
 impl Parts {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::seen::{Asked, Model, Said, Seen, Session, Told, Tool};
+use super::seen::{Asked, Model, Said, Seen, Session, Sign, Told, Tool};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Attempt, Operation, Resource, Span, SpanId, Status, Timestamp, Tokens};
 
@@ -132,6 +132,11 @@ impl Spans {
             values: &self.values,
             before: Before::default(),
         }
+    }
+
+    /// What tells whether the trace is worth reading.
+    pub fn signs(&self) -> impl Iterator<Item = Sign> {
+        self.iter().map(|seen| seen.sign())
     }
 
     /// What the spans are about.

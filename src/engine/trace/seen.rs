@@ -96,7 +96,43 @@ pub(super) struct Said<'a> {
     pub(super) text: Option<&'a str>,
 }
 
+/// What tells, before a trace is read, whether that is worth it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Sign {
+    /// Its place in the order of the trace.
+    pub place: (Timestamp, Timestamp, SpanId),
+    /// It has no parent.
+    pub root: bool,
+    /// What it is about.
+    pub operation: Operation,
+    /// Of a model call, how many tools its output calls, and whether a user's message ends its input.
+    pub model: Option<(usize, Option<bool>)>,
+}
+
+impl Sign {
+    /// The sign of a span.
+    pub fn of(span: &Span) -> Self {
+        let model = span.model.as_ref();
+        Self {
+            place: (span.start, span.end, span.span_id),
+            root: span.parent.is_none(),
+            operation: span.operation,
+            model: model.map(|facts| (facts.tool_calls.len(), facts.asked_by_user)),
+        }
+    }
+}
+
 impl<'a> Seen<'a> {
+    /// Its sign.
+    pub(super) fn sign(&self) -> Sign {
+        Sign {
+            place: (self.start, self.end, self.span_id),
+            root: self.parent.is_none(),
+            operation: self.operation,
+            model: self.model.as_ref().map(|model| (model.calls.len(), model.asked_by_user)),
+        }
+    }
+
     /// What counts of a span, with or without the texts that only people and models read.
     pub(super) fn of(span: &'a Span, texts: bool) -> Self {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other);
