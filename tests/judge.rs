@@ -6,6 +6,8 @@
 mod daemon;
 #[path = "support/endpoint.rs"]
 mod endpoint;
+#[path = "support/turn.rs"]
+mod turn;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,6 +26,7 @@ use serde_json::{Value, json};
 
 use self::daemon::Daemon;
 use self::endpoint::Endpoint;
+use self::turn::{spans, spans_saying};
 
 const FORMATS: [Format; 3] = [Format::Openai, Format::Anthropic, Format::Gemini];
 
@@ -94,6 +97,7 @@ async fn judged(options: &JudgeOptions, transcript: Transcript) -> Judged {
         clock: Clock::system(),
         registry: &registry,
         told: None,
+        paid: Vec::new(),
     };
     let (judge, handle) = Judge::new(options, given).unwrap();
     assert!(!format!("{judge:?}").contains("the-key"));
@@ -242,6 +246,44 @@ async fn what_leaves_nothing_to_score_ends_early_and_stays_absent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn how_far_the_judge_is_from_itself_is_measured_on_what_it_judges_twice() {
+    let endpoint = Endpoint::start();
+    let model = "confidence.noisy.always.m";
+    let metrics = [Metric::Confidence, Metric::TaskCompletion, Metric::ConstraintViolation];
+    let options =
+        JudgeOptions { rejudge_rate: 1.0, ..options(&endpoint, Format::Openai, model, &metrics) };
+    let judged = judged(&options, transcript("found")).await;
+    // The first judgement is the one that counts.
+    assert_eq!(judged.score("confidence"), Some(0.75));
+    assert_eq!(judged.reports.len(), 3);
+    assert_eq!(endpoint.asked(model).len(), 8);
+    for metric in metrics {
+        judged.counts(&format!("rejudged_total{{metric=\"{}\"}} 1", metric.name()));
+    }
+    // Half of 0.2 squared, and the root of it.
+    judged.counts("noise{metric=\"confidence\"} 0.1414213562373095");
+    judged.counts("noise{metric=\"task_completion\"} 0");
+    judged.counts("noise{metric=\"constraint_violation\"} 0");
+    judged.counts("budget_left_usd 999.994");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_with_known_answers_tell_how_far_the_judge_has_drifted() {
+    let endpoint = Endpoint::start();
+    let options = JudgeOptions {
+        canary_interval: Duration::from_secs(3_600),
+        ..options(&endpoint, Format::Openai, "m", &[Metric::Confidence, Metric::PlanAdherence])
+    };
+    let judged = judged(&options, transcript("found")).await;
+    // 0.75 where 1 and 0 are known; 0.75 where 1 and 0.2 are.
+    judged.counts("drift{metric=\"confidence\"} 0.25");
+    judged.counts("drift{metric=\"plan_adherence\"} 0.15");
+    judged.counts("canaries_total{result=\"scored\"} 4");
+    // Four calls of each canary, and of the trace, whose scores alone are reported.
+    assert_eq!((endpoint.asked("m").len(), judged.reports.len()), (12, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn over_the_budget_nothing_is_sent_and_that_is_said() {
     let endpoint = Endpoint::start();
     let options = JudgeOptions {
@@ -366,49 +408,6 @@ fn argument_verdicts_are_counted_as_the_reference_counts_them() {
             Outcome::Violations(_) => panic!("{name}"),
         }
     }
-}
-
-/// An agent's turn with an answer that gives a key away, as OTLP.
-fn spans() -> String {
-    let text = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
-    let now = Clock::system().now().0;
-    json!({ "resourceSpans": [{
-        "resource": { "attributes": [text("service.name", "shop")] },
-        "scopeSpans": [{ "spans": [{
-            "traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331",
-            "name": "invoke_agent a", "startTimeUnixNano": now.to_string(), "endTimeUnixNano": (now + 1000).to_string(),
-            "attributes": [
-                text("gen_ai.operation.name", "invoke_agent"), text("gen_ai.agent.name", "a"),
-                text("gen_ai.conversation.id", "s-judged"),
-            ],
-        }, {
-            "traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203332", "parentSpanId": "b7ad6b7169203331",
-            "name": "execute_tool search", "startTimeUnixNano": now.to_string(), "endTimeUnixNano": (now + 500).to_string(),
-            "attributes": [
-                text("gen_ai.operation.name", "execute_tool"), text("gen_ai.tool.name", "search"),
-                text("gen_ai.tool.call.arguments", r#"{"q": "refund", "api_key": "very-hidden"}"#),
-                text("gen_ai.tool.call.result", "refunded under 4711"),
-            ],
-        }] }],
-    }] })
-    .to_string()
-}
-
-/// The same with a question and an answer.
-fn spans_saying(question: &str, answer: &str) -> String {
-    let mut spans: Value = serde_json::from_str(&spans()).unwrap();
-    let message = |role: &str, text: &str| {
-        json!([{ "role": role, "parts": [{ "type": "text", "content": text }] }]).to_string()
-    };
-    let said = [
-        ("gen_ai.input.messages", message("user", question)),
-        ("gen_ai.output.messages", message("assistant", answer)),
-    ];
-    let root = &mut spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"];
-    for (key, value) in said {
-        root.as_array_mut().unwrap().push(json!({ "key": key, "value": { "stringValue": value } }));
-    }
-    spans.to_string()
 }
 
 #[test]
@@ -540,6 +539,66 @@ fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
         assert_eq!(daemon.post_protobuf("/v1/logs", &seen.raw), 200);
     }
     daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
+fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
+    use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+    use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point::Value};
+    use prost::Message;
+    let collector = Endpoint::start();
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__SCORES_OUT__URL", collector.url.trim_end_matches("/v1")),
+        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__SCORES_OUT__METRICS_INTERVAL", "100ms"),
+    ]);
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
+    daemon.settles_at("agentgauge_agent_window_traces{", 1.0);
+    // The last value of each of these that was sent, of the first series.
+    let sent = |name: &str| {
+        let seen = collector.seen().into_iter().filter(|seen| seen.path == "/v1/metrics");
+        let requests = seen.map(|seen| ExportMetricsServiceRequest::decode(&*seen.raw).unwrap());
+        let metrics = requests.flat_map(|request| request.resource_metrics);
+        let metrics = metrics.flat_map(|metrics| metrics.scope_metrics);
+        let mut named = metrics.flat_map(|metrics| metrics.metrics).filter(|m| m.name == name);
+        let points = match named.next_back()?.data? {
+            Data::Gauge(gauge) => gauge.data_points,
+            Data::Sum(sum) if sum.is_monotonic => sum.data_points,
+            other @ (Data::Sum(_)
+            | Data::Histogram(_)
+            | Data::ExponentialHistogram(_)
+            | Data::Summary(_)) => {
+                panic!("{other:?}")
+            }
+        };
+        match points.first()?.value {
+            Some(Value::AsDouble(value)) => Some(value),
+            Some(Value::AsInt(_)) | None => None,
+        }
+    };
+    for _ in 0..300 {
+        if sent("agentgauge_agent_window_traces") == Some(1.0) {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let page = daemon.get("/metrics");
+    for (name, shown) in [
+        ("agentgauge_agent_window_traces", "agentgauge_agent_window_traces{"),
+        ("agentgauge_agent_reliability_score", "agentgauge_agent_reliability_score{"),
+        ("agentgauge_traces", "agentgauge_traces_total{"),
+    ] {
+        let line = page.lines().find(|line| line.starts_with(shown)).unwrap();
+        let value = line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        assert_eq!(sent(name), Some(value), "{name}");
+    }
+    // They come back, as from a collector that sends everything everywhere, and nothing is made of them.
+    for seen in collector.seen() {
+        assert_eq!(daemon.post_protobuf("/v1/metrics", &seen.raw), 200);
+    }
+    daemon.settles_at("agentgauge_agent_window_traces{", 1.0);
     #[cfg(unix)]
     daemon.ends_well();
 }

@@ -269,6 +269,8 @@ impl Config {
             ars: self.ars.clone(),
             drift: self.drift,
             expected,
+            judging: None,
+            embedding: None,
         }
     }
 }

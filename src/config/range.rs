@@ -297,6 +297,9 @@ fn judge(config: &Config, check: &mut Check<'_>) {
             check.fail("judge.constraints", expected, format!("`{name}`"));
         }
     }
+    check.within("judge.rejudge_rate", judge.rejudge_rate, 0.0, 1.0);
+    let year = 365 * 24 * Duration::from_secs(3_600);
+    check.lasting("judge.canary_interval", judge.canary_interval, Duration::ZERO, year);
     check.within("judge.usd_per_hour", judge.usd_per_hour, 0.0, 1e6);
     check.within("judge.input_usd_per_million", judge.input_usd_per_million, 0.0, MAX_PRICE);
     check.within("judge.output_usd_per_million", judge.output_usd_per_million, 0.0, MAX_PRICE);
@@ -338,6 +341,7 @@ fn scores_out(config: &Config, check: &mut Check<'_>) {
     check.lasting("scores_out.timeout", out.timeout, short, long);
     check.within("scores_out.max_attempts", out.max_attempts, 1, 100);
     check.lasting("scores_out.backoff", out.backoff, short, long);
+    check.lasting("scores_out.metrics_interval", out.metrics_interval, Duration::ZERO, 24 * long);
 }
 
 fn api(config: &Config, check: &mut Check<'_>) {

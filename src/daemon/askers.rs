@@ -13,8 +13,12 @@ use crate::config::Config;
 use crate::config::key;
 use crate::embed::{self, Embedder};
 use crate::engine::judging::Score;
+use crate::engine::math::Quanta;
 use crate::engine::options::EmptyScore;
+use crate::export::board::Board;
+use crate::export::metrics_out::{MetricsOut, Page};
 use crate::export::otlp::ScoresOut;
+use crate::export::prometheus::{Format, render};
 use crate::health::Health;
 use crate::judge::redact::Redactor;
 use crate::judge::{Given, Handle, Judge, JudgeError};
@@ -24,19 +28,22 @@ pub(super) struct Askers {
     judge: Option<Judge>,
     embedder: Option<Embedder>,
     scores_out: Option<ScoresOut>,
+    metrics_out: Option<MetricsOut>,
 }
 
 impl Askers {
-    /// Sets them up, and what the stages have of them.
+    /// Sets them up, and what the stages have of them; `paid` is what an earlier process has spent on the judge.
     pub(super) fn new(
         config: &Config,
         clock: &Clock,
         health: &Arc<Health>,
+        (paid, board): (Vec<(u64, Quanta)>, &Arc<Board>),
     ) -> Result<(Self, Option<Handle>, Option<embed::Handle>), StartError> {
         let (scores_out, told) = scores_out(config, health)?.unzip();
-        let (judge, judging) = judge(config, (clock, health), told)?.unzip();
+        let metrics_out = metrics_out(config, clock, health, board)?;
+        let (judge, judging) = judge(config, (clock, health), (told, paid))?.unzip();
         let (embedder, embedding) = embedder(config, clock, health)?.unzip();
-        Ok((Self { judge, embedder, scores_out }, judging, embedding))
+        Ok((Self { judge, embedder, scores_out, metrics_out }, judging, embedding))
     }
 
     /// Starts them; they give what they learn to the router.
@@ -50,7 +57,8 @@ impl Askers {
         let embedder =
             self.embedder.map(|embedder| tokio::spawn(embedder.run(router.clone(), stop())));
         let scores_out = self.scores_out.map(|out| tokio::spawn(out.run(stop())));
-        judge.into_iter().chain(embedder).chain(scores_out).collect()
+        let metrics_out = self.metrics_out.map(|out| tokio::spawn(out.run(stop())));
+        judge.into_iter().chain(embedder).chain(scores_out).chain(metrics_out).collect()
     }
 }
 
@@ -58,7 +66,7 @@ impl Askers {
 fn judge(
     config: &Config,
     (clock, health): (&Clock, &Health),
-    told: Option<mpsc::Sender<Score>>,
+    (told, paid): (Option<mpsc::Sender<Score>>, Vec<(u64, Quanta)>),
 ) -> Result<Option<(Judge, Handle)>, StartError> {
     let options = &config.judge;
     if !options.is_on() {
@@ -72,6 +80,7 @@ fn judge(
         clock: clock.clone(),
         registry: health.registry(),
         told,
+        paid,
     };
     Ok(Some(Judge::new(options, given)?))
 }
@@ -107,4 +116,23 @@ fn scores_out(
     let (file, variable) = (&options.authorization_file, &options.authorization_env);
     let key = key::read("scores_out.authorization_file", file, variable)?;
     Ok(Some(ScoresOut::new(options, key.as_ref(), health.registry())?))
+}
+
+/// What tells others what `/metrics` shows, if somebody is to be told.
+fn metrics_out(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+    board: &Arc<Board>,
+) -> Result<Option<MetricsOut>, StartError> {
+    let options = &config.scores_out;
+    if options.url.is_empty() || options.metrics_interval.is_zero() {
+        return Ok(None);
+    }
+    let (file, variable) = (&options.authorization_file, &options.authorization_env);
+    let key = key::read("scores_out.authorization_file", file, variable)?;
+    let (board, begun, detail, clock) =
+        (Arc::clone(board), clock.now(), config.metrics.detail, clock.clone());
+    let page: Page = Arc::new(move || (render(&board.sorted(), Format::Text, detail), clock.now()));
+    Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (page, begun))?))
 }

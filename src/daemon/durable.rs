@@ -6,21 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::router::Router;
 use super::store_metrics::StoreMetrics;
-use super::{StartError, seed};
+use super::{StartError, convention, seed};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::expect::Suite;
+use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
-use crate::engine::span::Timestamp;
+use crate::engine::span::Report;
 use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
 use crate::ingest::{Overloaded, Request};
@@ -79,15 +81,30 @@ pub(super) struct Stream {
 }
 
 impl Durable {
-    /// Returns when the request is as safe as the configuration asks for.
-    pub(super) async fn append(
-        &self,
-        request: &Request,
-        arrival: Timestamp,
-    ) -> Result<Ticket, Overloaded> {
-        let record = Record { arrival, kind: Kind::Request, payload: request.to_bytes() };
+    /// Returns when the record is as safe as the configuration asks for.
+    pub(super) async fn append(&self, record: Record) -> Result<Ticket, Overloaded> {
         let appended = self.committer.append(record).await;
         appended.map_err(|_| Overloaded { retry_after: RETRY_AFTER })
+    }
+}
+
+/// What a judge said, as the log holds it: it was paid for.
+#[derive(Debug, Deserialize)]
+pub(super) struct Told {
+    replies: Vec<JudgeReply>,
+    reports: Vec<Report>,
+}
+
+impl Told {
+    /// Its bytes in the log.
+    pub(super) fn bytes(replies: &[JudgeReply], reports: &[Report]) -> Option<Bytes> {
+        #[derive(Serialize)]
+        struct Told<'b> {
+            replies: &'b [JudgeReply],
+            reports: &'b [Report],
+        }
+        // Strings and numbers: there is nothing in it that cannot be written.
+        rmp_serde::to_vec_named(&Told { replies, reports }).ok().map(Bytes::from)
     }
 }
 
@@ -259,7 +276,12 @@ pub(super) fn recover(
     clock: &Clock,
     registry: &prometheus::Registry,
 ) -> Result<(Stages, Option<Recovered>), StartError> {
-    let options = config.engine_options(expected);
+    // As it was read before, so it is read again: what a judge was asked is known, and nobody is asked meanwhile.
+    let options = EngineOptions {
+        judging: config.judge.rules(),
+        embedding: config.embed.wanted(),
+        ..config.engine_options(expected)
+    };
     let fresh = || Pipeline::routed(&options, Route::new(config.engine.shards, seed()));
     if config.store.durability == Durability::Memory {
         return Ok((fresh().into_stages(clock.now()), None));
@@ -300,12 +322,20 @@ fn replay(
     opened: &Opened,
     pipeline: &mut Pipeline,
 ) -> Result<u64, StoreError> {
-    let decoder = Decoder::new(config.ingest.clone(), config.convention.clone());
+    let decoder = Decoder::new(config.ingest.clone(), convention(config));
     let (mut replayed, mut refused) = (0, 0);
     for found in opened.recovery.replay(opened.disk().as_ref()) {
-        let (_, Record { arrival, payload, .. }) = found?;
+        let (_, Record { arrival, payload, kind }) = found?;
         clock.not_before(arrival);
         replayed += 1;
+        if kind == Kind::Judged {
+            pipeline.advance_in_steps(arrival, STEP);
+            match rmp_serde::from_slice::<Told>(&payload) {
+                Ok(told) => pipeline.judged(told.replies, told.reports, arrival),
+                Err(_) => refused += 1,
+            }
+            continue;
+        }
         let batch = Request::from_bytes(payload).and_then(|request| {
             let Request { signal, encoding, compression, sent, tenant, body } = request;
             let prepared = decoder.prepare(signal, encoding, compression, body).ok()?;

@@ -37,6 +37,7 @@ use crate::config::{Config, Listen};
 use crate::embed::EmbedError;
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
+use crate::engine::math::Quanta;
 use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
@@ -156,10 +157,8 @@ impl Daemon {
         let (shutdown, stopping) = watch::channel(false);
         let clients = clock.clone();
         let door = Door::default();
-        let convention =
-            ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() };
         let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), convention),
+            Decoder::new(config.ingest.clone(), convention(config)),
             door.clone(),
             health.clone(),
             Arc::new(move || clients.now()),
@@ -180,15 +179,14 @@ impl Daemon {
         let routes = http::reports(receiver.clone()).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, export_listener, routes)];
 
-        let (mut stages, recovered) =
-            recover(config, expected.suites.into(), &clock, &health).await?;
-        // What was done before is not asked about.
-        stages.assemble = stages.assemble.into_iter().map(|stage| asking(stage, config)).collect();
+        let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
+        let paid: Vec<(u64, Quanta)> =
+            stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-        let (askers, judge, embedder) = Askers::new(config, &clock, &health)?;
+        let (askers, judge, embedder) = Askers::new(config, &clock, &health, (paid, &board))?;
         let common = Common {
             clock: clock.clone(),
             health: health.clone(),
@@ -332,9 +330,9 @@ fn remark(expected: &Expectations, config: &Config) {
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
-/// A stage that asks the judge and the embedding model that are configured.
-fn asking(stage: Assemble, config: &Config) -> Assemble {
-    stage.judging(config.judge.rules()).embedding(config.embed.wanted())
+/// How spans are read: a judge wants to see what tools gave back.
+fn convention(config: &Config) -> ConventionOptions {
+    ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() }
 }
 
 /// Listens for OTLP/gRPC, OTLP/HTTP and everything else, in this order, and warns of what stands open.

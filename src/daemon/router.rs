@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 
-use super::durable::{Durable, section};
+use super::durable::{Durable, Told, section};
 use super::tasks::{ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
@@ -15,7 +15,7 @@ use crate::engine::route::Route;
 use crate::engine::span::{Report, Target, Timestamp};
 use crate::engine::update::Barrier;
 use crate::ingest::{Batch, Overloaded, Sink};
-use crate::store::Section;
+use crate::store::{Kind, Record, Section};
 
 /// When a refused sender should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ impl Sink for Router {
     /// kept the batch is in it before any shard has a part.
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         let now = batch.arrival;
-        let empty = batch.spans.is_empty() && batch.logs.is_empty() && batch.reports.is_empty();
+        let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
         let mut parts: BTreeMap<usize, Vec<Input>> = BTreeMap::new();
         let mut response_ids = Vec::new();
         for span in batch.spans {
@@ -82,18 +82,17 @@ impl Sink for Router {
             let shard = self.route.trace(log.trace_id);
             parts.entry(shard).or_default().push(Input::Log(Box::new(log)));
         }
-        for (trace_id, judgements) in batch.judgements {
-            let shard = self.route.trace(trace_id);
-            parts.entry(shard).or_default().push(Input::Judgements(trace_id, judgements));
+        for reply in batch.judged {
+            let shard = self.route.trace(reply.trace_id);
+            parts.entry(shard).or_default().push(Input::Judged(Box::new(reply)));
         }
         for (trace_id, embedded) in batch.embedded {
             let shard = self.route.trace(trace_id);
             parts.entry(shard).or_default().push(Input::Embedded(trace_id, embedded));
         }
         let permits = self.reserve(parts.keys().copied())?;
-        let logged = batch.request.as_ref().zip(self.durable.as_ref());
-        let ticket = match logged.filter(|_| !empty) {
-            Some((request, durable)) => Some(durable.append(request, now).await?),
+        let ticket = match record {
+            Some((durable, record)) => Some(durable.append(record).await?),
             None => None,
         };
         // There is room: from here on the batch is ours.
@@ -124,6 +123,18 @@ impl Sink for Router {
         }
         Ok(())
     }
+}
+
+/// What the log holds of a batch; `None` if nothing of it outlives the process.
+fn record(batch: &Batch) -> Option<Record> {
+    let told = !(batch.spans.is_empty() && batch.logs.is_empty() && batch.reports.is_empty());
+    let request = batch.request.as_ref().filter(|_| told);
+    let (kind, payload) = match request {
+        Some(request) => (Kind::Request, request.to_bytes()),
+        None if batch.judged.is_empty() => return None,
+        None => (Kind::Judged, Told::bytes(&batch.judged, &batch.reports)?),
+    };
+    Some(Record { arrival: batch.arrival, kind, payload })
 }
 
 impl Router {

@@ -192,6 +192,11 @@ pub(super) async fn assemble(
     route: Route,
     common: Common,
 ) {
+    // What an earlier process has asked and not been told, one by one: each is as large as a trace.
+    for id in stage.unanswered() {
+        stage.ask_again(id);
+        ask(&mut stage, &common, common.clock.now());
+    }
     let mut burst = Vec::with_capacity(BURST);
     loop {
         let wait = sleep_until(stage.poll_timeout(), &common.clock);

@@ -11,9 +11,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::expect::Judgements;
 use super::math::Quanta;
 use super::span::{SpanId, Timestamp, TraceId};
 use super::trace::Transcript;
@@ -47,6 +49,26 @@ pub struct JudgeRequest {
     pub rubrics: Vec<RubricRequest>,
     /// What it says.
     pub transcript: Transcript,
+    /// What an earlier process was answered, by question: that is not asked again.
+    pub answered: BTreeMap<String, String>,
+}
+
+/// What a judge says of a trace: answers one by one, and in the end what came of them.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct JudgeReply {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// Answers as JSON, by question; both are the judge's own.
+    pub answered: BTreeMap<String, String>,
+    /// What is judged of its answer, by rule.
+    pub judgements: Judgements,
+    /// Of its metrics there will be no more: those that are missing stay so.
+    pub metrics_over: bool,
+    /// Nor of these rules.
+    pub rules_over: Vec<String>,
+    /// What was paid since the last one, in dollars.
+    pub cost: Quanta,
 }
 
 /// A rule for an answer, which somebody wrote into a file of expectations.
@@ -58,6 +80,19 @@ pub struct RubricRequest {
     pub scale: Vec<String>,
     /// How others were judged.
     pub examples: Vec<Value>,
+    /// Who is to judge.
+    pub judges: Judges,
+}
+
+/// Who a file of expectations wants its rules to be judged by.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Judges {
+    /// Models, each of which is asked; none: the configured one.
+    pub models: Vec<String>,
+    /// They decide together, by the rule for several judges.
+    pub ensemble: bool,
+    /// How freely they answer; `None`: as configured.
+    pub temperature: Option<f64>,
 }
 
 /// A score that others are told of.

@@ -11,6 +11,7 @@ use super::agents::{AgentUpdate, Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
 use super::drift::DriftOptions;
 use super::expect::Suite;
+use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
 use super::route::Route;
@@ -42,6 +43,10 @@ pub struct EngineOptions {
     pub drift: DriftOptions,
     /// What traces are expected to be.
     pub expected: Arc<[Suite]>,
+    /// Which traces a judge is asked about; `None`: there is no judge.
+    pub judging: Option<JudgeRules>,
+    /// Bytes of a text that an embedding model is asked about; `None`: there is no model.
+    pub embedding: Option<usize>,
 }
 
 /// The stages by themselves, to be run as tasks.
@@ -92,6 +97,8 @@ impl Pipeline {
                 .map(|_| {
                     Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost)
                         .expecting(options.expected.clone())
+                        .judging(options.judging.clone())
+                        .embedding(options.embedding)
                 })
                 .collect(),
             sessions: shards
@@ -130,6 +137,15 @@ impl Pipeline {
             self.report(report, now);
         }
         self.flow(now);
+    }
+
+    /// Applies what a judge said, with the reports that came of it.
+    pub fn judged(&mut self, replies: Vec<JudgeReply>, reports: Vec<Report>, now: Timestamp) {
+        for reply in replies {
+            let shard = self.route.trace(reply.trace_id);
+            self.assemble[shard].handle(Input::Judged(Box::new(reply)), now);
+        }
+        self.apply(Vec::new(), Vec::new(), reports, now);
     }
 
     /// Runs the timers up to `now`, each at its own time.
@@ -259,6 +275,10 @@ impl Pipeline {
     fn flow(&mut self, now: Timestamp) {
         let updates: Vec<TraceUpdate> =
             self.assemble.iter_mut().flat_map(Assemble::drain).collect();
+        // Nobody is asked from here: a stage remembers what is open, and a daemon asks that when it has recovered.
+        for stage in &mut self.assemble {
+            drop((stage.requests(), stage.embed_requests()));
+        }
         for update in updates {
             let session = update.session.clone().unwrap_or_default();
             self.sessions[self.route.session(&session.tenant, &session.id)].handle(update, now);

@@ -2,7 +2,7 @@
 
 use super::math::Quanta;
 use super::options::{CostOptions, Price};
-use super::span::Tokens;
+use super::span::{ModelFacts, Tokens};
 
 /// Prices are per so many tokens.
 const TOKENS: f64 = 1e6;
@@ -26,9 +26,14 @@ impl Prices {
         Self(options.prices.iter().map(Rate::new).collect())
     }
 
-    /// What a call cost: its tokens at the first price that fits its model; `None` if no price does or the tokens are
-    /// not known.
-    pub fn cost(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
+    /// What a call cost: what its span says, else its tokens at the first price that fits its model; `None` if no
+    /// price does or the tokens are not known.
+    pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
+        call.cost.or_else(|| self.of_tokens(call.model.as_deref()?, &call.tokens))
+    }
+
+    /// What tokens cost at the first price that fits the model; `None` if no price does or they are not known.
+    pub fn of_tokens(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
         let rate = self.0.iter().find(|rate| fits(&rate.model, model))?;
         let (input, output) = (tokens.input?, tokens.output?);
         let cached = tokens.cached.unwrap_or(0).min(input);
@@ -67,6 +72,8 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -86,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_costs_its_tokens() {
+    fn a_call_costs_its_tokens_unless_its_span_says() {
         let price = |model: &str, input, cached| Price {
             model: model.to_owned(),
             input,
@@ -96,12 +103,19 @@ mod tests {
         let options =
             CostOptions { prices: vec![price("gpt-4o*", 2.5, Some(1.25)), price("*", 1.0, None)] };
         let prices = Prices::new(&options);
-        let mut tokens = Tokens { input: Some(1000), cached: Some(400), output: Some(100) };
+        let mut call = ModelFacts {
+            model: Some(Arc::from("gpt-4o-mini")),
+            tokens: Tokens { input: Some(1000), cached: Some(400), output: Some(100) },
+            ..ModelFacts::default()
+        };
         // 600 * 2.5 + 400 * 1.25 + 100 * 10 dollars a million tokens.
-        assert_eq!(prices.cost("gpt-4o-mini", &tokens), Quanta::from_f64(0.003));
-        assert_eq!(prices.cost("other", &tokens), Quanta::from_f64(0.002));
-        assert_eq!(Prices::default().cost("other", &tokens), None);
-        tokens.output = None;
-        assert_eq!(prices.cost("other", &tokens), None);
+        assert_eq!(prices.cost(&call), Quanta::from_f64(0.003));
+        call.model = Some(Arc::from("other"));
+        assert_eq!(prices.cost(&call), Quanta::from_f64(0.002));
+        call.tokens.output = None;
+        assert_eq!(prices.cost(&call), None);
+        call.cost = Some(Quanta(7));
+        assert_eq!(prices.cost(&call), Some(Quanta(7)));
+        assert_eq!(Prices::default().cost(&ModelFacts::default()), None);
     }
 }

@@ -19,10 +19,11 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use super::push::{Push, Signal};
 use crate::engine::convention::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 use crate::engine::judging::Score;
 use crate::engine::options::human;
-use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+use crate::outbound::{EndpointError, Secret};
 
 /// Scores out. Without an address nothing is sent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -51,15 +52,16 @@ pub struct ScoresOutOptions {
     /// The wait before a request is made again, doubled each time.
     #[serde(with = "human")]
     pub backoff: Duration,
+    /// The time between two rounds in which what `/metrics` shows is sent, too; zero: it is not.
+    #[serde(with = "human")]
+    pub metrics_interval: Duration,
 }
 
 /// Sends scores.
 #[derive(Debug)]
 pub struct ScoresOut {
     options: ScoresOutOptions,
-    url: String,
-    headers: Vec<(&'static str, String)>,
-    client: Client,
+    push: Push,
     outcomes: IntCounterVec,
     inbox: mpsc::Receiver<Score>,
 }
@@ -75,9 +77,6 @@ pub enum ScoresOutError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Bytes of a reply; it says little.
-const MAX_REPLY_BYTES: usize = 65_536;
-
 /// How long the last scores may take when the daemon stops; longer than those who make them have.
 const GRACE: Duration = Duration::from_secs(6);
 
@@ -92,25 +91,13 @@ impl ScoresOut {
         key: Option<&Secret>,
         registry: &Registry,
     ) -> Result<(Self, mpsc::Sender<Score>), ScoresOutError> {
-        let allowed = options.allow_http;
-        check("scores_out.url", "scores_out.allow_http", &options.url, allowed)?;
-        let limits = ClientOptions {
-            allow_http: allowed,
-            max_reply_bytes: MAX_REPLY_BYTES,
-            timeout: options.timeout,
-        };
-        let client = Client::new("scores_out.url", limits)?;
         let help = "Scores sent to another OTLP endpoint, by outcome.";
         let name = "agentgauge_scores_out_total";
         let outcomes = IntCounterVec::new(Opts::new(name, help), &["outcome"])?;
         registry.register(Box::new(outcomes.clone()))?;
         let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
-        let base = options.url.trim_end_matches('/');
-        let url =
-            if base.ends_with("/v1/logs") { base.to_owned() } else { format!("{base}/v1/logs") };
-        let headers = key.map(|key| ("authorization", key.reveal().to_owned()));
-        let headers = headers.into_iter().collect();
-        Ok((Self { options: options.clone(), url, headers, client, outcomes, inbox }, sender))
+        let push = Push::new(options, key, Signal::Logs)?;
+        Ok((Self { options: options.clone(), push, outcomes, inbox }, sender))
     }
 
     /// Sends until `stop`, or until nobody has scores any more; then what is left, if that does not take long.
@@ -167,26 +154,15 @@ impl ScoresOut {
     }
 
     async fn send(&self, batch: &[Score]) {
-        let body = request(batch).encode_to_vec();
         let sent = batch.len() as u64;
-        for attempt in 0..self.options.max_attempts {
-            let posted =
-                self.client.post(&self.url, &self.headers, "application/x-protobuf", body.clone());
-            match posted.await {
-                Ok(reply) => {
-                    let rejected = rejected(&reply).min(sent);
-                    self.count("rejected", rejected);
-                    return self.count("sent", sent - rejected);
-                }
-                Err(error) if may_retry(error) && attempt + 1 < self.options.max_attempts => {
-                    let doubled = 2_u32.saturating_pow(attempt.min(16));
-                    let wait = self.options.backoff.saturating_mul(doubled);
-                    tokio::time::sleep(wait.max(asked_wait(error))).await;
-                }
-                Err(_) => break,
+        match self.push.send(request(batch).encode_to_vec()).await {
+            Ok(reply) => {
+                let rejected = rejected(&reply).min(sent);
+                self.count("rejected", rejected);
+                self.count("sent", sent - rejected);
             }
+            Err(_) => self.count("dropped", sent),
         }
-        self.count("dropped", sent);
     }
 
     fn count(&self, outcome: &str, count: u64) {
@@ -207,6 +183,7 @@ impl Default for ScoresOutOptions {
             timeout: Duration::from_secs(10),
             max_attempts: 5,
             backoff: Duration::from_secs(1),
+            metrics_interval: Duration::ZERO,
         }
     }
 }
@@ -244,7 +221,7 @@ fn record(score: &Score) -> LogRecord {
     }
 }
 
-fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
+pub(super) fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
     let attribute = |(key, value): (&str, ToldValue)| KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue {
@@ -263,27 +240,4 @@ fn rejected(reply: &[u8]) -> u64 {
     let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
     u64::try_from(rejected).unwrap_or(0)
-}
-
-/// Of statuses those that OTLP calls retryable; of failures those that may pass.
-fn may_retry(error: CallError) -> bool {
-    match error {
-        CallError::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
-        CallError::Connect
-        | CallError::Timeout
-        | CallError::BrokenOff
-        | CallError::TooLarge
-        | CallError::Redirect => error.is_passing(),
-    }
-}
-
-fn asked_wait(error: CallError) -> Duration {
-    match error {
-        CallError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
-        CallError::Connect
-        | CallError::Timeout
-        | CallError::BrokenOff
-        | CallError::TooLarge
-        | CallError::Redirect => Duration::ZERO,
-    }
 }

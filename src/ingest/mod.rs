@@ -27,7 +27,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::engine::embedding::Embedded;
-use crate::engine::expect::Judgements;
+use crate::engine::judging::JudgeReply;
 use crate::engine::span::{Log, Report, Span, Timestamp, TraceId};
 
 pub use receiver::{Now, Observe, Receiver};
@@ -44,8 +44,8 @@ pub struct Batch {
     pub logs: Vec<Log>,
     /// Scores found on spans and in log records.
     pub reports: Vec<Report>,
-    /// What our judge says of answers, by trace and rule.
-    pub judgements: Vec<(TraceId, Judgements)>,
+    /// What our judge says of traces; the reports are then what came of it.
+    pub judged: Vec<JudgeReply>,
     /// What an embedding model made of texts, by trace.
     pub embedded: Vec<(TraceId, Embedded)>,
     /// What could not be used, and what was mended.

@@ -7,7 +7,7 @@
 //! The estimate is what the call can cost at most, so the cap holds whatever is answered; when the answer is in, what it
 //! did cost takes the estimate's place. Time is an argument.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::engine::math::Quanta;
@@ -43,6 +43,16 @@ impl Budget {
     /// At most `cap` dollars in any hour.
     pub fn new(cap: Quanta) -> Self {
         Self { cap: cap.0, reserved: 0, spent: VecDeque::new() }
+    }
+
+    /// Counts what was spent before, as (minute, dollars).
+    pub fn spent_before(&mut self, paid: impl IntoIterator<Item = (u64, Quanta)>) {
+        let mut spent: BTreeMap<u64, i64> = self.spent.drain(..).collect();
+        for (minute, cost) in paid {
+            let sum = spent.entry(minute).or_default();
+            *sum = sum.saturating_add(cost.0);
+        }
+        self.spent = spent.into_iter().collect();
     }
 
     /// Sets the most that a call can cost aside; returns whether there is that much left.
@@ -133,6 +143,19 @@ mod tests {
         assert_eq!(budget.left(at(60)), Quanta(5));
         assert_eq!(budget.left(at(61)), Quanta(6));
         assert_eq!(budget.left(at(62)), Quanta(10));
+    }
+
+    #[test]
+    fn what_an_earlier_process_has_spent_is_spent() {
+        let mut budget = Budget::new(Quanta(10));
+        let minute = |minute| at(minute).0 / MINUTE;
+        budget.spent_before([
+            (minute(5), Quanta(3)),
+            (minute(0), Quanta(2)),
+            (minute(5), Quanta(1)),
+        ]);
+        assert_eq!(budget.left(at(5)), Quanta(4));
+        assert_eq!(budget.left(at(61)), Quanta(6));
     }
 
     #[test]

@@ -30,14 +30,19 @@ impl Case {
         transcript: &Transcript,
         rules: &BTreeMap<String, String>,
     ) -> Self {
+        // Strings, numbers and lists: there is nothing that JSON does not have.
+        Self::of(metrics, serde_json::to_string_pretty(transcript).unwrap_or_default(), rules)
+    }
+
+    /// The same of a trace that is written down.
+    pub fn of(metrics: &[Metric], trace: String, rules: &BTreeMap<String, String>) -> Self {
         let ruled = |metric: &&Metric| **metric != Metric::ConstraintViolation || !rules.is_empty();
         let rules: String = rules.iter().map(|(name, rule)| format!("{name}: {rule}\n")).collect();
         Self {
             metrics: metrics.iter().filter(ruled).copied().collect(),
             answers: Answers::new(),
             failed: BTreeMap::new(),
-            // Strings, numbers and lists: there is nothing that JSON does not have.
-            trace: serde_json::to_string_pretty(transcript).unwrap_or_default(),
+            trace,
             rules,
         }
     }

@@ -1,6 +1,6 @@
 //! What the judge says of itself: what waits, what was asked, what it cost and what became of it.
 
-use prometheus::{Counter, Gauge, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge, Opts, Registry};
 
 use super::metric::Metric;
 use crate::engine::math::Quanta;
@@ -17,6 +17,10 @@ pub struct Meter {
     results: IntCounterVec,
     dropped: IntCounterVec,
     degraded: IntGauge,
+    noise: GaugeVec,
+    rejudged: IntCounterVec,
+    drift: GaugeVec,
+    canaries: IntCounterVec,
 }
 
 impl Meter {
@@ -32,6 +36,10 @@ impl Meter {
         };
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::with_opts(opts(name, help))?;
+            registry.register(Box::new(gauge.clone())).map(|()| gauge)
+        };
+        let by_metric = |name: &str, help: &str| {
+            let gauge = GaugeVec::new(opts(name, help), &["metric"])?;
             registry.register(Box::new(gauge.clone())).map(|()| gauge)
         };
         let dollars = Counter::with_opts(opts(
@@ -64,6 +72,24 @@ impl Meter {
             degraded: gauge(
                 "degraded",
                 "1 while the judge is over its budget or its endpoint fails: scores that depend on it go by computed signals.",
+            )?,
+            noise: by_metric(
+                "noise",
+                "Standard deviation of a single judgement, from traces that were judged twice.",
+            )?,
+            rejudged: counter(
+                "rejudged_total",
+                "Scores of traces that were judged twice, by metric.",
+                &["metric"],
+            )?,
+            drift: by_metric(
+                "drift",
+                "Mean of what the judge says of traces with known answers less what is known, in the last round.",
+            )?,
+            canaries: counter(
+                "canaries_total",
+                "What became of each score of a trace with known answers.",
+                &["result"],
             )?,
         })
     }
@@ -99,6 +125,22 @@ impl Meter {
     /// Counts what became of a rule for answers.
     pub(super) fn rubric(&self, result: &str) {
         self.results.with_label_values(&["rubric", result]).inc();
+    }
+
+    /// Says how far the judge is from itself, after one more trace that was judged twice.
+    pub(super) fn noise(&self, metric: Metric, noise: f64) {
+        self.rejudged.with_label_values(&[metric.name()]).inc();
+        self.noise.with_label_values(&[metric.name()]).set(noise);
+    }
+
+    /// Says how far the judge is from what is known.
+    pub(super) fn drift(&self, metric: Metric, drift: f64) {
+        self.drift.with_label_values(&[metric.name()]).set(drift);
+    }
+
+    /// Counts what became of a score of a trace with known answers.
+    pub(super) fn canary(&self, result: &str) {
+        self.canaries.with_label_values(&[result]).inc();
     }
 
     /// Counts what was left out.

@@ -8,10 +8,14 @@
 //! `prompts/` (in which words); all of that is pure. [`wire`] says how endpoints are spoken to. [`worker`] spends the
 //! money: it samples nothing and invents nothing, and what it cannot get stays absent.
 
+mod asking;
 pub mod budget;
+pub mod canary;
 pub mod case;
+mod docket;
 pub mod meter;
 pub mod metric;
+pub mod noise;
 pub mod options;
 pub mod prompt;
 pub mod queue;

@@ -45,6 +45,13 @@ pub struct JudgeOptions {
     pub sample_rates: BTreeMap<String, f64>,
     /// Traces that ended in error, looped, or failed an expectation are judged whatever the rate.
     pub flagged: bool,
+    /// Share of judged traces that are judged a second time, in `[0,1]`, to see how far the judge is from itself.
+    pub rejudge_rate: f64,
+    /// The time between two rounds of traces with known answers; zero: there are none.
+    #[serde(with = "human")]
+    pub canary_interval: Duration,
+    /// The file of traces with known answers; empty: ours.
+    pub canaries_file: PathBuf,
     /// The most dollars in any hour; over it nothing is judged.
     pub usd_per_hour: f64,
     /// Dollars per million tokens read, where `cost.prices` has no price of the model.
@@ -144,6 +151,9 @@ impl Default for JudgeOptions {
             sample_rate: 0.1,
             sample_rates: BTreeMap::new(),
             flagged: true,
+            rejudge_rate: 0.0,
+            canary_interval: Duration::ZERO,
+            canaries_file: PathBuf::new(),
             usd_per_hour: 1.0,
             input_usd_per_million: 5.0,
             output_usd_per_million: 25.0,

@@ -106,6 +106,18 @@ impl Verdict {
     }
 }
 
+/// What an outcome comes to as one number: of rules that were broken the worst; `None` if there was nothing to score.
+pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {
+    match outcome {
+        Outcome::Score(score, _) => Some(*score),
+        Outcome::Nothing(_) => None,
+        Outcome::Violations(violations) => {
+            let kept = violations.iter().map(|violation| kept(&violation.severity));
+            Some(kept.min().unwrap_or(Quanta(Quanta::ONE)))
+        }
+    }
+}
+
 /// The beginning of an explanation.
 fn brief(why: &str) -> &str {
     let end = (0..=MAX_EXPLANATION_BYTES.min(why.len())).rev().find(|at| why.is_char_boundary(*at));

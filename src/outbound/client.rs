@@ -3,7 +3,7 @@
 //! The address must be https unless plain http was asked for. Link-local addresses, where clouds keep their credentials,
 //! are refused as they stand and after every lookup of a name. Errors carry neither headers nor bodies.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use reqwest::Url;
@@ -249,13 +249,18 @@ impl Resolve for Guarded {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let good: Vec<SocketAddr> = found.filter(|at| !is_link_local(at.ip())).collect();
-            if good.is_empty() {
+            let usable = usable(found);
+            if usable.is_empty() {
                 return Err("the name has no address that may be used".into());
             }
-            Ok(Box::new(good.into_iter()) as Addrs)
+            Ok(Box::new(usable.into_iter()) as Addrs)
         })
     }
+}
+
+/// The addresses of a name that may be used.
+fn usable(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    found.filter(|at| !is_link_local(at.ip())).collect()
 }
 
 /// `169.254.0.0/16` and `fe80::/10`, also where the former is written as the latter's kind.
@@ -263,10 +268,19 @@ fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => {
-            let mapped = address.to_ipv4().is_some_and(|address| address.is_link_local());
+            let inner = address.to_ipv4().or_else(|| translated(address));
+            let mapped = inner.is_some_and(|address| address.is_link_local());
             mapped || address.is_unicast_link_local() || address == AWS_METADATA
         }
     }
+}
+
+/// The IPv4 address that a translator is to be asked for (NAT64, `64:ff9b::/96`).
+fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = address.segments() else { return None };
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    Some(Ipv4Addr::new(a, b, c, d))
 }
 
 /// Where AWS answers over IPv6.
@@ -296,10 +310,30 @@ mod tests {
             ("https://[::ffff:169.254.169.254]/v1", false, "link-local"),
             ("https://[fd00:ec2::254]/v1", false, "link-local"),
             ("http://2852039166/", true, "link-local"),
+            ("http://0xa9.0xfe.0xa9.0xfe/", true, "link-local"),
+            ("http://169.254.169.254./", true, "link-local"),
+            ("https://[64:ff9b::a9fe:a9fe]/v1", false, "link-local"),
         ] {
             let error = why(url, http).unwrap_err();
             assert!(error.contains(part), "{url}: {error}");
             assert!(!error.contains("pass@"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_leads_to_no_address_that_is_refused() {
+        let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 443);
+        let refused = ["169.254.169.254", "fe80::1", "::ffff:169.254.1.1", "fd00:ec2::254"].map(at);
+        assert!(usable(refused.into_iter()).is_empty());
+        let good = [at("127.0.0.1"), at("2001:db8::1"), at("10.0.0.1"), at("64:ff9b::a00:1")];
+        assert_eq!(usable(refused.into_iter().chain(good)), good);
+    }
+
+    #[tokio::test]
+    async fn names_go_through_the_guard() {
+        let found = |name: &str| Guarded.resolve(name.parse().unwrap());
+        // The resolver of the system knows this form of an address, which a URL never lets through.
+        assert!(found("169.254.169.254").await.is_err());
+        assert!(found("localhost").await.unwrap().all(|at| at.ip().is_loopback()));
     }
 }

@@ -31,6 +31,8 @@ pub enum Kind {
     Section,
     /// The end of a snapshot.
     End,
+    /// What a judge said.
+    Judged,
     /// Something that a newer release writes.
     Unknown(u32),
 }
@@ -71,6 +73,7 @@ impl Kind {
             Self::Request => 1,
             Self::Section => 2,
             Self::End => 3,
+            Self::Judged => 4,
             Self::Unknown(number) => number,
         }
     }
@@ -80,6 +83,7 @@ impl Kind {
             1 => Self::Request,
             2 => Self::Section,
             3 => Self::End,
+            4 => Self::Judged,
             _ => Self::Unknown(number),
         }
     }

@@ -144,6 +144,12 @@ impl Daemon {
         f64::NAN
     }
 
+    /// Ends it as a crash does.
+    pub(crate) fn crashes(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
     #[cfg(unix)]
     pub(crate) fn ends_well(mut self) {
         let id = self.process.id().to_string();

@@ -131,7 +131,7 @@ fn failure(request: &Seen, before: usize) -> Option<&str> {
 }
 
 fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
-    if request.path.ends_with("/v1/logs") {
+    if ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path)) {
         return http("200 OK", "", "");
     }
     if request.path.ends_with("/embeddings") {
@@ -144,6 +144,8 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
     let good = |text: &str| http("200 OK", "", &wrapped(request, text, "").to_string());
     match failure(request, before) {
         None => good(&text),
+        // Less sure of itself every second time.
+        Some("noisy") => good(&if before % 2 == 1 { text.replace("0.75", "0.55") } else { text }),
         Some("fenced") => good(&format!("```json\n{text}\n```")),
         Some("not_json") => good(&format!("Here you are: {text}")),
         Some("wrong_form") => good(r#"{"something": "else"}"#),
@@ -162,7 +164,13 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
         Some("rate_limited") => http("429 Too Many Requests", "Retry-After: 0\r\n", "{}"),
         Some("server_error") => http("500 Internal Server Error", "", "{}"),
         Some("unauthorized") => http("401 Unauthorized", "", "{}"),
-        Some("redirect") => http("302 Found", "Location: http://127.0.0.1:1/v1\r\n", ""),
+        Some("echoes_the_key") => http("401 Unauthorized", "", &request.head),
+        Some("redirect") => {
+            // To the port that the model's name ends with, or to one where nobody is.
+            let port = request.model.rsplit('.').next().and_then(|port| port.parse::<u16>().ok());
+            let to = format!("Location: http://127.0.0.1:{}/v1\r\n", port.unwrap_or(1));
+            http("307 Temporary Redirect", &to, "")
+        }
         Some("too_large") => good(&"x".repeat(10 << 20)),
         Some("no_schemas") if has_schema => http("400 Bad Request", "", "{}"),
         Some("no_schemas") => good(&text),

@@ -1,16 +1,17 @@
 //! A trace that can still change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::NEVER;
+use super::hearing::{Asked, Hearing};
 use crate::engine::embedding::Embedded;
-use crate::engine::expect::Judgements;
+use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{Parts, Sign};
+use crate::engine::trace::{Parts, Sign, transcript};
 use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// A trace, and what was told of it.
@@ -40,22 +41,14 @@ pub(super) struct Held {
     pub(super) look: Look,
     #[serde(skip)]
     signs: Signs,
-    /// Present only where a model is asked about traces.
+    /// Present only where a judge was asked.
     #[serde(default)]
-    pub(super) asked: Option<Box<Asked>>,
-}
-
-/// What models were asked about a trace, and what they said.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub(super) struct Asked {
-    /// A judge was asked about it.
-    pub(super) metrics: bool,
-    /// By rule of its expectations; those of `rubrics` may still come.
-    pub(super) judgements: Judgements,
-    pub(super) rubrics: BTreeSet<String>,
+    pub(super) hearing: Option<Box<Hearing>>,
     /// The texts that an embedding model was asked about, and what it made of them.
-    pub(super) texts: Option<u64>,
-    pub(super) embedded: Option<Embedded>,
+    #[serde(default)]
+    pub(super) texts_asked: Option<u64>,
+    #[serde(default)]
+    pub(super) embedded: Option<Box<Embedded>>,
 }
 
 /// Where a trace stands.
@@ -112,13 +105,30 @@ impl Held {
             queued: deadline,
             look: Look::No,
             signs: Signs::default(),
-            asked: None,
+            hearing: None,
+            texts_asked: None,
+            embedded: None,
         }
     }
 
-    /// What models were asked about it.
-    pub(super) fn asked(&mut self) -> &mut Asked {
-        self.asked.get_or_insert_default()
+    /// The trace before the judge.
+    pub(super) fn hearing(&mut self) -> &mut Hearing {
+        self.hearing.get_or_insert_default()
+    }
+
+    /// What the judge is given.
+    pub(super) fn request(
+        &self,
+        trace_id: TraceId,
+        update: &TraceUpdate,
+        (metrics, rubrics): Asked,
+        rules: &JudgeRules,
+    ) -> JudgeRequest {
+        let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
+        let agent = update.agent.clone().unwrap_or_default();
+        let answered =
+            self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();
+        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, answered }
     }
 
     /// Fills in what is not written down.

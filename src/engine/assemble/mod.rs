@@ -8,6 +8,7 @@
 
 mod deadlines;
 mod hash;
+mod hearing;
 mod held;
 mod sealed;
 
@@ -25,12 +26,17 @@ use self::sealed::Sealed;
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
-use super::judging::{JudgeRequest, JudgeRules, RubricRequest};
+use super::judging::{JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
+use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Added, Rules, Sign, evaluate, expectations, ignored, transcript};
+use super::trace::{Added, Rules, Sign, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
+
+/// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
+const MINUTE: u64 = 60_000_000_000;
+const MINUTES: u64 = 60;
 
 /// What the stage is fed.
 #[derive(Clone, Debug)]
@@ -41,8 +47,8 @@ pub enum Input {
     Log(Box<Log>),
     /// A report about a trace.
     Report(Box<Report>),
-    /// What a judge says of a trace's answer, by the rule of its expectations.
-    Judgements(TraceId, Judgements),
+    /// What a judge says of a trace.
+    Judged(Box<JudgeReply>),
     /// What an embedding model made of a trace's texts.
     Embedded(TraceId, Embedded),
 }
@@ -70,6 +76,8 @@ pub struct Assemble {
     waiting: BTreeMap<(Timestamp, u64), Report>,
     waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
     next_waiting: u64,
+    // What the judge was paid, by minute.
+    paid: BTreeMap<u64, i64>,
     counts: Counts,
 }
 
@@ -89,6 +97,8 @@ struct Saved<T, S, W> {
     sealed: S,
     waiting: W,
     next_waiting: u64,
+    #[serde(default)]
+    paid: BTreeMap<u64, i64>,
 }
 
 /// A shard that was read back.
@@ -121,6 +131,7 @@ impl Assemble {
             waiting: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
             next_waiting: 0,
+            paid: BTreeMap::new(),
             counts: Counts::default(),
         }
     }
@@ -150,7 +161,7 @@ impl Assemble {
             Input::Span(span) => self.span(&span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
-            Input::Judgements(id, judgements) => self.judged(id, judgements, now),
+            Input::Judged(reply) => self.judged(*reply, now),
             Input::Embedded(id, embedded) => self.embedded(id, embedded, now),
         }
     }
@@ -276,12 +287,13 @@ impl Assemble {
             sealed: &self.sealed,
             waiting: &self.waiting,
             next_waiting: self.next_waiting,
+            paid: self.paid.clone(),
         }
     }
 
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting } = saved.0;
+        let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
         for (id, mut held) in traces {
             held.restored();
             self.deadlines.insert((held.queued, id), held.state != State::Open);
@@ -295,6 +307,42 @@ impl Assemble {
         }
         self.waiting = waiting;
         self.next_waiting = next_waiting;
+        self.paid = paid;
+    }
+
+    /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
+    pub fn unanswered(&self) -> Vec<TraceId> {
+        let embedding = self.embedding.is_some();
+        let waits = |held: &Held| {
+            let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            open || (embedding && held.texts_asked != embedded)
+        };
+        self.deadlines
+            .traces()
+            .filter(|id| self.traces.get(id).is_some_and(|held| waits(held)))
+            .collect()
+    }
+
+    /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
+    pub fn ask_again(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get(&id).filter(|held| held.state != State::Open) else {
+            return;
+        };
+        let Some(Reading { update, rubrics, texts }) = self.read(id, held) else { return };
+        if let Some(rules) = &self.judging
+            && let Some(hearing) = &held.hearing
+            && let Some(asked) = hearing.ask_again(rubrics)
+        {
+            self.requests.push(held.request(id, &update, asked, rules));
+        }
+        let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+        self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
+    }
+
+    /// What the judge was paid within the last hour, as (minute, dollars).
+    pub fn paid_to_judge(&self) -> impl Iterator<Item = (u64, Quanta)> {
+        self.paid.iter().map(|(minute, cost)| (*minute, Quanta(*cost)))
     }
 
     /// How many traces can still change.
@@ -451,7 +499,7 @@ impl Assemble {
         }
         let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
         let none = Judgements::new();
-        let judgements = held.asked.as_ref().map_or(&none, |asked| &asked.judgements);
+        let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
         let (expected, rubrics) = expectations(&update, &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
@@ -459,8 +507,7 @@ impl Assemble {
             .embedding
             .zip(content)
             .and_then(|(max, content)| EmbedRequest::new(id, content, max));
-        let embedded = held.asked.as_ref().and_then(|asked| asked.embedded.as_ref());
-        let embedded = embedded.zip(texts.as_ref());
+        let embedded = held.embedded.as_ref().zip(texts.as_ref());
         if let Some((embedded, _)) =
             embedded.filter(|(embedded, asked)| embedded.texts == asked.texts)
         {
@@ -477,7 +524,7 @@ impl Assemble {
     fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
         let Some(texts) = texts else { return };
         let Some(held) = self.traces.get_mut(&texts.trace_id) else { return };
-        if held.asked().texts.replace(texts.texts) != Some(texts.texts) {
+        if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
             self.embed_requests.push(texts);
         }
     }
@@ -488,34 +535,44 @@ impl Assemble {
             self.counts.add("late", "embedding_dropped");
             return;
         };
-        held.asked().embedded = Some(embedded);
+        held.embedded = Some(Box::new(embedded));
         self.reported(id, now);
     }
 
-    /// Asks for judgements of a trace, if it is done: of its metrics once, of every rule once.
-    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, mut rubrics: Vec<RubricRequest>) {
+    /// Asks for judgements of a trace, if it is done.
+    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, rubrics: Vec<RubricRequest>) {
         let Some(rules) = &self.judging else { return };
         let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
         let Some(held) = held else { return };
-        let asked = held.asked();
-        rubrics.retain(|rubric| asked.rubrics.insert(rubric.rule.clone()));
-        let metrics = !mem::replace(&mut asked.metrics, true) && rules.pick(update);
-        if metrics || !rubrics.is_empty() {
-            let (transcript, root) = transcript(&held.parts, rules.max_transcript_bytes);
-            let agent = update.agent.clone().unwrap_or_default();
-            let request = JudgeRequest { trace_id: id, root, agent, metrics, rubrics, transcript };
-            self.requests.push(request);
+        if let Some(asked) = held.hearing().ask(|| rules.pick(update), rubrics) {
+            self.requests.push(held.request(id, update, asked, rules));
         }
     }
 
-    /// Takes what a judge says of a trace's answer.
-    fn judged(&mut self, id: TraceId, judgements: Judgements, now: Timestamp) {
+    /// Takes what a judge says of a trace.
+    fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
+        self.paid(reply.cost, now);
+        let id = reply.trace_id;
+        if reply == (JudgeReply { trace_id: id, cost: reply.cost, ..JudgeReply::default() }) {
+            return;
+        }
         let Some(held) = self.traces.get_mut(&id) else {
             self.counts.add("late", "judgement_dropped");
             return;
         };
-        held.asked().judgements.extend(judgements);
-        self.reported(id, now);
+        if held.hearing().take(reply) {
+            self.reported(id, now);
+        }
+    }
+
+    /// Keeps what the judge was paid within an hour, minute by minute.
+    fn paid(&mut self, cost: Quanta, now: Timestamp) {
+        if cost.0 > 0 {
+            let minute = now.0 / MINUTE;
+            self.paid = self.paid.split_off(&minute.saturating_sub(MINUTES));
+            let sum = self.paid.entry(minute).or_default();
+            *sum = sum.saturating_add(cost.0);
+        }
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.

@@ -4,7 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::expect::Spec;
+use crate::engine::expect::{Judgements, Spec};
 use crate::engine::math::Quanta;
 use crate::engine::span::{
     Arguments, ModelFacts, Operation, SessionName, Source, SpanId, Text, ToolFacts,
@@ -431,6 +431,16 @@ queries:
         let verdict = Verdict { score, label: Label::Borderline, rationale: None };
         rules.iter().map(|rule| ((*rule).to_owned(), Judgement::Single(verdict.clone()))).collect()
     };
+    let judged = |id: u8, judgements: Judgements| {
+        let rules_over = judgements.keys().cloned().collect();
+        let trace_id = TraceId([id; 16]);
+        Input::Judged(Box::new(JudgeReply {
+            trace_id,
+            judgements,
+            rules_over,
+            ..JudgeReply::default()
+        }))
+    };
     let status = |updates: &[TraceUpdate]| {
         let [held] = updates[0].expectations.as_slice() else { panic!("{updates:?}") };
         held.correctness.as_ref().unwrap().status().name()
@@ -438,10 +448,10 @@ queries:
     stage.handle_timeout(at(10));
     assert_eq!(status(&stage.drain()), "warn");
     assert_eq!(asked(&mut stage), ["kind", "short"]);
-    stage.handle(Input::Judgements(TraceId([7; 16]), judgements(&["kind", "short"], 5)), at(11));
+    stage.handle(judged(7, judgements(&["kind", "short"], 5)), at(11));
     assert_eq!(status(&stage.drain()), "warn");
     assert_eq!(asked(&mut stage), ["safe"]);
-    stage.handle(Input::Judgements(TraceId([7; 16]), judgements(&["safe"], 5)), at(12));
+    stage.handle(judged(7, judgements(&["safe"], 5)), at(12));
     assert_eq!(status(&stage.drain()), "pass");
     assert!(asked(&mut stage).is_empty());
     // A late span does not make anybody pay again.
@@ -449,6 +459,6 @@ queries:
     stage.handle_timeout(at(30));
     assert_eq!(status(&stage.drain()), "pass");
     assert!(asked(&mut stage).is_empty());
-    stage.handle(Input::Judgements(TraceId([9; 16]), judgements(&["safe"], 5)), at(31));
+    stage.handle(judged(9, judgements(&["safe"], 5)), at(31));
     assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
 }

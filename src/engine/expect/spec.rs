@@ -14,6 +14,7 @@ use super::judge::Judgements;
 use super::pattern::Pattern;
 use super::schema::Schema;
 use super::yaml::{self, SpecError};
+use crate::engine::judging::Judges;
 
 /// The version of the format that this is.
 const VERSION: u64 = 1;
@@ -392,10 +393,19 @@ impl Spec {
             !self.scenarios.is_empty(),
             format!("{} `scenarios` are not played", self.scenarios.len()),
         );
-        say(self.judge_config.is_some(), "`judge_config` has no effect: there is no judge".into());
         say(self.persona_config.is_some(), "`persona_config` has no effect".into());
         say(self.staging.is_some(), "`staging` has no effect: nothing is staged".into());
         said
+    }
+
+    /// Who is to judge its rubrics: of several models all, else the one that is named, else whoever is configured.
+    pub fn judges(&self) -> Judges {
+        let Some(config) = &self.judge_config else { return Judges::default() };
+        let ensemble = config.ensemble.as_ref().filter(|several| several.enabled);
+        let several = ensemble.map(|several| several.models.clone()).unwrap_or_default();
+        let ensemble = !several.is_empty();
+        let models = if ensemble { several } else { config.model.iter().cloned().collect() };
+        Judges { models, ensemble, temperature: config.temperature }
     }
 
     /// How many rubrics there are that `judgements` has nothing of.
@@ -675,8 +685,28 @@ queries:
 ",
         )
         .unwrap();
-        assert_eq!(spec.not_supported().len(), 5, "{:?}", spec.not_supported());
+        assert_eq!(spec.not_supported().len(), 4, "{:?}", spec.not_supported());
         assert_eq!(spec.rubrics_without(&Judgements::new()), 3);
+    }
+
+    #[test]
+    fn a_file_says_who_judges() {
+        let judges = |config: &str| {
+            let text = format!("agent: a\n{config}\nqueries: [{{query: x}}]\n");
+            Spec::parse(&text).unwrap().judges()
+        };
+        let models = |models: &[&str]| models.iter().map(|model| (*model).to_owned()).collect();
+        assert_eq!(judges("version: 1.0"), Judges::default());
+        let one = Judges { models: models(&["m"]), ensemble: false, temperature: Some(0.5) };
+        assert_eq!(judges("judge_config: {model: m, temperature: 0.5}"), one);
+        let off =
+            "judge_config: {model: m, temperature: 0.5, ensemble: {enabled: false, models: [a]}}";
+        assert_eq!(judges(off), one);
+        let several = Judges { models: models(&["a", "b"]), ensemble: true, temperature: None };
+        assert_eq!(
+            judges("judge_config: {model: m, ensemble: {enabled: true, models: [a, b]}}"),
+            several
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::engine::expect::spec::CorrectnessSpec;
 use crate::engine::expect::{
     Details, Judgements, LayerResult, LayerStatus, Observed, QueryResult, Suite,
 };
-use crate::engine::judging::RubricRequest;
+use crate::engine::judging::{Judges, RubricRequest};
 use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 
 /// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
@@ -34,7 +34,9 @@ pub fn expectations(
         .map(|(suite, query)| {
             let result = suite.evaluate(query, &observed, judgements);
             let spec = query.correctness.iter();
-            let rules = spec.flat_map(|spec| unjudged(spec, &result.correctness, judgements));
+            let judges = suite.spec().judges();
+            let rules =
+                spec.flat_map(|spec| unjudged(spec, &judges, &result.correctness, judgements));
             asked.extend(rules.map(|rubric| (rubric.rule.clone(), rubric)));
             expectation(query.query.clone(), result)
         })
@@ -45,6 +47,7 @@ pub fn expectations(
 /// The rules that a layer got as far as, and nobody has judged.
 fn unjudged<'a>(
     spec: &'a CorrectnessSpec,
+    judges: &'a Judges,
     layer: &LayerResult,
     judgements: &'a Judgements,
 ) -> impl Iterator<Item = RubricRequest> + 'a {
@@ -58,6 +61,7 @@ fn unjudged<'a>(
             examples: rubric
                 .and_then(|rubric| rubric.few_shot_examples.clone())
                 .unwrap_or_default(),
+            judges: judges.clone(),
             rule,
         }
     })

@@ -177,8 +177,9 @@ fn spent(
     let spends: Vec<Spend> = all
         .map(|span| {
             let model = span.model.as_ref();
-            let cost =
-                |model: &Model<'_>| model.cost.or_else(|| prices.cost(model.name?, &model.tokens));
+            let cost = |model: &Model<'_>| {
+                model.cost.or_else(|| prices.of_tokens(model.name?, &model.tokens))
+            };
             Spend {
                 start: span.start,
                 end: span.end,

@@ -1,0 +1,424 @@
+//! Metrics out: what `/metrics` shows, sent as OTLP metrics to those who do not scrape.
+//!
+//! ```text
+//! gauge                     Gauge
+//! counter  name_total       Sum name, cumulative and monotonic, since the process began
+//! histogram                 Histogram, cumulative since then; buckets (lower, upper], as there
+//! ```
+//!
+//! The page is read back, so both say the same of the same moment; labels are attributes, empty ones are left out. `POST
+//! {url}/v1/metrics`, protobuf, in requests of bounded size. A round that could not be sent is not kept: the next one says more.
+//! Metrics that come in on our own ports are counted and dropped, so nothing of this comes back.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
+    ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prometheus::{IntCounterVec, Opts, Registry};
+use prost::Message;
+
+use super::otlp::{ScoresOutError, ScoresOutOptions, attributes};
+use super::push::{Push, Signal};
+use crate::engine::convention::{OWN_SCOPE, told_by};
+use crate::engine::span::Timestamp;
+use crate::outbound::Secret;
+
+/// Gives the page in the text format, and the moment that it is of.
+pub type Page = Arc<dyn Fn() -> (String, Timestamp) + Send + Sync>;
+
+/// Sends metrics.
+pub struct MetricsOut {
+    push: Push,
+    interval: Duration,
+    begun: Timestamp,
+    page: Page,
+    outcomes: IntCounterVec,
+}
+
+/// Points of one request.
+const MAX_POINTS: usize = 4_000;
+
+/// How long the last round may take when the daemon stops.
+const GRACE: Duration = Duration::from_secs(5);
+
+impl MetricsOut {
+    /// Sets it up, for a process that began at `begun`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the endpoint cannot be used.
+    pub fn new(
+        options: &ScoresOutOptions,
+        key: Option<&Secret>,
+        registry: &Registry,
+        (page, begun): (Page, Timestamp),
+    ) -> Result<Self, ScoresOutError> {
+        let help = "Points of metrics sent to another OTLP endpoint, by outcome.";
+        let outcomes =
+            IntCounterVec::new(Opts::new("agentgauge_metrics_out_total", help), &["outcome"])?;
+        registry.register(Box::new(outcomes.clone()))?;
+        let push = Push::new(options, key, Signal::Metrics)?;
+        Ok(Self { push, interval: options.metrics_interval, begun, page, outcomes })
+    }
+
+    /// Sends a round after each interval until `stop`, and then a last one.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
+        let mut stop = pin!(stop);
+        let rounds = async {
+            loop {
+                tokio::time::sleep(self.interval).await;
+                self.round().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = &mut stop => {}
+            () = rounds => {}
+        }
+        // What is not out by then is lost with the process.
+        let _ = tokio::time::timeout(GRACE, self.round()).await;
+    }
+
+    async fn round(&self) {
+        let (page, now) = (self.page)();
+        for metrics in batches(families(&page, self.begun, now)) {
+            let points: usize = metrics.iter().map(points).sum();
+            let sent = u64::try_from(points).unwrap_or(u64::MAX);
+            match self.push.send(request(metrics).encode_to_vec()).await {
+                Ok(reply) => {
+                    let rejected = rejected(&reply).min(sent);
+                    self.count("rejected", rejected);
+                    self.count("sent", sent - rejected);
+                }
+                Err(_) => self.count("dropped", sent),
+            }
+        }
+    }
+
+    fn count(&self, outcome: &str, count: u64) {
+        self.outcomes.with_label_values(&[outcome]).inc_by(count);
+    }
+}
+
+/// A sample: the name, the labels, the value.
+type Sample<'p> = (&'p str, Vec<(&'p str, String)>, f64);
+
+/// A family in the making.
+struct Family<'p> {
+    name: &'p str,
+    help: &'p str,
+    kind: &'p str,
+    samples: Vec<Sample<'p>>,
+}
+
+/// The metrics of a page in the text format; families without a sample are left out.
+fn families(page: &str, begun: Timestamp, now: Timestamp) -> Vec<Metric> {
+    let mut families: Vec<Family<'_>> = Vec::new();
+    let mut help = "";
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ').map_or("", |(_, help)| help);
+        } else if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            families.push(Family { name, help, kind, samples: Vec::new() });
+        } else if let Some(family) = families.last_mut() {
+            family.samples.extend(sample(line));
+        }
+    }
+    families.retain(|family| !family.samples.is_empty());
+    families.into_iter().map(|family| family.metric(begun, now)).collect()
+}
+
+impl Family<'_> {
+    fn metric(self, begun: Timestamp, now: Timestamp) -> Metric {
+        let cumulative = AggregationTemporality::Cumulative.into();
+        let (name, data) = match self.kind {
+            "counter" => {
+                let data_points = numbers(&self.samples, begun, now);
+                let sum =
+                    Sum { data_points, aggregation_temporality: cumulative, is_monotonic: true };
+                let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+                (name, metric::Data::Sum(sum))
+            }
+            "histogram" => {
+                let data_points = distributions(self.name, &self.samples, begun, now);
+                let histogram = Histogram { data_points, aggregation_temporality: cumulative };
+                (self.name, metric::Data::Histogram(histogram))
+            }
+            _ => {
+                let data_points = numbers(&self.samples, Timestamp::default(), now);
+                (self.name, metric::Data::Gauge(Gauge { data_points }))
+            }
+        };
+        Metric {
+            name: name.to_owned(),
+            description: self.help.to_owned(),
+            data: Some(data),
+            ..Metric::default()
+        }
+    }
+}
+
+fn numbers(samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Vec<NumberDataPoint> {
+    let point = |(_, labels, value): &Sample<'_>| NumberDataPoint {
+        attributes: labelled(labels),
+        start_time_unix_nano: begun.0,
+        time_unix_nano: now.0,
+        value: Some(number_data_point::Value::AsDouble(*value)),
+        ..NumberDataPoint::default()
+    };
+    samples.iter().map(point).collect()
+}
+
+/// The samples of a histogram put together, by their labels beside `le`, in the order of the page.
+fn distributions(
+    name: &str,
+    samples: &[Sample<'_>],
+    begun: Timestamp,
+    now: Timestamp,
+) -> Vec<HistogramDataPoint> {
+    let mut order: Vec<String> = Vec::new();
+    let mut points: BTreeMap<String, (HistogramDataPoint, u64)> = BTreeMap::new();
+    for (sample, labels, value) in samples {
+        let (bound, others): (Vec<_>, Vec<_>) =
+            labels.iter().cloned().partition(|(label, _)| *label == "le");
+        let key = format!("{others:?}");
+        let (point, below) = points.entry(key.clone()).or_insert_with(|| {
+            order.push(key);
+            let point = HistogramDataPoint {
+                attributes: labelled(&others),
+                start_time_unix_nano: begun.0,
+                time_unix_nano: now.0,
+                ..HistogramDataPoint::default()
+            };
+            (point, 0)
+        });
+        match sample.strip_prefix(name) {
+            Some("_sum") => point.sum = Some(*value),
+            Some("_count") => point.count = whole(*value),
+            Some("_bucket") => {
+                // On the page a bucket has all that is below it, too.
+                let count = whole(*value);
+                point.bucket_counts.push(count.saturating_sub(*below));
+                *below = count;
+                let bound = bound.first().and_then(|(_, bound)| bound.parse::<f64>().ok());
+                point.explicit_bounds.extend(bound.filter(|bound| bound.is_finite()));
+            }
+            Some(_) | None => {}
+        }
+    }
+    order.iter().filter_map(|key| points.remove(key)).map(|(point, _)| point).collect()
+}
+
+/// A count that a page shows.
+fn whole(value: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts are whole, not negative, and far below 2^53"
+    )]
+    let count = value.max(0.0) as u64;
+    count
+}
+
+/// A line of a page; `None` if it is no sample.
+fn sample(line: &str) -> Option<Sample<'_>> {
+    let (series, value) = line.rsplit_once(' ')?;
+    let value = value.parse().ok()?;
+    let Some((name, labels)) = series.split_once('{') else {
+        return Some((series, Vec::new(), value));
+    };
+    Some((name, labels_of(labels.strip_suffix('}')?)?, value))
+}
+
+/// Labels as they are written: `a="x",b="y"`, with backslashes before what would end them.
+fn labels_of(mut text: &str) -> Option<Vec<(&str, String)>> {
+    let mut labels = Vec::new();
+    while !text.is_empty() {
+        let (name, rest) = text.split_once("=\"")?;
+        let mut value = String::new();
+        let mut chars = rest.char_indices();
+        let end = loop {
+            match chars.next()? {
+                (at, '"') => break at,
+                (_, '\\') => match chars.next()?.1 {
+                    'n' => value.push('\n'),
+                    other => value.push(other),
+                },
+                (_, other) => value.push(other),
+            }
+        };
+        labels.push((name.trim_start_matches(','), value));
+        text = rest.get(end + 1..)?;
+    }
+    Some(labels)
+}
+
+/// Labels as attributes.
+fn labelled(labels: &[(&str, String)]) -> Vec<KeyValue> {
+    let known = labels.iter().filter(|(_, value)| !value.is_empty());
+    let attribute = |(name, value): &(&str, String)| KeyValue {
+        key: (*name).to_owned(),
+        value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.clone())) }),
+        ..KeyValue::default()
+    };
+    known.map(attribute).collect()
+}
+
+fn points(metric: &Metric) -> usize {
+    match &metric.data {
+        Some(metric::Data::Gauge(gauge)) => gauge.data_points.len(),
+        Some(metric::Data::Sum(sum)) => sum.data_points.len(),
+        Some(metric::Data::Histogram(histogram)) => histogram.data_points.len(),
+        Some(metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_)) | None => 0,
+    }
+}
+
+/// Metrics in requests of so many points; a metric with more is cut.
+fn batches(metrics: Vec<Metric>) -> Vec<Vec<Metric>> {
+    let mut batches: Vec<Vec<Metric>> = Vec::new();
+    let mut room = 0;
+    for piece in metrics.into_iter().flat_map(pieces) {
+        let points = points(&piece);
+        match batches.last_mut() {
+            Some(batch) if points <= room => batch.push(piece),
+            Some(_) | None => {
+                batches.push(vec![piece]);
+                room = MAX_POINTS;
+            }
+        }
+        room = room.saturating_sub(points);
+    }
+    batches
+}
+
+/// A metric in pieces that fit a request.
+fn pieces(metric: Metric) -> Vec<Metric> {
+    let Metric { name, description, data, .. } = metric;
+    let piece = |data| Metric {
+        name: name.clone(),
+        description: description.clone(),
+        data: Some(data),
+        ..Metric::default()
+    };
+    match data {
+        Some(metric::Data::Gauge(Gauge { data_points })) => data_points
+            .chunks(MAX_POINTS)
+            .map(|points| piece(metric::Data::Gauge(Gauge { data_points: points.to_vec() })))
+            .collect(),
+        Some(metric::Data::Sum(sum)) => sum
+            .data_points
+            .chunks(MAX_POINTS)
+            .map(|points| piece(metric::Data::Sum(Sum { data_points: points.to_vec(), ..sum })))
+            .collect(),
+        Some(metric::Data::Histogram(histogram)) => histogram
+            .data_points
+            .chunks(MAX_POINTS)
+            .map(|points| {
+                let points = points.to_vec();
+                piece(metric::Data::Histogram(Histogram { data_points: points, ..histogram }))
+            })
+            .collect(),
+        // Nothing else is made here.
+        Some(metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_)) | None => Vec::new(),
+    }
+}
+
+fn request(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
+    let scope = InstrumentationScope {
+        name: OWN_SCOPE.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let metrics = ScopeMetrics { scope: Some(scope), metrics, ..ScopeMetrics::default() };
+    let resource = Resource { attributes: attributes(told_by()), ..Resource::default() };
+    let metrics = ResourceMetrics {
+        resource: Some(resource),
+        scope_metrics: vec![metrics],
+        ..ResourceMetrics::default()
+    };
+    ExportMetricsServiceRequest { resource_metrics: vec![metrics] }
+}
+
+/// How many points the endpoint says it did not take; none if its reply is not understood.
+fn rejected(reply: &[u8]) -> u64 {
+    let response = ExportMetricsServiceResponse::decode(reply).unwrap_or_default();
+    let rejected = response.partial_success.map_or(0, |partial| partial.rejected_data_points);
+    u64::try_from(rejected).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = r#"# HELP score A score.
+# TYPE score gauge
+score{service_name="a \"b\\c\"\n,{x}",version="",window="1h"} 0.25
+# HELP empty Nothing.
+# TYPE empty gauge
+# HELP traces_total Traces.
+# TYPE traces_total counter
+traces_total{service_name="a"} 3
+# HELP risk Risks.
+# TYPE risk histogram
+risk_bucket{service_name="a",le="0.1"} 1
+risk_bucket{service_name="a",le="0.5"} 1
+risk_bucket{service_name="a",le="+Inf"} 4
+risk_sum{service_name="a"} 2.5
+risk_count{service_name="a"} 4
+"#;
+
+    fn text(attribute: &KeyValue) -> (&str, &str) {
+        match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
+            Some(any_value::Value::StringValue(text)) => (&attribute.key, text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_page_is_told_as_it_is() {
+        let metrics = families(PAGE, Timestamp(1), Timestamp(9));
+        let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+        assert_eq!(names, ["score", "traces", "risk"]);
+        let [
+            Some(metric::Data::Gauge(gauge)),
+            Some(metric::Data::Sum(sum)),
+            Some(metric::Data::Histogram(risk)),
+        ] = [0, 1, 2].map(|at| metrics[at].data.clone())
+        else {
+            panic!("{metrics:?}")
+        };
+        let [score] = gauge.data_points.as_slice() else { panic!() };
+        let attributes: Vec<_> = score.attributes.iter().map(text).collect();
+        assert_eq!(attributes, [("service_name", "a \"b\\c\"\n,{x}"), ("window", "1h")]);
+        assert_eq!(score.value, Some(number_data_point::Value::AsDouble(0.25)));
+        assert_eq!((score.start_time_unix_nano, score.time_unix_nano), (0, 9));
+        assert!(sum.is_monotonic && sum.data_points[0].start_time_unix_nano == 1);
+        let [risk] = risk.data_points.as_slice() else { panic!() };
+        assert_eq!(risk.bucket_counts, [1, 0, 3]);
+        assert_eq!(risk.explicit_bounds, [0.1, 0.5]);
+        assert_eq!((risk.count, risk.sum), (4, Some(2.5)));
+    }
+
+    #[test]
+    fn requests_are_bounded() {
+        let line = |agent: usize| format!("score{{service_name=\"{agent}\"}} 1\n");
+        let page: String = (0..MAX_POINTS * 2 + 1).map(line).collect();
+        let page = format!("# TYPE score gauge\n{page}{PAGE}");
+        let batches = batches(families(&page, Timestamp(1), Timestamp(9)));
+        let sizes: Vec<usize> =
+            batches.iter().map(|batch| batch.iter().map(points).sum()).collect();
+        assert_eq!(sizes, [MAX_POINTS, MAX_POINTS, 4]);
+    }
+}

@@ -1,0 +1,328 @@
+//! Gets answers out of the endpoint, within the budget of the hour, the deadline of a trace and the patience with an
+//! endpoint that fails.
+//!
+//! What fails for now is asked again, with growing waits; what fails for good, and what is over the budget, has no answer
+//! and says why. What was paid is said whatever came of it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::budget::{Breaker, Budget};
+use super::meter::Meter;
+use super::options::JudgeOptions;
+use super::prompt::Prompt;
+use super::reply;
+use super::stage::Stage;
+use super::wire::{Call, Dialect};
+use super::worker::{Given, JudgeError};
+use crate::clock::Clock;
+use crate::engine::math::Quanta;
+use crate::engine::options::{CostOptions, Price};
+use crate::engine::price::Prices;
+use crate::engine::span::{ModelFacts, Timestamp, Tokens};
+use crate::outbound::{CallError, Client, ClientOptions, Secret};
+
+/// Asks one endpoint.
+#[derive(Debug)]
+pub(super) struct Asker {
+    options: JudgeOptions,
+    key: Option<Secret>,
+    client: Client,
+    prices: Prices,
+    clock: Clock,
+    meter: Arc<Meter>,
+    money: Mutex<Money>,
+    dialect: AtomicU8,
+}
+
+/// One question.
+#[derive(Clone, Debug)]
+pub(super) struct Question<'a> {
+    pub(super) model: &'a str,
+    pub(super) temperature: f64,
+    pub(super) stage: Stage,
+    pub(super) prompt: Prompt,
+    /// What is not answered by then is not asked again.
+    pub(super) due: Timestamp,
+}
+
+/// The answer, or why there is none, and what was paid.
+pub(super) type Paid = (Result<Value, &'static str>, Quanta);
+
+#[derive(Debug)]
+struct Money {
+    budget: Budget,
+    breaker: Breaker,
+}
+
+/// Why a call came to nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Failure {
+    name: &'static str,
+    /// It may go well later; not before so long.
+    again: Option<Duration>,
+}
+
+impl Asker {
+    /// Sets it up.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there can be no client.
+    pub(super) fn new(
+        options: &JudgeOptions,
+        given: &Given<'_>,
+        meter: Arc<Meter>,
+    ) -> Result<Self, JudgeError> {
+        let limits = ClientOptions {
+            allow_http: options.allow_http,
+            max_reply_bytes: options.max_reply_bytes,
+            timeout: options.timeout,
+        };
+        let mut budget = Budget::new(Quanta::from_f64(options.usd_per_hour).unwrap_or_default());
+        budget.spent_before(given.paid.iter().copied());
+        let breaker = Breaker::new(options.max_failures, options.pause);
+        let asker = Self {
+            options: options.clone(),
+            key: given.key.clone(),
+            client: Client::new("judge.url", limits)?,
+            prices: prices(options, given.cost),
+            clock: given.clock.clone(),
+            meter,
+            money: Mutex::new(Money { budget, breaker }),
+            dialect: AtomicU8::new(0),
+        };
+        asker.stands();
+        Ok(asker)
+    }
+
+    /// Asks until there is an answer of the form, or no more attempts, time or money.
+    pub(super) async fn ask(&self, question: &Question<'_>) -> Paid {
+        let (mut last, mut paid) = ("not_asked", Quanta(0));
+        for attempt in 0..self.options.max_attempts {
+            let (outcome, cost) = self.attempt(question).await;
+            paid = Quanta(paid.0.saturating_add(cost.0));
+            let failure = match outcome {
+                Ok(answer) => return (Ok(answer), paid),
+                Err(failure) => failure,
+            };
+            last = failure.name;
+            let Some(at_least) = failure.again else { break };
+            let wait = self.wait(attempt, &question.prompt.user).max(at_least);
+            if attempt + 1 == self.options.max_attempts {
+                break;
+            }
+            if self.clock.now().after(wait) >= question.due {
+                return (Err("deadline"), paid);
+            }
+            tokio::time::sleep(wait).await;
+        }
+        (Err(last), paid)
+    }
+
+    /// One call, if it may go out; a request that the endpoint does not understand is put more plainly at once.
+    async fn attempt(&self, question: &Question<'_>) -> (Result<Value, Failure>, Quanta) {
+        let mut paid = Quanta(0);
+        loop {
+            let now = self.clock.now();
+            if now >= question.due {
+                return (Err(Failure { name: "deadline", again: None }), paid);
+            }
+            let most = self.most(question);
+            if let Err(failure) = self.admit(most, now) {
+                return (Err(failure), paid);
+            }
+            let dialect = self.dialect();
+            let (outcome, cost) = self.call(question, dialect, most).await;
+            paid = Quanta(paid.0.saturating_add(cost.0));
+            let well = !matches!(&outcome, Err(Told::Call(error)) if is_down(*error));
+            let name = outcome.as_ref().map_or_else(|told| told.name(), |_| "ok");
+            self.settle(most, cost, well);
+            self.meter.call(name);
+            match outcome {
+                Ok(answer) => return (Ok(answer), paid),
+                Err(Told::Call(CallError::Status { code: 400 | 422, .. })) => {
+                    let Some(plainer) = dialect.plainer() else {
+                        return (Err(Failure { name, again: None }), paid);
+                    };
+                    // Another call may have found out before; the plainest holds.
+                    self.dialect.fetch_max(plainer as u8, Ordering::Relaxed);
+                }
+                Err(told) => return (Err(Failure { name, again: told.again() }), paid),
+            }
+        }
+    }
+
+    /// Sends a call; its answer, and what it cost.
+    async fn call(
+        &self,
+        question: &Question<'_>,
+        dialect: Dialect,
+        most: Quanta,
+    ) -> (Result<Value, Told>, Quanta) {
+        let format = self.options.format;
+        let call = Call {
+            model: question.model,
+            prompt: &question.prompt,
+            stage: question.stage,
+            temperature: question.temperature,
+            max_output_tokens: self.options.max_output_tokens,
+            dialect,
+        };
+        let Some(request) = format.request(&self.options.url, self.key.as_ref(), &call) else {
+            return (Err(Told::NotAsked), Quanta(0));
+        };
+        let body = request.body.to_string().into_bytes();
+        let posted = self.client.post(&request.url, &request.headers, "application/json", body);
+        let bytes = match posted.await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let cost = if error.may_cost() { most } else { Quanta(0) };
+                return (Err(Told::Call(error)), cost);
+            }
+        };
+        let reply: Value = match serde_json::from_slice(&bytes) {
+            Ok(reply) => reply,
+            Err(_) => return (Err(Told::NoAnswer("not_of_format")), most),
+        };
+        let (answer, missing) = format.answer(&reply);
+        let tokens =
+            Tokens { input: answer.input_tokens, cached: None, output: answer.output_tokens };
+        // An endpoint that does not count its tokens is taken to have used the most.
+        let cost = self.price(call.model, tokens).unwrap_or(most);
+        self.meter.tokens(answer.input_tokens, answer.output_tokens);
+        let read = match missing {
+            Some(why) => Err(Told::NoAnswer(why.name())),
+            None => reply::read(call.stage, &answer.text).map_err(|why| Told::NoAnswer(why.name())),
+        };
+        (read, cost)
+    }
+
+    /// Sets the most that a call can cost aside.
+    fn admit(&self, most: Quanta, now: Timestamp) -> Result<(), Failure> {
+        let mut money = self.money();
+        let admitted = if !money.budget.reserve(most, now) {
+            Err(Failure { name: "over_budget", again: None })
+        } else if !money.breaker.admits(now) {
+            money.budget.settle(most, Quanta(0), now);
+            Err(Failure { name: "endpoint_down", again: None })
+        } else {
+            Ok(())
+        };
+        let degraded = admitted.is_err() || money.breaker.is_open();
+        self.meter.stands(money.budget.left(now), degraded);
+        admitted
+    }
+
+    fn settle(&self, most: Quanta, cost: Quanta, well: bool) {
+        let now = self.clock.now();
+        self.meter.cost(cost);
+        let mut money = self.money();
+        money.budget.settle(most, cost, now);
+        money.breaker.record(well, now);
+        self.meter.stands(money.budget.left(now), money.breaker.is_open());
+    }
+
+    fn stands(&self) {
+        let left = self.money().budget.left(self.clock.now());
+        self.meter.stands(left, false);
+    }
+
+    fn money(&self) -> MutexGuard<'_, Money> {
+        self.money.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a call can cost at most: no tokenizer makes more tokens than there are bytes.
+    fn most(&self, question: &Question<'_>) -> Quanta {
+        let Question { model, prompt, .. } = question;
+        let bytes = (prompt.system.len() + prompt.user.len() + FORM_BYTES) as u64;
+        let output = u64::from(self.options.max_output_tokens);
+        let tokens = Tokens { input: Some(bytes), cached: None, output: Some(output) };
+        self.price(model, tokens).unwrap_or(Quanta(i64::MAX))
+    }
+
+    fn price(&self, model: &str, tokens: Tokens) -> Option<Quanta> {
+        let facts = ModelFacts { model: Some(Arc::from(model)), tokens, ..ModelFacts::default() };
+        self.prices.cost(&facts)
+    }
+
+    /// The wait after an attempt: doubled each time, less up to half by chance, so that calls that failed together do not
+    /// come back together.
+    fn wait(&self, attempt: u32, text: &str) -> Duration {
+        let full = self.options.backoff.saturating_mul(2_u32.saturating_pow(attempt.min(16)));
+        let chance = xxh3_64_with_seed(text.as_bytes(), self.clock.now().0) % 512;
+        full.mul_f64(1.0 - chance as f64 / 1024.0)
+    }
+
+    fn dialect(&self) -> Dialect {
+        match self.dialect.load(Ordering::Relaxed) {
+            0 => Dialect::Full,
+            1 => Dialect::WithoutSchema,
+            _ => Dialect::Bare,
+        }
+    }
+}
+
+/// Bytes of a request beside its words: the schema, and what the format adds.
+const FORM_BYTES: usize = 2_048;
+
+/// What came of a call instead of an answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Told {
+    /// The judge has no format.
+    NotAsked,
+    /// No reply.
+    Call(CallError),
+    /// A reply without an answer of the form.
+    NoAnswer(&'static str),
+}
+
+impl Told {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NotAsked => "not_asked",
+            Self::Call(error) => error.name(),
+            Self::NoAnswer(why) => why,
+        }
+    }
+
+    /// Whether to ask again, and the least wait before that.
+    fn again(self) -> Option<Duration> {
+        match self {
+            Self::NotAsked | Self::NoAnswer("refused") => None,
+            Self::NoAnswer(_) => Some(Duration::ZERO),
+            Self::Call(CallError::Status { code, retry_after }) => {
+                let error = CallError::Status { code, retry_after };
+                error.is_passing().then(|| retry_after.unwrap_or_default())
+            }
+            Self::Call(error) => error.is_passing().then_some(Duration::ZERO),
+        }
+    }
+}
+
+/// Whether an error says that the endpoint is not there, rather than that it does not like this call.
+fn is_down(error: CallError) -> bool {
+    match error {
+        CallError::Connect | CallError::Timeout | CallError::BrokenOff | CallError::Redirect => {
+            true
+        }
+        CallError::TooLarge => false,
+        CallError::Status { code, .. } => matches!(code, 401 | 403 | 429 | 500..),
+    }
+}
+
+/// The prices of the configuration, and last the one of every other model.
+fn prices(options: &JudgeOptions, cost: &CostOptions) -> Prices {
+    let mut cost = cost.clone();
+    cost.prices.push(Price {
+        model: "*".to_owned(),
+        input: options.input_usd_per_million,
+        output: options.output_usd_per_million,
+        cached: None,
+    });
+    Prices::new(&cost)
+}

@@ -1,0 +1,141 @@
+//! Traces with known answers: how far the judge is from them tells whether it is still the judge that it was.
+//!
+//! ```text
+//! drift = mean( judged - known )        over the canaries of one round, by metric
+//! ```
+//!
+//! A provider that changes the model under its name, or a prompt that no longer fits it, shows here before it shows in the
+//! scores. Rounds are paid from the same budget as everything else.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::metric::Metric;
+use crate::engine::math::Quanta;
+
+/// A trace with known answers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Canary {
+    /// Its name, for messages.
+    pub name: String,
+    /// What the judge is shown, in the form of a transcript.
+    pub trace: Value,
+    /// What the scores should be, in `[0,1]`, by metric.
+    pub known: BTreeMap<Metric, f64>,
+}
+
+/// Why there are no canaries.
+#[derive(Debug, thiserror::Error)]
+pub enum CanaryError {
+    /// The file cannot be read.
+    #[error("failed to read {}, which `judge.canaries_file` names: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not a list of canaries.
+    #[error("{}, which `judge.canaries_file` names, is no list of traces with known answers: {why}", path.display())]
+    Form {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// The canaries of a file; ours if there is none.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read, is not of the form, or knows a score outside `[0,1]`.
+pub fn canaries(file: &Path) -> Result<Vec<Canary>, CanaryError> {
+    let path = || file.to_owned();
+    let text = if file.as_os_str().is_empty() {
+        include_str!("canaries.json").to_owned()
+    } else {
+        std::fs::read_to_string(file)
+            .map_err(|source| CanaryError::Read { path: path(), source })?
+    };
+    let form = |why: String| CanaryError::Form { path: path(), why };
+    let canaries: Vec<Canary> =
+        serde_json::from_str(&text).map_err(|error| form(error.to_string()))?;
+    for canary in &canaries {
+        if let Some((metric, score)) =
+            canary.known.iter().find(|(_, score)| !(0.0..=1.0).contains(*score))
+        {
+            let (name, metric) = (&canary.name, metric.name());
+            return Err(form(format!("{metric} of `{name}` is {score}, not between 0 and 1")));
+        }
+    }
+    Ok(canaries)
+}
+
+/// How far a round is off, by metric.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    // Sum of the differences, and how many there are.
+    off: BTreeMap<Metric, (i64, i64)>,
+}
+
+impl Round {
+    /// Takes what was judged and what is known.
+    pub fn observe(&mut self, metric: Metric, judged: Quanta, known: f64) {
+        let known = Quanta::from_f64(known).unwrap_or_default();
+        let (sum, count) = self.off.entry(metric).or_default();
+        *sum = sum.saturating_add(judged.0.saturating_sub(known.0));
+        *count += 1;
+    }
+
+    /// The drift of each metric, in `[-1,1]`.
+    pub fn drift(&self) -> impl Iterator<Item = (Metric, f64)> {
+        self.off.iter().map(|(metric, (sum, count))| (*metric, Quanta(sum / count).to_f64()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_know_every_metric_at_both_ends() {
+        let canaries = canaries(Path::new("")).unwrap();
+        for metric in
+            Metric::ALL.into_iter().filter(|metric| *metric != Metric::ConstraintViolation)
+        {
+            let known = || canaries.iter().filter_map(|canary| canary.known.get(&metric));
+            assert!(known().any(|score| *score > 0.7), "{}", metric.name());
+            assert!(known().any(|score| *score < 0.4), "{}", metric.name());
+        }
+    }
+
+    #[test]
+    fn drift_is_the_mean_of_what_a_round_is_off() {
+        let mut round = Round::default();
+        round.observe(Metric::Confidence, Quanta::from_f64(0.9).unwrap(), 1.0);
+        round.observe(Metric::Confidence, Quanta::from_f64(0.3).unwrap(), 0.0);
+        let drift: Vec<_> = round.drift().collect();
+        assert_eq!(drift, [(Metric::Confidence, 0.1)]);
+    }
+
+    #[test]
+    fn a_file_that_is_none_says_why() {
+        let path = std::env::temp_dir().join(format!("canaries-{}.json", std::process::id()));
+        for (text, part) in [
+            ("{", "no list of traces"),
+            (r#"[{"name": "n", "trace": {}, "known": {"confidence": 2}}]"#, "not between 0 and 1"),
+            (r#"[{"name": "n", "trace": {}, "known": {"mood": 1}}]"#, "mood"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = canaries(&path).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("judge.canaries_file"), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(canaries(&path).unwrap_err().to_string().contains("failed to read"));
+    }
+}

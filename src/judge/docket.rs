@@ -1,0 +1,143 @@
+//! What is asked of one trace, question by question: what is known is not asked, and what is answered is made to last.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::asking::Question;
+use super::case::Case;
+use super::options::JudgeOptions;
+use super::prompt::VERSION;
+use super::reply;
+use super::stage::Stage;
+use super::worker::Judge;
+use crate::engine::expect::Judgements;
+use crate::engine::expect::judge::{Judgement, Verdict};
+use crate::engine::judging::{JudgeReply, RubricRequest};
+use crate::engine::math::Quanta;
+use crate::engine::span::{Timestamp, TraceId};
+use crate::ingest::Sink;
+
+/// The questions about one trace.
+pub(super) struct Docket<'j, S> {
+    judge: &'j Judge,
+    sink: &'j S,
+    trace_id: TraceId,
+    due: Timestamp,
+    answered: BTreeMap<String, String>,
+    // Answers are of use to a later process.
+    lasting: bool,
+    // Paid, and the engine has not been told.
+    unsaid: Quanta,
+}
+
+impl<'j, S: Sink> Docket<'j, S> {
+    /// Questions about a trace, of which an earlier process was answered some.
+    pub(super) fn new(
+        (judge, sink): (&'j Judge, &'j S),
+        trace_id: TraceId,
+        due: Timestamp,
+        answered: BTreeMap<String, String>,
+    ) -> Self {
+        let lasting = sink.keeps_log();
+        Self { judge, sink, trace_id, due, answered, lasting, unsaid: Quanta(0) }
+    }
+
+    /// Questions whose answers nobody needs later: about the judge itself.
+    pub(super) fn passing(places: (&'j Judge, &'j S), due: Timestamp) -> Self {
+        let docket = Self::new(places, TraceId::default(), due, BTreeMap::new());
+        Self { lasting: false, ..docket }
+    }
+
+    /// Asks all that the metrics of a case need.
+    pub(super) async fn hear(&mut self, case: &mut Case, options: &JudgeOptions, agent: &str) {
+        while let Some((metric, stage)) = case.next() {
+            let model = options.model(metric, agent);
+            let (temperature, prompt) = (options.temperature, case.prompt(stage));
+            let question = Question { model, temperature, stage, prompt, due: self.due };
+            match self.ask(&question, "").await {
+                Ok(answer) => case.answer(stage, answer),
+                Err(why) => case.fail(stage, why),
+            }
+        }
+    }
+
+    /// Judges an answer by rules. One that could not be judged, by one of its judges even, stays so: it neither passes nor
+    /// fails.
+    pub(super) async fn rubrics(
+        &mut self,
+        case: &Case,
+        rubrics: &[RubricRequest],
+        options: &JudgeOptions,
+        agent: &str,
+    ) -> Judgements {
+        let mut judgements = Judgements::new();
+        for rubric in rubrics {
+            let judgement = self.rubric(case, rubric, options, agent).await;
+            self.judge.meter.rubric(judgement.as_ref().map_or_else(|why| *why, |_| "scored"));
+            judgements.extend(judgement.ok().map(|judgement| (rubric.rule.clone(), judgement)));
+        }
+        judgements
+    }
+
+    async fn rubric(
+        &mut self,
+        case: &Case,
+        rubric: &RubricRequest,
+        options: &JudgeOptions,
+        agent: &str,
+    ) -> Result<Judgement, &'static str> {
+        let judges = &rubric.judges;
+        let own = [options.model_of(agent).to_owned()];
+        let models = if judges.models.is_empty() { &own[..] } else { &judges.models[..] };
+        let rule = format!("{:016x}", xxh3_64(rubric.rule.as_bytes()));
+        let mut verdicts: Vec<Verdict> = Vec::new();
+        for (number, model) in models.iter().enumerate() {
+            let question = Question {
+                model,
+                temperature: judges.temperature.unwrap_or(options.temperature),
+                stage: Stage::Rubric,
+                prompt: case.rubric(rubric),
+                due: self.due,
+            };
+            let answer = self.ask(&question, &format!("/{rule}/{number}")).await?;
+            verdicts.push(reply::verdict(&answer).ok_or("wrong_form")?);
+        }
+        match verdicts.pop() {
+            Some(verdict) if !judges.ensemble => Ok(Judgement::Single(verdict)),
+            last => {
+                verdicts.extend(last);
+                Ok(Judgement::Ensemble(verdicts))
+            }
+        }
+    }
+
+    /// What was paid since the engine was told.
+    pub(super) fn unsaid(&mut self) -> Quanta {
+        std::mem::take(&mut self.unsaid)
+    }
+
+    /// The answer to a question that `about` tells from others of its stage.
+    async fn ask(&mut self, question: &Question<'_>, about: &str) -> Result<Value, &'static str> {
+        let key = format!("{}/{}/p{VERSION}{about}", question.stage.name(), question.model);
+        let known = self.answered.get(&key).and_then(|text| serde_json::from_str(text).ok());
+        if let Some(answer) = known {
+            self.judge.meter.call("known");
+            return Ok(answer);
+        }
+        let (answer, paid) = self.judge.asker.ask(question).await;
+        self.unsaid = Quanta(self.unsaid.0.saturating_add(paid.0));
+        let answer = answer?;
+        if self.lasting {
+            let reply = JudgeReply {
+                trace_id: self.trace_id,
+                answered: [(key, answer.to_string())].into(),
+                cost: self.unsaid(),
+                ..JudgeReply::default()
+            };
+            self.judge.deliver(reply, Vec::new(), self.due, self.sink).await;
+        }
+        Ok(answer)
+    }
+}
