@@ -40,6 +40,11 @@ impl Deadlines {
         self.open.iter().chain(&self.done).map(|(_, id)| *id)
     }
 
+    /// The traces that are not done.
+    pub(super) fn open(&self) -> impl Iterator<Item = TraceId> + '_ {
+        self.open.iter().map(|(_, id)| *id)
+    }
+
     /// Enters a trace.
     pub(super) fn insert(&mut self, (due, id): Entry, done: bool) {
         if done {

@@ -217,6 +217,16 @@ impl Assemble {
         self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
+    /// Has everything told with the next drain, even what could wait.
+    pub fn tell_all(&mut self) {
+        for id in self.deadlines.open().collect::<Vec<_>>() {
+            let Some(held) = self.traces.get_mut(&id) else { continue };
+            if mem::replace(&mut held.tell_at, NEVER) != NEVER {
+                self.mark(id, Look::Tell);
+            }
+        }
+    }
+
     /// Takes what there is to tell since the last call: tombstones first, then in order of trace id.
     pub fn drain(&mut self) -> Vec<TraceUpdate> {
         let (mut tombstones, mut updates) = (Vec::new(), Vec::new());
@@ -350,7 +360,8 @@ impl Assemble {
         self.traces.len()
     }
 
-    fn span(&mut self, span: &Span, now: Timestamp) {
+    /// Applies a span that arrived at `now`.
+    pub fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let Some(held) = self.open(span.trace_id, now) else { return };
         if held.parts.spans.sender().is_some_and(|sender| *sender != span.resource.tenant) {

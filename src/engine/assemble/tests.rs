@@ -110,6 +110,16 @@ fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
 }
 
 #[test]
+fn all_is_told_when_that_is_asked_for() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
+    stage.tell_all();
+    assert_eq!(stage.drain()[0].state(), TraceState::Open);
+    stage.tell_all();
+    assert_eq!(stage.drain(), []);
+}
+
+#[test]
 fn a_trace_that_another_may_go_on_with_is_told_at_once() {
     let mut model = span(1, 0, Operation::Chat);
     model.model = Some(ModelFacts { asked_by_user: Some(true), ..ModelFacts::default() });

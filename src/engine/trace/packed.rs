@@ -333,6 +333,11 @@ impl<'a> Iterator for Reader<'a> {
         self.at += 1;
         self.span(span_id)
     }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.spans.ids.len().saturating_sub(self.at);
+        (left, Some(left))
+    }
 }
 
 impl<'a> Reader<'a> {

@@ -5,7 +5,7 @@ use std::iter;
 use std::ops::Deref;
 
 use super::seen::{Model, Seen};
-use crate::engine::span::{Operation, SpanId};
+use crate::engine::span::{Operation, SpanId, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -49,7 +49,10 @@ impl<'s> Deref for ModelCall<'s> {
 impl<'a> Shape<'a> {
     pub(super) fn new(spans: impl Iterator<Item = Seen<'a>>) -> Self {
         let mut spans: Vec<Seen<'_>> = spans.collect();
-        spans.sort_by_cached_key(|span| (span.start, span.end, span.span_id));
+        // They are large, and often in order.
+        if !spans.is_sorted_by_key(place_in_time) {
+            spans.sort_by_cached_key(place_in_time);
+        }
         let mut places: Vec<(SpanId, usize)> = Vec::with_capacity(spans.len());
         for (at, span) in spans.iter_mut().enumerate() {
             span.at = at;
@@ -210,6 +213,10 @@ impl<'a> Shape<'a> {
         let above = iter::successors(self.above[span.at], next).take(self.depths[span.at]);
         above.map(|at| &self.spans[at])
     }
+}
+
+fn place_in_time(span: &Seen<'_>) -> (Timestamp, Timestamp, SpanId) {
+    (span.start, span.end, span.span_id)
 }
 
 /// How many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
