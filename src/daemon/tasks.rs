@@ -18,7 +18,7 @@ use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionFilter, TraceExplanation};
 use crate::engine::route::Route;
 use crate::engine::sessions::{Part, SessionId, Sessions, Sought};
-use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
@@ -30,10 +30,25 @@ use crate::webhook::{self, Runaway};
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
 
+/// What one shard has of a batch.
+#[derive(Default)]
+pub(super) struct Share {
+    /// Which of its spans: these stay where they were decoded.
+    pub(super) spans: Vec<usize>,
+    /// Everything else.
+    pub(super) inputs: Vec<Input>,
+}
+
 /// To an assemble task.
 pub(super) enum ToAssemble {
     /// A part of a batch; acknowledged when it is applied and handed on.
-    Inputs { inputs: Vec<Input>, now: Timestamp, acknowledge: oneshot::Sender<()> },
+    Inputs {
+        /// All spans of the batch.
+        spans: Arc<Vec<Span>>,
+        share: Share,
+        now: Timestamp,
+        acknowledge: oneshot::Sender<()>,
+    },
     /// A barrier.
     Barrier(Barrier),
 }
@@ -208,12 +223,15 @@ pub(super) async fn assemble(
         let mut acknowledgements = Vec::new();
         for message in burst.drain(..) {
             match message {
-                ToAssemble::Inputs { inputs, now: arrival, acknowledge } => {
-                    inputs.into_iter().for_each(|input| stage.handle(input, arrival));
+                ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
+                    let own = share.spans.iter().filter_map(|at| spans.get(*at));
+                    own.for_each(|span| stage.span(span, arrival));
+                    share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
                     acknowledgements.push(acknowledge);
                 }
                 ToAssemble::Barrier(barrier) => {
                     // What came before it goes before it, and only that is saved.
+                    stage.tell_all();
                     if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
                         return;
                     }
