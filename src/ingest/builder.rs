@@ -78,12 +78,16 @@ impl<'a> Builder<'a> {
         self.conventions.scope(raw)
     }
 
-    pub(super) fn span(&mut self, sent: Sent<'_>, scope: Scope) {
+    /// Builds a span; returns the list of its attributes, empty, to be used again.
+    pub(super) fn span<'s>(&mut self, sent: Sent<'s>, scope: Scope) -> RawAttributes<'s> {
         let tally = &mut self.batch.tally;
         tally.spans += 1;
         let (trace_id, span_id) = match ids(sent.trace_id, sent.span_id) {
             Ok(ids) => ids,
-            Err(why) => return rejected(tally, why),
+            Err(why) => {
+                rejected(tally, why);
+                return sent.attributes.cleared();
+            }
         };
         let (start, end) = self.repair.times(sent.start, sent.end, tally);
         let links = sent.links.iter().filter_map(|(trace_id, span_id)| {
@@ -106,8 +110,9 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.span(&raw, scope, &self.resource, &mut self.names);
         self.batch.spans.push(reading.span);
-        self.batch.reports.extend(reading.reports);
+        self.reports(reading.reports);
         self.unused(reading.unused);
+        raw.attributes.cleared()
     }
 
     pub(super) fn log(&mut self, sent: SentLog<'_>, scope: Scope) {
@@ -127,7 +132,7 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.log(&raw, scope, &self.resource);
         self.batch.logs.extend(reading.log);
-        self.batch.reports.extend(reading.reports);
+        self.reports(reading.reports);
         self.unused(reading.unused);
     }
 
@@ -150,7 +155,7 @@ impl<'a> Builder<'a> {
                 if report.time.0 == 0 {
                     report.time = self.batch.arrival;
                 }
-                self.batch.reports.push(report);
+                self.reports(vec![report]);
             }
             Err(why) => {
                 rejected(&mut self.batch.tally, "report");
@@ -167,6 +172,13 @@ impl<'a> Builder<'a> {
 
     pub(super) fn finish(self) -> Batch {
         self.batch
+    }
+
+    /// They are whose who sent them, whatever they are about.
+    fn reports(&mut self, reports: Vec<Report>) {
+        let tenant = self.tenant;
+        let owned = |report| Report { tenant: tenant.cloned(), ..report };
+        self.batch.reports.extend(reports.into_iter().map(owned));
     }
 
     fn unused(&mut self, unused: Vec<&'static str>) {

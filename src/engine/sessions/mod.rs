@@ -71,6 +71,7 @@ use serde::{Deserialize, Serialize};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
 pub use list::{Part, Sought};
+pub(in crate::engine) use summary::FAMILIES;
 
 use departed::{Departed, Fate};
 use fleet::Fleet;

@@ -32,6 +32,24 @@ use crate::engine::update::{
     Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
+/// The families of counters.
+pub(in crate::engine) const FAMILIES: &[&str] = &[
+    "adjacent_tool_repeats",
+    "cost_usd",
+    "expectations",
+    "gate_breaches",
+    "loop_wasted_cost_usd",
+    "loop_wasted_tokens",
+    "loops",
+    "loops_detected",
+    "model_calls",
+    "sessions_closed",
+    "tokens",
+    "tool_calls",
+    "trace_evaluations",
+    "traces",
+];
+
 /// One agent, as far as this shard knows.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Summary {
@@ -49,16 +67,16 @@ pub(super) struct Summary {
     last: BTreeMap<(Timestamp, TraceId), Worth>,
     #[serde(skip)]
     max_last: usize,
-    #[serde(skip)]
-    // By family; each list in the order of its labels.
-    counters: BTreeMap<&'static str, Vec<(Vec<String>, u64)>>,
+    // Counters belong to a process or, over several machines, to a shard. By family; each list in the order of its labels.
+    #[serde(default, deserialize_with = "saved::by_name")]
+    counters: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
     sessions_active: u64,
     #[serde(deserialize_with = "saved::by_names")]
     looping: BTreeMap<(Name, Name), u64>,
     open: Scores,
-    #[serde(skip)]
+    #[serde(default)]
     closed: Closed,
-    #[serde(skip)]
+    #[serde(default)]
     trace_signals: BTreeMap<String, Exemplified>,
     other_signals: BTreeSet<String>,
     #[serde(skip)]
@@ -85,7 +103,7 @@ struct Scores {
 }
 
 /// Likewise, of sessions that closed: with an example in each bucket.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Closed {
     reliability: Exemplified,
     consistency: Exemplified,
@@ -146,6 +164,7 @@ impl Summary {
 
     /// Raises a counter; `labels` are the values in the order of the family's labels.
     pub(super) fn count(&mut self, family: &'static str, labels: &[&str], more: u64) {
+        debug_assert!(FAMILIES.contains(&family), "{family} is not saved");
         if more == 0 {
             return;
         }
