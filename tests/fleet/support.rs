@@ -199,7 +199,10 @@ impl Fleet {
                 tokio::time::sleep(BETWEEN).await;
             }
         });
-        assert!(sent.await.is_ok(), "nobody takes it");
+        if sent.await.is_err() {
+            let ready = get(&self.instances[instance], "/readyz").await;
+            panic!("nobody takes it: {ready}\n{}", self.post(instance, body).await);
+        }
     }
 
     /// What all instances show; an agent that two of them show is an error.
