@@ -201,7 +201,7 @@ impl Fleet {
         });
         if sent.await.is_err() {
             let ready = get(&self.instances[instance], "/readyz").await;
-            panic!("nobody takes it: {ready}\n{}", self.post(instance, body).await);
+            assert_eq!(ready, self.post(instance, body).await, "nobody takes it");
         }
     }
 
