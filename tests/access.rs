@@ -122,7 +122,7 @@ impl Running {
     }
 
     fn otlp(&self) -> SocketAddr {
-        self.daemon.bound().otlp_http
+        self.daemon.bound().otlp_http.unwrap()
     }
 
     async fn get(&self, path: &str, token: &str) -> Answer {
@@ -281,7 +281,7 @@ async fn every_listener_speaks_tls_and_nothing_else() {
     assert_eq!(page.status, StatusCode::OK);
 
     let grpc = running.daemon.bound().otlp_grpc;
-    let stream = connect(grpc, &client(&authority, None, "h2")).await.unwrap();
+    let stream = connect(grpc.unwrap(), &client(&authority, None, "h2")).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
@@ -470,7 +470,7 @@ async fn senders_are_refused_in_their_own_words() {
     let status: tonic_types::Status = prost::Message::decode(answer.body).unwrap();
     assert_eq!(status.code, 16);
 
-    let stream = TcpStream::connect(running.daemon.bound().otlp_grpc).await.unwrap();
+    let stream = TcpStream::connect(running.daemon.bound().otlp_grpc.unwrap()).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await

@@ -262,10 +262,20 @@ pub(super) async fn assemble(
 
 /// Offers the judge and the embedding model, if there are any, what the stage would ask them.
 fn ask(stage: &mut Assemble, common: &Common, now: Timestamp) {
-    if let Some(embedder) = &common.embedder {
+    offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
+}
+
+/// Likewise, by themselves.
+pub(super) fn offer(
+    stage: &mut Assemble,
+    embedder: Option<&embed::Handle>,
+    judge: Option<&judge::Handle>,
+    now: Timestamp,
+) {
+    if let Some(embedder) = embedder {
         stage.embed_requests().into_iter().for_each(|request| embedder.offer(request));
     }
-    if let Some(judge) = &common.judge {
+    if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
     }
 }
@@ -354,7 +364,7 @@ pub(super) async fn sessions(
 }
 
 /// Tells the webhook, if there is one, of sessions that run away.
-fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
+pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
     for (tenant, id, kind, severity) in stage.runaways() {
         let wanted = webhook.filter(|webhook| webhook.wants(severity));
         let held = wanted.and_then(|webhook| Some((webhook, stage.session(&tenant, &id)?)));

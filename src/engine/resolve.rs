@@ -154,6 +154,7 @@ mod tests {
             source: Source::Reported,
             identifier: Arc::from(""),
             time: Timestamp(0),
+            tenant: None,
         }
     }
 

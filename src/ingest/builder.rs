@@ -110,7 +110,7 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.span(&raw, scope, &self.resource, &mut self.names);
         self.batch.spans.push(reading.span);
-        self.batch.reports.extend(reading.reports);
+        self.reports(reading.reports);
         self.unused(reading.unused);
         raw.attributes.cleared()
     }
@@ -132,7 +132,7 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.log(&raw, scope, &self.resource);
         self.batch.logs.extend(reading.log);
-        self.batch.reports.extend(reading.reports);
+        self.reports(reading.reports);
         self.unused(reading.unused);
     }
 
@@ -155,7 +155,7 @@ impl<'a> Builder<'a> {
                 if report.time.0 == 0 {
                     report.time = self.batch.arrival;
                 }
-                self.batch.reports.push(report);
+                self.reports(vec![report]);
             }
             Err(why) => {
                 rejected(&mut self.batch.tally, "report");
@@ -172,6 +172,13 @@ impl<'a> Builder<'a> {
 
     pub(super) fn finish(self) -> Batch {
         self.batch
+    }
+
+    /// They are whose who sent them, whatever they are about.
+    fn reports(&mut self, reports: Vec<Report>) {
+        let tenant = self.tenant;
+        let owned = |report| Report { tenant: tenant.cloned(), ..report };
+        self.batch.reports.extend(reports.into_iter().map(owned));
     }
 
     fn unused(&mut self, unused: Vec<&'static str>) {

@@ -16,6 +16,7 @@ pub(super) fn group(config: &Config) -> Group {
         restarting(),
         judge_over_budget(),
         judge_down(),
+        judge_drifts(),
         kafka_lag(),
         kafka_not_ready(),
     ];
@@ -27,6 +28,9 @@ const TOLERATED: f64 = 0.01;
 
 /// Share of a bound that may be used.
 const FULL: f64 = 0.9;
+
+/// How far a judge may be from what is known.
+const DRIFTED: f64 = 0.25;
 
 fn absent() -> Rule {
     Alert::new("AgentgaugeAbsent", "critical", "absent(agentgauge_build_info)".to_owned())
@@ -158,6 +162,18 @@ fn judge_down() -> Rule {
         .says(
             "The judge of {{ $labels.instance }} does not answer",
             "Calls failed so often that none are made for a while; scores that depend on it go by computed signals.",
+        )
+        .into()
+}
+
+fn judge_drifts() -> Rule {
+    // The metric stays: what to do differs by it.
+    let expr = format!("abs(agentgauge_judge_drift) > {DRIFTED}");
+    Alert::new("AgentJudgeDrifts", "warning", expr)
+        .lasting("5m")
+        .says(
+            "The judge of {{ $labels.instance }} is not the judge that it was: {{ $labels.metric }}",
+            "What it says of traces with known answers is {{ $value | humanizePercentage }} off, on average.",
         )
         .into()
 }

@@ -1,6 +1,7 @@
 //! A trace that can still change.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,9 @@ use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, T
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Held {
     pub(super) parts: Parts,
+    /// Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
+    #[serde(default)]
+    pub(super) tenant: Option<Arc<str>>,
     pub(super) revision: u64,
     pub(super) opened: Timestamp,
     pub(super) touched: Timestamp,
@@ -87,10 +91,11 @@ struct Signs {
 }
 
 impl Held {
-    /// A trace that was not there before `now`.
-    pub(super) fn new(now: Timestamp, deadline: Timestamp) -> Self {
+    /// A trace of this tenant that was not there before `now`.
+    pub(super) fn new(tenant: Option<Arc<str>>, now: Timestamp, deadline: Timestamp) -> Self {
         Self {
             parts: Parts::default(),
+            tenant,
             revision: 0,
             opened: now,
             touched: now,

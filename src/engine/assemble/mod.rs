@@ -39,7 +39,7 @@ const MINUTE: u64 = 60_000_000_000;
 const MINUTES: u64 = 60;
 
 /// What the stage is fed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum Input {
     /// A span.
     Span(Box<Span>),
@@ -363,9 +363,9 @@ impl Assemble {
     /// Applies a span that arrived at `now`.
     pub fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
-        let Some(held) = self.open(span.trace_id, now) else { return };
-        if held.parts.spans.sender().is_some_and(|sender| *sender != span.resource.tenant) {
-            // A trace is its first sender's: nobody else can add to it.
+        let tenant = &span.resource.tenant;
+        let Some(held) = self.open(span.trace_id, tenant, now) else { return };
+        if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
         } else if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
             self.counts.add("spans", "trace_full");
@@ -387,8 +387,10 @@ impl Assemble {
 
     fn log(&mut self, log: Log, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
-        let Some(held) = self.open(log.trace_id, now) else { return };
-        if let Some(other) = held.parts.logs.get_mut(&log.id) {
+        let Some(held) = self.open(log.trace_id, &log.tenant, now) else { return };
+        if held.tenant != log.tenant {
+            self.counts.add("logs", "foreign_tenant");
+        } else if let Some(other) = held.parts.logs.get_mut(&log.id) {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
@@ -419,6 +421,10 @@ impl Assemble {
     fn apply_report(&mut self, id: TraceId, report: Report, now: Timestamp) {
         let max = self.options.max_reports_per_trace;
         let Some(held) = self.traces.get_mut(&id) else { return };
+        if report.tenant.is_some() && report.tenant != held.tenant {
+            self.counts.add("reports", "foreign_tenant");
+            return;
+        }
         let key = (report.name.clone(), report.identifier.clone());
         let rank = |report: &Report| (report.source, report.time, report.score);
         match held.parts.reports.get(&key) {
@@ -457,15 +463,20 @@ impl Assemble {
         }
     }
 
-    /// Returns the trace, opened if need be; `None` if it is sealed.
-    fn open(&mut self, id: TraceId, now: Timestamp) -> Option<&mut Held> {
+    /// Returns the trace, opened for this tenant if need be; `None` if it is sealed.
+    fn open(
+        &mut self,
+        id: TraceId,
+        tenant: &Option<Arc<str>>,
+        now: Timestamp,
+    ) -> Option<&mut Held> {
         if self.sealed.contains(id) {
             self.counts.add("late", "dropped");
             return None;
         }
         if !self.traces.contains_key(&id) {
             self.evict();
-            let held = Held::new(now, now.after(self.options.rootless_idle));
+            let held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
             self.deadlines.insert((held.queued, id), false);
             self.traces.insert(id, Box::new(held));
             for key in self.waiting_for.remove(&id).unwrap_or_default() {

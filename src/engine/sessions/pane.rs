@@ -219,6 +219,27 @@ pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
     widths.into_iter().collect()
 }
 
+/// Panes as bits: the first for the pane of everything, one for each width; `None` if one is no pane of this end.
+pub(super) fn mask_of(widths: &[u64], panes: &[PaneKey], end: Timestamp) -> Option<u64> {
+    let bit = |key: &PaneKey| {
+        let window = || {
+            let at = widths.iter().position(|width| *width == key.width)?;
+            (key.index == end.0 / key.width).then_some(at + 1)
+        };
+        let at = if *key == EVERYTHING { Some(0) } else { window() };
+        1_u64.checked_shl(u32::try_from(at?).ok()?)
+    };
+    panes.iter().try_fold(0, |mask, key| Some(mask | bit(key)?))
+}
+
+/// The panes of these bits, in their order.
+pub(super) fn keys_of(widths: &[u64], mask: u64, end: Timestamp) -> Vec<PaneKey> {
+    let windows = widths.iter().map(|width| PaneKey { width: *width, index: end.0 / width });
+    let all = std::iter::once(EVERYTHING).chain(windows).zip(0_u32..);
+    let is_set = |at: u32| mask.checked_shr(at).is_some_and(|bits| bits & 1 == 1);
+    all.filter(|(_, at)| is_set(*at)).map(|(key, _)| key).collect()
+}
+
 /// A risk in steps of 1e-4, rounded half away from zero.
 pub(super) fn level(risk: Quanta) -> i32 {
     let half = if risk.0 < 0 { -LEVEL / 2 } else { LEVEL / 2 };

@@ -99,11 +99,6 @@ impl Spans {
         self.ids.contains(&id)
     }
 
-    /// The tenant of the span that came first; `None` if there are no spans.
-    pub fn sender(&self) -> Option<&Option<Arc<str>>> {
-        self.origins.first().map(|origin| &origin.resource.tenant)
-    }
-
     /// Adds a span, with or without the texts that only people and models read. Of two spans of one id the greater
     /// holds, whichever came first.
     pub fn add(&mut self, span: &Span, texts: bool) -> Added {

@@ -17,6 +17,8 @@ pub(super) struct Shape<'a> {
     depths: Vec<usize>,
     // Evaluators and all below them: not the agent's behaviour.
     evaluators: Vec<bool>,
+    // What model calls are told by.
+    model: Operation,
     // Of model calls that have none below themselves, how many are below.
     models_below: Vec<usize>,
     // Some model call has one below it.
@@ -68,8 +70,13 @@ impl<'a> Shape<'a> {
         let (depths, evaluators) = descend(&above, evaluates);
         let mut inwards: Vec<usize> = (0..spans.len()).collect();
         inwards.sort_unstable_by_key(|at| (depths[*at], spans[*at].start, spans[*at].span_id));
-        let (models_below, nested) = (Vec::new(), false);
-        let mut shape = Self { spans, above, depths, evaluators, models_below, nested, inwards };
+        let (models_below, nested, model) = (Vec::new(), false, Operation::Chat);
+        let mut shape =
+            Self { spans, above, depths, evaluators, model, models_below, nested, inwards };
+        // Where no model call has a span, agent spans that say what all of theirs used stand for them.
+        if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
+            shape.model = Operation::InvokeAgent;
+        }
         (shape.models_below, shape.nested) = shape.count_models();
         shape
     }
@@ -101,7 +108,7 @@ impl<'a> Shape<'a> {
     pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
         let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
         let mut calls: Vec<ModelCall<'_>> = Vec::new();
-        for span in self.behaviour().filter(|span| span.operation == Operation::Chat) {
+        for span in self.behaviour().filter(|span| self.is_model(span)) {
             if self.models_below[span.at] > 0 {
                 continue;
             }
@@ -137,7 +144,7 @@ impl<'a> Shape<'a> {
             return totals;
         }
         let outer = self.outermost_first();
-        for span in outer.filter(|span| span.operation == Operation::Chat && counted(span)) {
+        for span in outer.filter(|span| self.is_model(span) && counted(span)) {
             let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
             let below = calls.iter().filter(|call| {
                 call.at != span.at && self.ancestors(call).any(|above| above.at == span.at)
@@ -186,10 +193,14 @@ impl<'a> Shape<'a> {
         self.ancestors(span).any(|above| above.operation == Operation::ExecuteTool)
     }
 
+    fn is_model(&self, span: &Seen<'_>) -> bool {
+        span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
+    }
+
     /// A model call with what the model spans around it say, as far as they are around this one alone.
     fn completed<'s>(&'s self, span: &'s Seen<'a>) -> ModelCall<'s> {
         let mut call = ModelCall { seen: span, completed: None };
-        let around = self.ancestors(span).filter(|above| above.operation == Operation::Chat);
+        let around = self.ancestors(span).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.models_below[above.at] == 1) {
             complete(call.to_mut(), outer);
         }
@@ -198,7 +209,7 @@ impl<'a> Shape<'a> {
 
     fn count_models(&self) -> (Vec<usize>, bool) {
         let mut below = vec![0; self.spans.len()];
-        let models = || self.spans.iter().filter(|span| span.operation == Operation::Chat);
+        let models = || self.spans.iter().filter(|span| self.is_model(span));
         let mut outer = vec![false; self.spans.len()];
         models().flat_map(|model| self.ancestors(model)).for_each(|above| outer[above.at] = true);
         for model in models().filter(|model| !outer[model.at]) {
