@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
@@ -23,7 +23,7 @@ use super::board::Board;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::{api, grpc, runbook as runbooks, web};
-use crate::access::Identity;
+use crate::access::{Identity, Insider};
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
@@ -169,10 +169,17 @@ fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheu
     Ok(text.lines().map(line).collect())
 }
 
-async fn ready<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
+/// Whether it is ready, for anybody; why not can name brokers and topics, and is for those who may read everything.
+async fn ready<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    insider: Option<Extension<Insider>>,
+) -> Response {
     match exporter.query.ready() {
         Ok(()) => "ready\n".into_response(),
-        Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", &why),
+        Err(why) => {
+            let why = insider.map_or("the log says why", |_| &why);
+            error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
+        }
     }
 }
 
