@@ -85,6 +85,10 @@ impl<Q: Query> Exporter<Q> {
             .fallback(|| async {
                 error(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path")
             })
+            .method_not_allowed_fallback(|| async {
+                let message = "there is something at this path, but not for this method";
+                error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+            })
             .layer(map_response(hardened))
             .with_state(self)
     }
@@ -244,7 +248,7 @@ mod tests {
     use crate::engine::agents::AgentUpdate;
     use crate::engine::explained::{SessionRow, TraceExplanation};
     use crate::engine::span::TraceId;
-    use crate::engine::view::SessionView;
+    use crate::engine::view::{SessionView, TraceView};
     use crate::export::query::{ListRequest, Listing};
 
     #[derive(Clone)]
@@ -252,7 +256,9 @@ mod tests {
 
     impl Query for Held {
         async fn list(&self, request: ListRequest) -> Listing {
-            let ids = ["a", "b", "c"].into_iter().skip(request.offset).take(request.limit);
+            let heavy = request.filter.agent.service_name.as_deref() == Some("heavy");
+            let ids = if heavy { ["heavy"; 3] } else { ["a", "b", "c"] };
+            let ids = ids.into_iter().skip(request.offset).take(request.limit);
             let rows = ids
                 .map(|id| SessionRow { session_id: id.to_owned(), ..SessionRow::default() })
                 .collect();
@@ -260,7 +266,9 @@ mod tests {
         }
 
         async fn session(&self, _: &str, id: &str) -> Option<SessionView> {
-            let view = SessionView { session_id: id.to_owned(), ..SessionView::default() };
+            let traces = if id == "heavy" { 6_000 } else { 0 };
+            let traces = vec![TraceView::default(); traces];
+            let view = SessionView { session_id: id.to_owned(), traces, ..SessionView::default() };
             (id != "nobody").then_some(view)
         }
 
@@ -347,6 +355,15 @@ mod tests {
         let (_, _, body) = ask("/api/v1/sessions?detail=row", "*/*").await;
         assert!(body.contains("worst_loop"), "{body}");
         assert_eq!(ask("/api/v1/sessions/a%2Fb", "*/*").await.0, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn a_page_of_whole_sessions_ends_before_it_is_huge() {
+        let (_, _, body) = ask("/api/v1/sessions?service_name=heavy", "*/*").await;
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        // Two of them would have more than 10,000 traces together; how many there are is told all the same.
+        assert_eq!(body["sessions"].as_array().unwrap().len(), 1);
+        assert_eq!(body["total"], 3);
     }
 
     #[tokio::test]

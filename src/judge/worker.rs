@@ -128,6 +128,12 @@ impl Judge {
         let mut stop = pin!(stop);
         let every = judge.options.canary_interval;
         let mut rounds = (!every.is_zero()).then(|| tokio::time::interval(every));
+        if let Some(rounds) = &mut rounds {
+            // The first one is now, whatever else there is to do.
+            rounds.reset();
+            let (judge, sink) = (judge.clone(), sink.clone());
+            cases.spawn(async move { judge.round(&sink).await });
+        }
         let stopped = loop {
             tokio::select! {
                 biased;

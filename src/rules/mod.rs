@@ -268,7 +268,7 @@ mod tests {
         plan.window = "2h".to_owned();
         plan.burn = "6,3".parse().unwrap();
         let error = plan.render(&Config::default()).unwrap_err().to_string();
-        assert!(error.contains("`2h`") && error.contains("5m, 1h, 1d"), "{error}");
+        assert!(error.contains("`2h`") && error.contains("5m, 1h, 24h"), "{error}");
     }
 
     #[test]
