@@ -42,8 +42,14 @@ impl Context {
     }
 
     /// From here on changes are made where they are asked for: nobody looks any more.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, consumer: &BaseConsumer<Self>) {
         self.closing.store(true, Ordering::SeqCst);
+        // The group waits for an answer to what was asked for before.
+        while let Some(change) = self.change() {
+            if let Err(error) = self.make(consumer, &change) {
+                tracing::debug!(%error, "the assignment did not change while closing");
+            }
+        }
         self.status.joined(false);
     }
 

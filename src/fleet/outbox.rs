@@ -1,7 +1,7 @@
 //! The producer of a worker: nothing is lost on the way, however long its brokers are gone; there is a bound on what waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prost::Message as _;
@@ -16,6 +16,9 @@ use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 
 /// Largest record that is tried, in bytes; `topics create` allows it.
 pub(super) const MAX_RECORD_BYTES: u32 = 16 << 20;
+
+/// How long is waited at most before brokers that are away are tried again.
+pub(super) const RECONNECT_MS: &str = "1000";
 
 /// How long a record waits for others to be sent with.
 const LINGER_MS: &str = "5";
@@ -32,28 +35,31 @@ pub(super) struct Outbox {
     topics: [String; HOPS.len()],
 }
 
-/// Counts what did not arrive.
+/// Whether something did not arrive.
 #[derive(Clone, Default)]
-struct Deliveries(Arc<AtomicU64>);
+struct Deliveries(Arc<AtomicBool>);
 
-/// What a producer of this kind is told; `timeout_ms` of zero is for ever.
+/// What producers are told; `timeout_ms` of zero is for ever. What comes twice replaces itself.
 pub(super) fn config(options: &KafkaOptions, timeout_ms: u64) -> Result<ClientConfig, SourceError> {
     let mut config = client(options)?;
     config
-        .set("enable.idempotence", "true")
         .set("acks", "all")
         .set("message.timeout.ms", timeout_ms.to_string())
         .set("message.max.bytes", MAX_RECORD_BYTES.to_string())
         .set("linger.ms", LINGER_MS)
         .set("queue.buffering.max.kbytes", QUEUE_KBYTES)
         .set("statistics.interval.ms", "1000")
+        .set("reconnect.backoff.max.ms", RECONNECT_MS)
         .set("compression.codec", "lz4");
     Ok(config)
 }
 
 impl Outbox {
     pub(super) fn new(options: &KafkaOptions, prefix: &str) -> Result<Self, SourceError> {
-        let producer = config(options, 0)?.create_with_context(Deliveries::default())?;
+        let mut config = config(options, 0)?;
+        // In order: panes are told one after the other under one revision.
+        config.set("enable.idempotence", "true");
+        let producer = config.create_with_context(Deliveries::default())?;
         Ok(Self { producer, topics: HOPS.map(|hop| hop.topic(prefix)) })
     }
 
@@ -98,8 +104,8 @@ impl Outbox {
         self.producer.flush(patience).is_ok()
     }
 
-    /// Records that did not arrive.
-    pub(super) fn lost(&self) -> u64 {
+    /// Whether a record did not arrive, and never will.
+    pub(super) fn has_lost(&self) -> bool {
         self.producer.context().0.load(Ordering::Relaxed)
     }
 }
@@ -124,8 +130,8 @@ impl ProducerContext for Deliveries {
         if let Err((error, message)) = result {
             use rdkafka::Message as _;
             let (topic, bytes) = (message.topic(), message.payload_len());
-            tracing::error!(%error, topic, bytes, "a record between the stages was not delivered");
-            self.0.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, topic, bytes, "a record between the stages was not delivered");
+            self.0.store(true, Ordering::Relaxed);
         }
     }
 }

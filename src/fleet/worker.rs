@@ -25,7 +25,7 @@ use super::context::{Change, Context};
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::{FleetOptions, Role};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, RECONNECT_MS};
 use super::part::{Begin, Part, Stage, Taken};
 use super::wire::{Hop, Record};
 use crate::clock::Clock;
@@ -152,7 +152,7 @@ impl<S: Stage> Worker<S> {
         }
         let all: Vec<i32> = self.held.keys().copied().collect();
         self.hand_over(&all);
-        self.consumer.context().close();
+        self.consumer.context().close(&self.consumer);
         self.show();
     }
 
@@ -261,6 +261,8 @@ impl<S: Stage> Worker<S> {
             self.save(&changed);
         }
         self.outbox.poll();
+        // What is behind it must not be saved without it.
+        self.broken |= self.outbox.has_lost();
     }
 
     fn send(&mut self) {
@@ -293,8 +295,7 @@ impl<S: Stage> Worker<S> {
         if partitions.is_empty() || self.broken {
             return;
         }
-        let lost = self.outbox.lost();
-        if !self.outbox.flush(PATIENCE) || self.outbox.lost() != lost {
+        if !self.outbox.flush(PATIENCE) || self.outbox.has_lost() {
             self.metrics.checkpoint(false);
             return;
         }
@@ -392,7 +393,15 @@ impl<S: Stage> Worker<S> {
             Ok(outbox) => self.outbox = outbox,
             Err(error) => tracing::error!(%error, "there is no new producer"),
         }
-        self.consumer.unsubscribe();
+        // A new member of the group: what the old one was told, or was not, does not matter any more.
+        self.consumer.context().close(&self.consumer);
+        let context = Context::new(self.status.clone(), self.lease.clone());
+        let fresh = consumer(&self.kafka, &self.fleet, self.role)
+            .and_then(|config| Ok(config.create_with_context(context)?));
+        match fresh {
+            Ok(fresh) => self.consumer = fresh,
+            Err(error) => tracing::error!(%error, "there is no new consumer"),
+        }
         if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
             tracing::error!(%error, "cannot subscribe");
         }
@@ -564,6 +573,7 @@ fn consumer(
         .set("allow.auto.create.topics", "false")
         .set("statistics.interval.ms", "1000")
         .set("fetch.wait.max.ms", "100")
+        .set("reconnect.backoff.max.ms", RECONNECT_MS)
         .set("queued.max.messages.kbytes", (kafka.max_queued_bytes >> 10).max(1).to_string());
     if !kafka.group_instance_id.is_empty() {
         config.set("group.instance.id", format!("{}.{}", kafka.group_instance_id, role.name()));

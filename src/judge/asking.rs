@@ -100,6 +100,25 @@ impl Asker {
         Ok(asker)
     }
 
+    /// Why no call for any of these models would go out now; `None`: one may.
+    pub(super) fn away<'m>(
+        &self,
+        models: impl IntoIterator<Item = &'m str>,
+    ) -> Option<&'static str> {
+        let least = models.into_iter().map(|model| self.at_most(model, 0)).min()?;
+        let now = self.clock.now();
+        let mut money = self.money();
+        let why = if money.budget.left(now) < least {
+            "over_budget"
+        } else if money.breaker.might_admit(now) {
+            return None;
+        } else {
+            "endpoint_down"
+        };
+        self.meter.stands(money.budget.left(now), true);
+        Some(why)
+    }
+
     /// Asks until there is an answer of the form, or no more attempts, time or money.
     pub(super) async fn ask(&self, question: &Question<'_>) -> Paid {
         let (mut last, mut paid) = ("not_asked", Quanta(0));
@@ -236,12 +255,16 @@ impl Asker {
         self.money.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call can cost at most: no tokenizer makes more tokens than there are bytes.
     fn most(&self, question: &Question<'_>) -> Quanta {
         let Question { model, prompt, .. } = question;
-        let bytes = (prompt.system.len() + prompt.user.len() + FORM_BYTES) as u64;
+        self.at_most(model, prompt.system.len() + prompt.user.len())
+    }
+
+    /// What a call of so many bytes can cost at most: no tokenizer makes more tokens than there are bytes.
+    fn at_most(&self, model: &str, bytes: usize) -> Quanta {
+        let input = (bytes + FORM_BYTES) as u64;
         let output = u64::from(self.options.max_output_tokens);
-        let tokens = Tokens { input: Some(bytes), cached: None, output: Some(output) };
+        let tokens = Tokens { input: Some(input), cached: None, output: Some(output) };
         self.price(model, tokens).unwrap_or(Quanta(i64::MAX))
     }
 

@@ -104,6 +104,11 @@ impl Breaker {
         }
     }
 
+    /// Returns whether a call might go out now; it takes nobody's place.
+    pub fn might_admit(&self, now: Timestamp) -> bool {
+        self.open_until.is_none_or(|until| now >= until && !self.probing)
+    }
+
     /// Takes how a call went: whether the endpoint was there at all, not whether it said anything of use.
     pub fn record(&mut self, well: bool, now: Timestamp) {
         self.probing = false;
@@ -171,9 +176,10 @@ mod tests {
         breaker.record(false, at(0));
         assert!(breaker.admits(at(0)));
         breaker.record(false, at(0));
-        assert!(breaker.is_open() && !breaker.admits(at(0)));
+        assert!(breaker.is_open() && !breaker.might_admit(at(0)) && !breaker.admits(at(0)));
+        assert!(breaker.might_admit(at(1)) && breaker.might_admit(at(1)));
         assert!(breaker.admits(at(1)));
-        assert!(!breaker.admits(at(1)), "one is out already");
+        assert!(!breaker.might_admit(at(1)) && !breaker.admits(at(1)), "one is out already");
         breaker.record(false, at(1));
         assert!(!breaker.admits(at(1)));
         assert!(breaker.admits(at(2)));

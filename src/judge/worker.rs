@@ -10,7 +10,6 @@ use std::time::Duration;
 use prometheus::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Interval;
 
 use super::asking::Asker;
 use super::canary::{Canary, CanaryError, Round, canaries};
@@ -25,7 +24,7 @@ use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadPattern, Redactor};
 use super::verdict::{Asked, Judged, worth};
 use crate::clock::Clock;
-use crate::engine::judging::{JudgeReply, Score};
+use crate::engine::judging::{JudgeReply, JudgeRequest, Score};
 use crate::engine::math::Quanta;
 use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
@@ -127,21 +126,22 @@ impl Judge {
         let mut cases = JoinSet::new();
         let mut stop = pin!(stop);
         let every = judge.options.canary_interval;
-        let mut rounds = (!every.is_zero()).then(|| tokio::time::interval(every));
-        if let Some(rounds) = &mut rounds {
-            // The first one is now, whatever else there is to do.
-            rounds.reset();
+        let round = || {
             let (judge, sink) = (judge.clone(), sink.clone());
-            cases.spawn(async move { judge.round(&sink).await });
+            async move { judge.round(&sink).await }
+        };
+        if !every.is_zero() {
+            cases.spawn(round());
         }
+        let mut due = Box::pin(pause(every));
         let stopped = loop {
             tokio::select! {
                 biased;
                 () = &mut stop => break true,
                 Some(_) = cases.join_next() => {}
-                () = next(&mut rounds) => {
-                    let (judge, sink) = (judge.clone(), sink.clone());
-                    cases.spawn(async move { judge.round(&sink).await });
+                () = &mut due => {
+                    cases.spawn(round());
+                    due = Box::pin(pause(every));
                 }
                 waiting = inbox.next(), if cases.len() < judge.options.concurrency => {
                     let Some(waiting) = waiting else { break false };
@@ -159,6 +159,9 @@ impl Judge {
     /// Judges one trace and reports it.
     async fn trace<S: Sink>(&self, waiting: Waiting, sink: &S) {
         let Waiting { request, due, share } = waiting;
+        if let Some(why) = self.away(&request) {
+            return self.leave(request, why, due, sink).await;
+        }
         let transcript = self.redactor.transcript(request.transcript);
         let agent = request.agent.agent_name.as_str();
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
@@ -228,6 +231,41 @@ impl Judge {
         self.deliver(reply, Vec::new(), due, sink).await;
     }
 
+    /// Why nothing can be asked of a trace now: then its texts are not even looked at, which is what a judge that is away
+    /// would cost otherwise.
+    fn away(&self, request: &JudgeRequest) -> Option<&'static str> {
+        let agent = request.agent.agent_name.as_str();
+        let metrics = self.options.metrics.iter().filter(|_| request.metrics);
+        let own = metrics.map(|metric| self.options.model(*metric, agent));
+        let named = request.rubrics.iter().flat_map(|rubric| &rubric.judges.models);
+        let models = own.chain([self.options.model_of(agent)]).chain(named.map(String::as_str));
+        // What was answered before may be all that it takes.
+        if request.answered.is_empty() { self.asker.away(models) } else { None }
+    }
+
+    /// Gives up on a trace.
+    async fn leave<S: Sink>(
+        &self,
+        request: JudgeRequest,
+        why: &'static str,
+        due: Timestamp,
+        sink: &S,
+    ) {
+        let ruled = !self.options.constraints.is_empty();
+        let asked = self.options.metrics.iter().filter(|_| request.metrics);
+        asked
+            .filter(|metric| ruled || **metric != Metric::ConstraintViolation)
+            .for_each(|metric| self.meter.result(*metric, why));
+        request.rubrics.iter().for_each(|_| self.meter.rubric(why));
+        let reply = JudgeReply {
+            trace_id: request.trace_id,
+            metrics_over: request.metrics,
+            rules_over: request.rubrics.into_iter().map(|rubric| rubric.rule).collect(),
+            ..JudgeReply::default()
+        };
+        self.deliver(reply, Vec::new(), due, sink).await;
+    }
+
     /// What came of the metrics, as reports; others are told of it, too.
     fn reports(&self, case: &Case, asked: &Asked) -> Vec<Report> {
         let now = self.clock.now();
@@ -281,12 +319,12 @@ impl Judge {
     }
 }
 
-/// When the next round is due; never without any.
-async fn next(rounds: &mut Option<Interval>) {
-    match rounds {
-        Some(rounds) => drop(rounds.tick().await),
-        None => std::future::pending().await,
+/// The time until the next round; without rounds there is no end to it.
+async fn pause(every: Duration) {
+    if every.is_zero() {
+        std::future::pending::<()>().await;
     }
+    tokio::time::sleep(every).await;
 }
 
 fn result_name(result: &Result<Outcome, &'static str>) -> &'static str {

@@ -1,13 +1,14 @@
 """What a judge that is dead, or that never answers, costs ingest: instructions and processor time per span.
 
-Usage: judge_cost.py BINARY [TRACES]
+Usage: judge_cost.py BINARY
 
 The same load goes to a daemon without a judge, to one whose judge refuses connections, and to one whose judge takes questions
-and is silent, in turns. What is compared is the median of instructions in user mode per span (`perf stat`, from the
-first request until every trace is scored) and the median of the pairs' ratios of processor time. Nothing that
-depends on the judge may read as if it had answered.
+and is silent. Instructions are counted under callgrind, as the difference of a large and a small load, so that the start does
+not count; processor time is that of the process, in pairs of runs one after the other, of which the median of the ratios
+counts. Nothing that depends on the judge may read as if it had answered.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -23,10 +24,14 @@ import threading
 import time
 
 ROUNDS = 5
+# Traces of a run: natively, and under callgrind, which is fifty times slower.
+TRACES, LARGE, SMALL = 6_000, 800, 200
 SENDERS = 4
 TRACES_A_REQUEST = 20
 MAX_INSTRUCTIONS = 1.02
 MAX_CPU = 1.10
+# Of no meaning to the daemon.
+DEAD = "JUDGE_COST_DEAD"
 JUDGE = {
     "AGENTGAUGE__JUDGE__FORMAT": "openai",
     "AGENTGAUGE__JUDGE__ALLOW_HTTP": "true",
@@ -170,53 +175,76 @@ def send(address, requests):
             assert answer.status == 503, answer.status
 
 
-def measure(binary, requests, environment):
-    """Instructions and seconds of processor time per span, and the page at the end."""
-    command = [binary, "serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+@contextlib.contextmanager
+def serving(command, environment):
+    """A daemon; ended in order, or killed if that takes long."""
+    command = [*command, "serve"]
+    for option in ["--otlp-grpc", "--otlp-http", "--http"]:
+        command += [option, "127.0.0.1:0"]
     environment = os.environ | {"AGENTGAUGE__ASSEMBLE__TRACE_IDLE": "1s"} | environment
-    with tempfile.NamedTemporaryFile("r") as counted:
-        daemon = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            bound = json.loads(daemon.stdout.readline())
-            perf = ["perf", "stat", "-x,", "-e", "instructions:u", "-o", counted.name, "-p", str(daemon.pid)]
-            perf = subprocess.Popen(perf)
-            while not os.path.exists(f"/proc/{perf.pid}/fd") or "perf_event" not in fds(perf.pid):
-                assert perf.poll() is None, "perf ended"
-                time.sleep(0.01)
-            before = cpu_seconds(daemon)
-            senders = [
-                threading.Thread(target=send, args=(bound["otlp_http"], requests[number::SENDERS]))
-                for number in range(SENDERS)
-            ]
-            for sender in senders:
-                sender.start()
-            for sender in senders:
-                sender.join()
-            traces = len(requests) * TRACES_A_REQUEST
-            end = time.monotonic() + 300
-            while total(text := page(bound["http"]), "agentgauge_traces_total") < traces:
-                assert time.monotonic() < end, "not every trace was scored"
-                time.sleep(0.5)
-            cpu = cpu_seconds(daemon) - before
-            perf.send_signal(signal.SIGINT)
-            perf.wait()
-            lines = [line.split(",") for line in counted.read().splitlines() if "instructions" in line]
-            return int(lines[0][0]) / traces / SPANS, cpu / traces / SPANS, text
-        finally:
-            daemon.kill()
-            daemon.wait()
-
-
-def fds(pid):
+    daemon = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        return " ".join(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return ""
+        yield daemon, json.loads(daemon.stdout.readline())
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(120)
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def feed(bound, requests, connections, look):
+    """Sends all over so many connections, and waits until every trace is scored; the page then. A look at it costs, too."""
+    senders = [
+        threading.Thread(target=send, args=(bound["otlp_http"], requests[number::connections]))
+        for number in range(connections)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    traces = len(requests) * TRACES_A_REQUEST
+    end = time.monotonic() + 300
+    while total(text := page(bound["http"]), "agentgauge_traces_total") < traces:
+        assert time.monotonic() < end, "not every trace was scored"
+        time.sleep(look)
+    return text
+
+
+def cpu(binary, requests, environment):
+    """Seconds of processor time per span, and the page at the end."""
+    with serving([binary], environment) as (daemon, bound):
+        before = cpu_seconds(daemon)
+        feed(bound, requests, SENDERS, 1)
+        seconds = cpu_seconds(daemon) - before
+        return seconds / len(requests) / TRACES_A_REQUEST / SPANS, settled(bound, environment)
+
+
+def settled(bound, environment):
+    """The page, where the judge is dead as soon as that is known."""
+    end = time.monotonic() + 60
+    while True:
+        text = page(bound["http"])
+        away = total(text, "agentgauge_judge_degraded") == 1
+        if away or not environment.get(DEAD) or time.monotonic() > end:
+            return text
+        time.sleep(0.5)
+
+
+def instructions(binary, requests, environment):
+    """Instructions of a whole run."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/callgrind.out"
+        valgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={out}", binary]
+        with serving(valgrind, environment) as (_, bound):
+            feed(bound, requests, 1, 10)
+        with open(out) as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(("summary:", "totals:"))) / 2
 
 
 def nothing_reads_as_judged(name, text):
     """What depends on the judge is absent or counted, and nothing reads as if it had answered."""
-    assert 'signal="tool_correctness"' not in text, f"{name}: a signal that nobody judged"
+    judged = [line for line in text.splitlines() if 'signal="tool_correctness"' in line]
+    assert all('verdict="skipped"' in line for line in judged), f"{name}: a signal that nobody judged: {judged}"
     assert 'result="scored"' not in text and 'result="nothing"' not in text, f"{name}: scored by nobody"
     lost = total(text, "agentgauge_judge_dropped_total") + total(text, "agentgauge_judge_results_total")
     waits = total(text, "agentgauge_judge_queue_traces")
@@ -226,25 +254,34 @@ def nothing_reads_as_judged(name, text):
 
 
 def main():
-    binary, traces = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 6_000
-    requests = load(traces)
+    binary = sys.argv[1]
     silent = Silent()
-    cases = {"off": {}, "dead": JUDGE | {"AGENTGAUGE__JUDGE__URL": dead()}, "silent": JUDGE | {"AGENTGAUGE__JUDGE__URL": silent.url}}
-    found = {name: [] for name in cases}
+    cases = {
+        "off": {},
+        "dead": JUDGE | {"AGENTGAUGE__JUDGE__URL": dead(), DEAD: "yes"},
+        "silent": JUDGE | {"AGENTGAUGE__JUDGE__URL": silent.url},
+    }
+    small, large, all_traces = load(SMALL), load(LARGE), load(TRACES)
+    counted = {}
+    for name, environment in cases.items():
+        difference = instructions(binary, large, environment) - instructions(binary, small, environment)
+        counted[name] = difference / (LARGE - SMALL) / SPANS
+        print(f"{name:8} {counted[name]:9.0f} instructions a span", flush=True)
+    ratios = {name: [] for name in cases}
     for _ in range(ROUNDS):
+        base = None
         for name, environment in cases.items():
-            instructions, cpu, text = measure(binary, requests, environment)
+            seconds, text = cpu(binary, all_traces, environment)
+            base = base or seconds
+            ratios[name].append(seconds / base)
+            print(f"{name:8} {seconds * 1e6:6.2f} us a span", flush=True)
             if name != "off":
                 nothing_reads_as_judged(name, text)
-            found[name].append((instructions, cpu))
-            print(f"{name:8} {instructions:9.0f} instructions  {cpu * 1e6:6.2f} us a span", flush=True)
     failed = False
     for name in list(cases)[1:]:
-        medians = [statistics.median(run[0] for run in found[case]) for case in (name, "off")]
-        instructions = medians[0] / medians[1]
-        cpu = statistics.median(run[1] / base[1] for run, base in zip(found[name], found["off"]))
-        print(f"{name:8} {instructions:.4f} of the instructions, {cpu:.3f} of the processor time without a judge")
-        failed |= instructions > MAX_INSTRUCTIONS or cpu > MAX_CPU
+        ratio, times = counted[name] / counted["off"], statistics.median(ratios[name])
+        print(f"{name:8} {ratio:.4f} of the instructions, {times:.3f} of the processor time without a judge")
+        failed |= ratio > MAX_INSTRUCTIONS or times > MAX_CPU
     if failed:
         raise SystemExit("a judge that does not answer costs ingest too much")
 
