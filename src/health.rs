@@ -21,7 +21,6 @@ pub struct Health {
     refused: IntCounterVec,
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: IntGaugeVec,
-    queued: IntGaugeVec,
     seen: Mutex<Seen>,
 }
 
@@ -114,12 +113,6 @@ impl Health {
                 &["reason"],
             )?,
             held: gauge(&registry, "held", "Traces, sessions, agents in memory.", &["what"])?,
-            queued: gauge(
-                &registry,
-                "queue_messages",
-                "Messages waiting before a stage.",
-                &["stage"],
-            )?,
             stages,
             registry,
             seen: Mutex::default(),
@@ -190,9 +183,18 @@ impl Health {
         self.held.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
     }
 
-    /// Says how many messages wait before a stage.
-    pub fn queued(&self, stage: &str, count: usize) {
-        self.queued.with_label_values(&[stage]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// Shows how many messages wait before each stage; `lengths` counts them whenever it is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are shown already.
+    pub fn queues(
+        &self,
+        lengths: impl Fn() -> Vec<(&'static str, usize)> + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        let help = "Messages waiting before a stage.";
+        let gauge = IntGaugeVec::new(Opts::new("agentgauge_queue_messages", help), &["stage"])?;
+        self.registry.register(Box::new(Queues { gauge, lengths }))
     }
 
     fn add(&self, what: &str, why: &str, count: u64) {
@@ -220,6 +222,26 @@ impl Collector for Resident {
             // Not every system has such a file; absent is not zero.
             None => Vec::new(),
         }
+    }
+}
+
+/// Queues, counted when it is asked for.
+struct Queues<F> {
+    gauge: IntGaugeVec,
+    lengths: F,
+}
+
+impl<F: Fn() -> Vec<(&'static str, usize)> + Send + Sync> Collector for Queues<F> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for (stage, length) in (self.lengths)() {
+            let length = i64::try_from(length).unwrap_or(i64::MAX);
+            self.gauge.with_label_values(&[stage]).set(length);
+        }
+        self.gauge.collect()
     }
 }
 
@@ -282,6 +304,19 @@ mod tests {
         health.held("traces", "0", 3);
         health.held("sessions", "0", 9);
         assert!(text(&health).contains("agentgauge_held{what=\"traces\"} 5\n"));
+    }
+
+    #[test]
+    fn queues_are_counted_when_they_are_asked_for() {
+        let health = Health::new(Timestamp(0)).unwrap();
+        let waiting = Arc::new(Mutex::new(3));
+        let counted = Arc::clone(&waiting);
+        health.queues(move || vec![("sessions", *counted.lock().unwrap())]).unwrap();
+        for expected in [3, 0] {
+            *waiting.lock().unwrap() = expected;
+            let line = format!("agentgauge_queue_messages{{stage=\"sessions\"}} {expected}\n");
+            assert!(text(&health).contains(&line));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 mod daemon;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -127,7 +127,10 @@ fn a_trace_is_explained_by_its_signals_and_its_loop() {
         "3 of 4 steps (model and tool calls) failed or repeated an earlier call"
     );
     assert_eq!((&signals[1]["name"], &signals[1]["risk"]), (&json!("tool_loop"), &json!(0.6)));
-    assert_eq!(signals[1]["evidence"][0], "exact_repeat of search, 4 times: warning, by full");
+    assert_eq!(
+        signals[1]["evidence"][0],
+        "exact_repeat of search, 4 times: warning, by names, arguments and results"
+    );
     // Without confidence the loop's 0.6 is the greatest risk of two traces: 0.9 * 0.6 + 0.1 * 0.6.
     assert_eq!(found["now"]["session_reliability"], 0.25);
     assert_eq!(signals[0]["without"]["trace_risk"], 0.6);
@@ -335,4 +338,190 @@ fn every_answer_is_what_the_description_says() {
             }
         }
     }
+}
+
+/// What came back whole: the status, and the body.
+fn answer(daemon: &Daemon, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(&daemon.http).unwrap();
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("content-type: application/json\r\n"), "{path}: {head}");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// An error as it is told: its code. Nothing of what was sent is in it, nor of how the daemon is made.
+fn refused(daemon: &Daemon, (method, path): (&str, &str), status: u16) -> String {
+    let (told, body) = answer(daemon, method, path);
+    assert_eq!(told, status, "{path}: {body}");
+    assert!(body.len() < 700, "{path}: {} bytes", body.len());
+    for detail in ["HOSTILE", "<", "src/", ".rs", "panicked", "agentgauge::", "127.0.0.1"] {
+        assert!(!body.contains(detail), "{path}: {body}");
+    }
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let error = body["error"].as_object().unwrap();
+    assert_eq!(error.keys().collect::<Vec<_>>(), ["code", "message"], "{path}");
+    error["code"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn ids_that_are_not_held_are_not_found_and_not_repeated() {
+    let daemon = fed();
+    let long = "HOSTILE".repeat(1_000);
+    for id in ["nobody", "%3Cscript%3EHOSTILE", "..%2F..%2Fetc%2Fpasswd", "%00", "%E2%80%AE", &long]
+    {
+        let code = refused(&daemon, ("GET", &format!("/api/v1/sessions/{id}")), 404);
+        assert_eq!(code, "session_not_found");
+        let path = format!("/api/v1/sessions/fine?tenant={id}");
+        assert_eq!(refused(&daemon, ("GET", &path), 404), "session_not_found");
+        let path = format!("/api/v1/traces/{:032x}?session={id}", 1);
+        assert_eq!(refused(&daemon, ("GET", &path), 404), "trace_not_found");
+        let path = format!("/api/v1/agents/history?service_name={id}");
+        assert_eq!(refused(&daemon, ("GET", &path), 404), "agent_not_found");
+        for path in [format!("/runbook/{id}"), format!("/assets/{id}"), format!("/api/v1/{id}")] {
+            assert_eq!(refused(&daemon, ("GET", &path), 404), "not_found");
+        }
+    }
+    assert_eq!(
+        refused(&daemon, ("GET", &format!("/api/v1/traces/{:032x}", 99)), 404),
+        "trace_not_found"
+    );
+    for method in ["POST", "PUT", "DELETE", "PATCH"] {
+        for path in ["/api/v1/agents", "/api/v1/sessions/fine", "/metrics", "/"] {
+            assert_eq!(refused(&daemon, (method, path), 405), "method_not_allowed");
+        }
+    }
+}
+
+#[test]
+fn filters_that_cannot_be_read_are_told_in_a_few_words() {
+    let daemon = Daemon::start();
+    let long = "HOSTILE".repeat(1_000);
+    for path in [
+        "/api/v1/sessions?limit=",
+        "/api/v1/sessions?limit=-1",
+        "/api/v1/sessions?limit=1e9",
+        "/api/v1/sessions?limit=99999999999999999999",
+        "/api/v1/sessions?limit=1&limit=2",
+        "/api/v1/sessions?offset=100001",
+        "/api/v1/sessions?open=HOSTILE",
+        "/api/v1/sessions?sort=reliability%27--",
+        "/api/v1/sessions?detail=everything",
+        "/api/v1/agents?offset=100001",
+        "/api/v1/agents?tenants=x",
+        "/api/v1/fleet?limit=x",
+        "/api/v1/agents/history?agent=x",
+        "/api/v1/events?limit=1",
+        "/api/v1/sessions/fine?session=x",
+        "/api/v1/traces/0",
+        "/api/v1/traces/00000000000000000000000000000000",
+        "/api/v1/traces/+1111111111111111111111111111111",
+        "/api/v1/traces/HOSTILE",
+        "/api/v1/sessions/%FF",
+        &format!("/api/v1/traces/{long}"),
+        &format!("/api/v1/sessions?offset={}", "9".repeat(6_000)),
+    ] {
+        assert_eq!(refused(&daemon, ("GET", path), 400), "bad_request");
+    }
+    // What is not known is named, but no more of it than fits.
+    let (status, body) = answer(&daemon, "GET", &format!("/api/v1/sessions?{long}=1"));
+    assert_eq!(status, 400);
+    assert!(body.len() < 700, "{} bytes", body.len());
+}
+
+#[test]
+fn pages_have_an_end_however_much_is_asked_for() {
+    let daemon = fed();
+    let most = u64::MAX;
+    for path in ["sessions", "sessions?detail=row", "agents", "fleet"] {
+        let query = if path.contains('?') { "&" } else { "?" };
+        let page = ask(&daemon, &format!("/api/v1/{path}{query}limit={most}"));
+        assert!(page["total"].as_u64() > Some(0), "{path}: {page}");
+        let page = ask(&daemon, &format!("/api/v1/{path}{query}limit={most}&offset=100000"));
+        let list = if path.starts_with("sessions") { "sessions" } else { "agents" };
+        assert_eq!(page[list], json!([]), "{path}");
+        let page = ask(&daemon, &format!("/api/v1/{path}{query}limit=0"));
+        assert_eq!(page[list], json!([]), "{path}");
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_cut_and_holds_nobody_up() {
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__SERVER__READ_TIMEOUT", "1s"),
+        ("AGENTGAUGE__SERVER__MAX_CONNECTIONS", "2"),
+    ]);
+    let before = daemon.metric("process_resident_memory_bytes");
+    let asks_on = |mut stream: TcpStream| {
+        stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let question = "GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+        // Until the daemon has stopped to read on.
+        while stream.write_all(question.as_bytes()).is_ok() {}
+        stream
+    };
+    let slow = [(); 2].map(|()| asks_on(TcpStream::connect(&daemon.http).unwrap()));
+    // Both places are theirs until they are cut.
+    assert_eq!(answer(&daemon, "GET", "/api/v1/agents").0, 200);
+    let grown = daemon.metric("process_resident_memory_bytes") - before;
+    assert!(grown < 64e6, "answers that nobody takes pile up: {grown} bytes");
+    drop(slow);
+}
+
+#[test]
+fn over_grpc_bad_input_is_told_likewise() {
+    let daemon = fed();
+    let hostile = || "<HOSTILE>".repeat(500);
+    let service = |method: &str| format!("agentgauge.v1.QueryService/{method}");
+    let session = v1::GetSessionRequest { session_id: hostile(), tenant: String::new() };
+    let foreign = v1::GetSessionRequest { session_id: "fine".to_owned(), tenant: hostile() };
+    let trace = |trace_id: String| v1::ExplainTraceRequest { trace_id, ..Default::default() };
+    let history = v1::GetAgentHistoryRequest { service_name: hostile(), ..Default::default() };
+    let list = v1::ListSessionsRequest { offset: Some(u64::MAX), ..Default::default() };
+    let get = |question| {
+        call::<_, v1::SessionView>(&daemon, &service("GetSession"), question, 1).unwrap_err()
+    };
+    let explain = |question| {
+        call::<_, v1::TraceExplanation>(&daemon, &service("ExplainTrace"), question, 1).unwrap_err()
+    };
+    for (status, code) in [
+        (get(session), tonic::Code::NotFound),
+        (get(foreign), tonic::Code::NotFound),
+        (explain(trace(hostile())), tonic::Code::InvalidArgument),
+        (explain(trace("9".repeat(32))), tonic::Code::NotFound),
+        (
+            call::<_, v1::HistoryView>(&daemon, &service("GetAgentHistory"), history, 1)
+                .unwrap_err(),
+            tonic::Code::NotFound,
+        ),
+        (
+            call::<_, v1::SessionRowsPage>(&daemon, &service("ListSessions"), list, 1).unwrap_err(),
+            tonic::Code::InvalidArgument,
+        ),
+        (
+            // Another message's bytes: a number where a text should be.
+            call::<_, v1::SessionView>(
+                &daemon,
+                &service("GetSession"),
+                v1::SessionRowsPage { total: 1, ..Default::default() },
+                1,
+            )
+            .unwrap_err(),
+            tonic::Code::Internal,
+        ),
+        (
+            call::<_, v1::SessionView>(&daemon, &service("DropAll"), v1::Changes::default(), 1)
+                .unwrap_err(),
+            tonic::Code::Unimplemented,
+        ),
+    ] {
+        assert_eq!(status.code(), code, "{status:?}");
+        assert!(
+            !status.message().contains("HOSTILE") && status.message().len() < 512,
+            "{status:?}"
+        );
+    }
+    let huge = v1::ListSessionsRequest { limit: Some(u64::MAX), ..Default::default() };
+    let page: Vec<v1::SessionRowsPage> = call(&daemon, &service("ListSessions"), huge, 1).unwrap();
+    assert_eq!((page[0].sessions.len(), page[0].total), (3, 3));
 }

@@ -75,8 +75,30 @@ fn overload_and_scaling_are_measured_with_the_daemon_alone() {
 }
 
 #[test]
+fn readers_are_measured_beside_requests_without_any() {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .args(["bench", "--readers", "--agents", "20", "--sessions", "400", "--repeats", "1"])
+        .args(["--output", "json"])
+        .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "2s")
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = report["cases"][0]["readers"].as_array().unwrap();
+    let figure = |name: &str| {
+        let found = figures.iter().find(|figure| figure["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}"))["median"].as_f64().unwrap()
+    };
+    assert!((figure("sessions") - 400.0).abs() < 0.5);
+    assert!(figure("a scrape, MB") > 0.0 && figure("a page of an agent, ms") > 0.0);
+    assert!(figure("a request, p99, ms") > 0.0);
+}
+
+#[test]
 fn wrong_usage_exits_with_64() {
-    for wrong in [&["--cores", "1"][..], &["--compression", "lz4"], &["--batch", "0"]] {
+    let readers = &["--readers"][..]; // No --spans with it.
+    for wrong in [readers, &["--cores", "1"], &["--compression", "lz4"], &["--batch", "0"]] {
         assert_eq!(bench(wrong).status.code(), Some(64), "{wrong:?}");
     }
 }

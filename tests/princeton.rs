@@ -8,7 +8,7 @@ use std::sync::Arc;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::math::myers::{Pattern, Sequence};
 use agentgauge::engine::score::princeton::{
-    AgentTasks, Condition, Formula, Refused, Resources, RunRecord, Severity, TaskOptions,
+    AgentTasks, Condition, Formula, Name, Refused, Resources, RunRecord, Severity, TaskOptions,
 };
 use agentgauge::engine::span::Timestamp;
 use agentgauge::reference::princeton;
@@ -154,7 +154,7 @@ fn equals_the_slow_model(
     options: &TaskOptions,
 ) -> Result<(), TestCaseError> {
     let ours: BTreeMap<&str, f64> =
-        agent.scores().into_iter().map(|(name, score)| (name, score.value)).collect();
+        agent.scores().iter().map(|(name, score)| (name, score.value)).collect();
     let exact = princeton::scores(runs, options);
     prop_assert!(ours.keys().eq(exact.keys()), "{ours:?}\n{exact:?}");
     for (name, exact) in exact {
@@ -320,13 +320,13 @@ fn disturbed_runs_count_for_consistency_only_where_there_are_no_others() {
     for (id, success) in [(1, true), (2, false)] {
         agent.upsert(RunRecord { condition: Condition::Fault, ..attempt("task", id, success) });
     }
-    let outcome = |agent: &AgentTasks| agent.scores()["outcome_consistency"];
+    let outcome = |agent: &AgentTasks| agent.scores().get(Name::OutcomeConsistency).unwrap();
     assert!(outcome(&agent).value < 1e-12);
     for id in 3..6 {
         agent.upsert(attempt("task", id, true));
     }
     assert!((outcome(&agent).value - 1.0).abs() < 1e-12);
-    let fault = agent.scores()["fault_robustness"];
+    let fault = agent.scores().get(Name::FaultRobustness).unwrap();
     assert!((fault.value - 0.5).abs() < 1e-12);
     assert_eq!(fault.samples, 2);
 }

@@ -63,6 +63,8 @@ fn rules_that_cannot_fire_are_refused() {
         (&["--slo", "reliability=95%"], "reliability=0.95"),
         (&["--burn", "6,14.4"], "14.4,6"),
         (&["--window", "2h"], "agents.windows"),
+        // A day is exported as 24h.
+        (&["--window", "1d"], "5m, 1h, 24h"),
         (&["--min-traces", "0"], "--min-traces"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
@@ -198,6 +200,11 @@ fn panels() -> Vec<(String, String, String)> {
                 let (expr, label) = query.trim_end_matches(')').rsplit_once(", ").unwrap();
                 let shown = format!("{{{{{label}}}}}");
                 panels.push((place(&variable["name"]), expr.to_owned(), shown));
+            }
+            let windows = text(&variable["query"]);
+            for window in windows.split(',').filter(|_| variable["name"] == "window") {
+                let expr = format!("agentgauge_agent_reliability_score{{window=\"{window}\"}}");
+                panels.push((place(&variable["name"]), expr, String::new()));
             }
         }
     }

@@ -113,6 +113,7 @@ fn reports(number: usize, one: &One) -> Vec<(RunTarget, Report)> {
             source: Source::Reported,
             identifier: Arc::from(id.to_string()),
             time: Timestamp(at as u64),
+            tenant: None,
         };
         (target, report)
     })

@@ -88,6 +88,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
             source: Source::Reported,
             identifier: Arc::from("ci"),
             time: NOW.after(Duration::from_secs(number as u64)),
+            tenant: None,
         }
     };
     let batches = batches.into_iter().enumerate();

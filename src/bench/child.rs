@@ -91,6 +91,15 @@ impl Server {
 
     /// Starts it on the server's cores and waits until it is ready.
     pub(super) fn start(self, cores: &Cores) -> io::Result<Running> {
+        self.start_with(cores, &[])
+    }
+
+    /// Likewise, with these environment variables.
+    pub(super) fn start_with(
+        self,
+        cores: &Cores,
+        environment: &[(&'static str, String)],
+    ) -> io::Result<Running> {
         let mut command = Command::new(self.program()?);
         match self {
             Self::Floor => command.args(["bench-server", "floor"]),
@@ -102,6 +111,7 @@ impl Server {
                 .args(["--http", "127.0.0.1:0"])
                 .env("AGENTGAUGE__LOG__LEVEL", "warn"),
         };
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         cores::pin(&cores.server)?;
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         cores::pin(&cores.generator)?;
@@ -132,14 +142,25 @@ impl Running {
 
     /// The daemon's page of metrics.
     pub(super) fn metrics(&self) -> io::Result<String> {
+        self.get("/metrics")
+    }
+
+    /// What the daemon answers to a question.
+    pub(super) fn get(&self, path: &str) -> io::Result<String> {
         let address = self.http.ok_or_else(|| io::Error::other("it has no metrics"))?;
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
         // HTTP/1.0, so that the page ends with the connection.
-        write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, page)| page.to_owned()))
+        match answer.split_once("\r\n\r\n") {
+            Some((head, page)) if head.contains(" 200 ") => Ok(page.to_owned()),
+            _ => {
+                let line = answer.lines().next().unwrap_or_default();
+                Err(io::Error::other(format!("it answered {path} with `{line}`")))
+            }
+        }
     }
 }
 

@@ -12,9 +12,12 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
+use super::measure::busy_nanos;
 use super::pass::Pass;
+use super::since;
 use crate::clock::Clock;
 use crate::ingest::Compression;
 
@@ -45,6 +48,28 @@ pub(super) struct Outcome {
     pub(super) refused: u64,
     /// What the first of these said.
     pub(super) why: Option<String>,
+    /// How long each answer took; empty unless requests were offered.
+    pub(super) took: Vec<Took>,
+}
+
+/// How long one answer took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Took {
+    /// From sending the request, in nanoseconds.
+    pub(super) nanos: u64,
+    /// Of that, how long the server was on a core, in nanoseconds; zero if that was not watched.
+    pub(super) busy_nanos: u64,
+}
+
+/// At which pace requests are offered, and who is watched meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace<'p> {
+    /// Spans a second.
+    pub(super) rate: f64,
+    /// Says when requests are due.
+    pub(super) clock: &'p Clock,
+    /// The server's process, to see how long it is on a core.
+    pub(super) watched: Option<u32>,
 }
 
 /// Why a pass came to nothing.
@@ -70,6 +95,7 @@ struct Shared {
     accepted_spans: AtomicU64,
     refused: AtomicU64,
     why: OnceLock<String>,
+    took: Mutex<Vec<Took>>,
 }
 
 /// Sends all of a pass to `address`, each stream one request after the other.
@@ -101,7 +127,7 @@ pub(super) async fn offer(
     address: SocketAddr,
     pass: &Arc<Pass>,
     sending: Sending,
-    (rate, clock): (f64, &Clock),
+    Pace { rate, clock, watched }: Pace<'_>,
 ) -> Result<Outcome, SendError> {
     let shared = Arc::new(Shared::new(address, pass, sending));
     let (clients, _connections) = shared.connect().await?;
@@ -116,8 +142,17 @@ pub(super) async fn offer(
             tokio::time::sleep(wait).await;
         }
         before += pass.message_spans.get(number).copied().unwrap_or(0);
-        let (client, shared) = (client.clone(), Arc::clone(&shared));
-        exchanges.spawn(async move { shared.exchange(&client, number).await });
+        let (client, shared, clock) = (client.clone(), Arc::clone(&shared), clock.clone());
+        exchanges.spawn(async move {
+            let busy = || watched.map_or(0, busy_nanos);
+            let (busy_before, sent) = (busy(), clock.now());
+            shared.exchange(&client, number).await?;
+            let nanos = since(sent, clock.now());
+            // Threads that have ended are not counted any more.
+            let took = Took { nanos, busy_nanos: busy().saturating_sub(busy_before) };
+            shared.took.lock().await.push(took);
+            Ok(())
+        });
     }
     shared.outcome(exchanges).await
 }
@@ -132,6 +167,7 @@ impl Shared {
             accepted_spans: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             why: OnceLock::new(),
+            took: Mutex::default(),
         }
     }
 
@@ -161,6 +197,7 @@ impl Shared {
             accepted_spans: self.accepted_spans.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             why: self.why.get().cloned(),
+            took: self.took.lock().await.clone(),
         })
     }
 

@@ -42,6 +42,15 @@ impl Cpu {
     }
 }
 
+/// Nanoseconds on a core of the threads that a process has now; zero where the kernel does not tell. The kernel counts a
+/// thread that runs at every tick and whenever it stops.
+pub(super) fn busy_nanos(process: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let busy = threads
+        .filter_map(|thread| on_core(&fs::read_to_string(thread.path().join("schedstat")).ok()?));
+    busy.sum()
+}
+
 /// The first of the three numbers of a schedstat.
 fn on_core(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()

@@ -11,6 +11,7 @@ mod cores;
 mod measure;
 mod overload;
 mod pass;
+mod readers;
 mod report;
 mod scaling;
 mod servers;
@@ -27,6 +28,7 @@ use tokio::runtime::Runtime;
 pub(crate) use child::Server;
 pub use client::SendError;
 pub(crate) use cores::Cores;
+pub(crate) use readers::Fleet;
 pub(crate) use report::Report;
 pub(crate) use servers::{Sink, serve};
 pub(crate) use workload::Workload;
@@ -61,6 +63,8 @@ pub(crate) enum Question {
     Overload,
     /// What the daemon makes of more cores.
     Scaling,
+    /// What readers cost those who send.
+    Readers,
 }
 
 /// What to measure.
@@ -80,6 +84,8 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     /// Requests in flight on each connection.
     pub(crate) streams: usize,
+    /// What is held while it is read.
+    pub(crate) fleet: Fleet,
     /// Which cores to use; `None` chooses.
     pub(crate) cores: Option<Cores>,
 }
@@ -169,6 +175,7 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
             Question::Cost => bench.cost(*case, &mut report, progress)?,
             Question::Overload => bench.overload(*case, &mut report, progress)?,
             Question::Scaling => bench.scaling(*case, &mut report, progress)?,
+            Question::Readers => bench.readers(*case, &mut report, progress)?,
         }
     }
     Ok(report)
@@ -273,7 +280,7 @@ impl Bench<'_> {
     ) -> Result<(), BenchError> {
         let server = server.name();
         let sent = self.runtime.block_on(client::send(running.grpc, pass, self.sending(case)));
-        let Outcome { accepted_spans, refused, why } =
+        let Outcome { accepted_spans, refused, why, .. } =
             sent.map_err(|source| BenchError::Send { server, source })?;
         if refused == 0 && accepted_spans == pass.spans() {
             return Ok(());

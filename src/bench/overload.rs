@@ -91,7 +91,8 @@ impl Bench<'_> {
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let before = cpu.nanos().map_err(failed)?;
         let start = self.clock.now();
-        let offer = client::offer(running.grpc, &pass, sending, (rate, &self.clock));
+        let pace = client::Pace { rate, clock: &self.clock, watched: None };
+        let offer = client::offer(running.grpc, &pass, sending, pace);
         let outcome =
             self.runtime.block_on(offer).map_err(|source| BenchError::Send { server, source })?;
         let seconds = since(start, self.clock.now()) as f64 / 1e9;

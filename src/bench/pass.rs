@@ -133,7 +133,11 @@ impl Pass {
 }
 
 /// The message of a request.
-fn message(request: &[u8], compression: Compression) -> io::Result<Bytes> {
+///
+/// # Errors
+///
+/// Fails if it cannot be compressed.
+pub(super) fn message(request: &[u8], compression: Compression) -> io::Result<Bytes> {
     let compressed = match compression {
         Compression::None => None,
         Compression::Gzip => {

@@ -43,7 +43,17 @@ struct OfCase {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     overload: BTreeMap<&'static str, Spread>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    readers: Vec<Figure>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     scaling: Vec<OnCores>,
+}
+
+/// One figure under a name of its own.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    name: &'static str,
+    #[serde(flatten)]
+    spread: Spread,
 }
 
 /// The daemon's figures on some cores.
@@ -158,6 +168,12 @@ impl Report {
         self.cases.push(OfCase { overload, ..OfCase::new(case) });
     }
 
+    /// Adds what readers cost those who send.
+    pub(super) fn add_readers(&mut self, case: Case, figures: Vec<(&'static str, Spread)>) {
+        let figures = figures.into_iter().map(|(name, spread)| Figure { name, spread });
+        self.cases.push(OfCase { readers: figures.collect(), ..OfCase::new(case) });
+    }
+
     /// Adds what the daemon made of more cores in a case: by division, spans a second, these over those on one core,
     /// cores busy, and microseconds of processor time a span.
     pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 4])>) {
@@ -209,6 +225,9 @@ impl fmt::Display for Report {
             if !case.overload.is_empty() {
                 writeln!(f, "{}", case.overload())?;
             }
+            if !case.readers.is_empty() {
+                writeln!(f, "{}", case.readers())?;
+            }
             if !case.scaling.is_empty() {
                 writeln!(f, "{}", case.scaling())?;
             }
@@ -228,6 +247,7 @@ impl OfCase {
             wire_bytes_per_span: None,
             servers: Vec::new(),
             overload: BTreeMap::new(),
+            readers: Vec::new(),
             scaling: Vec::new(),
         }
     }
@@ -267,6 +287,14 @@ impl OfCase {
             vec![(*what).to_owned(), spread.show(decimals)]
         });
         table(&["daemon under overload", ""], rows)
+    }
+
+    fn readers(&self) -> Table {
+        let rows = self.readers.iter().map(|Figure { name, spread }| {
+            let decimals = if spread.median.abs() < 1_000.0 { 2 } else { 0 };
+            vec![(*name).to_owned(), spread.show(decimals)]
+        });
+        table(&["daemon while it is read", ""], rows)
     }
 
     fn scaling(&self) -> Table {
@@ -325,6 +353,11 @@ impl Spread {
         Self { median, min: at(0), max: at(sorted.len().saturating_sub(1)), repeats }
     }
 
+    /// The one in the middle.
+    pub(super) fn median(&self) -> f64 {
+        self.median
+    }
+
     fn show(&self, decimals: usize) -> String {
         let Self { median, min, max, .. } = self;
         format!("{median:.decimals$} [{min:.decimals$}-{max:.decimals$}]")
@@ -340,7 +373,7 @@ fn processor() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Question;
+    use super::super::{Fleet, Question};
     use super::*;
     use crate::ingest::Compression;
 
@@ -370,6 +403,7 @@ mod tests {
             spans: 1_000,
             connections: 2,
             streams: 4,
+            fleet: Fleet { agents: 1, sessions: 1 },
             cores: None,
         };
         let mut report = Report::new(&plan, &Cores::default(), None);

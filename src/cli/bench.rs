@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{CliError, Process};
-use crate::bench::{self, Case, Cores, Plan, Question, Server, Sink, Workload};
+use crate::bench::{self, Case, Cores, Fleet, Plan, Question, Server, Sink, Workload};
 use crate::ingest::Compression;
 
 /// Measures what a span costs.
@@ -45,6 +45,15 @@ pub(super) struct Bench {
     /// Gives the daemon one core, two, and so on instead
     #[arg(long, conflicts_with_all = ["servers", "overload", "cores"])]
     scaling: bool,
+    /// Reads from the daemon instead while requests come in: scrapes, and what the page of an agent asks for
+    #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "workload", "compression", "batch", "spans"])]
+    readers: bool,
+    /// Agents that the daemon holds meanwhile
+    #[arg(long, requires = "readers", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    agents: u32,
+    /// Sessions that they have; the first agent has 10000 of them, or half
+    #[arg(long, requires = "readers", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    sessions: u32,
     /// How the result is written
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -88,9 +97,10 @@ impl Bench {
         } else {
             self.servers.clone()
         };
-        let question = match (self.overload, self.scaling) {
-            (true, _) => Question::Overload,
-            (_, true) => Question::Scaling,
+        let question = match (self.overload, self.scaling, self.readers) {
+            (true, ..) => Question::Overload,
+            (_, true, _) => Question::Scaling,
+            (_, _, true) => Question::Readers,
             _ => Question::Cost,
         };
         Plan {
@@ -101,6 +111,7 @@ impl Bench {
             spans: self.spans,
             connections: self.connections.into(),
             streams: self.streams.into(),
+            fleet: Fleet { agents: self.agents.into(), sessions: self.sessions.into() },
             cores: self.cores.clone(),
         }
     }
@@ -114,6 +125,11 @@ impl Bench {
             batch,
             frame: usize::try_from(self.frame).unwrap_or(usize::MAX),
         };
+        if self.readers {
+            // Not compressed, one small trace a request.
+            let batch = Fleet::SPANS;
+            return vec![case(Workload::Lean, Compression::None, batch)];
+        }
         let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
         if none && !self.overload && !self.scaling {
             return vec![

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::Bound;
 use crate::access::tls::Tls;
-use crate::access::{self, Access, AccessError, Listener, TlsOptions};
+use crate::access::{self, Access, AccessError, Listener, May, TlsOptions};
 use crate::config::Config;
 use crate::health::Health;
 use crate::ingest::server::Port;
@@ -18,8 +18,9 @@ pub(super) struct Doors {
     tls: Option<Tls>,
     options: TlsOptions,
     access: Access,
-    // Whether nobody comes in without a token or a certificate.
-    closed: bool,
+    // Whether somebody is named: nobody else comes in, but to what is open.
+    named: bool,
+    open: Vec<May>,
 }
 
 impl Doors {
@@ -30,7 +31,8 @@ impl Doors {
             tls: Tls::start(&config.tls)?,
             options: config.tls.clone(),
             access: Access::read(&config.access, certified)?,
-            closed: config.access.is_any(),
+            named: config.access.is_any(),
+            open: config.access.open.clone(),
         })
     }
 
@@ -67,7 +69,12 @@ impl Doors {
         if address.ip().is_loopback() {
             return None;
         }
-        match (tls, self.closed || mutual) {
+        // Numbers alone are often meant for all; what can be sent and what was said are not.
+        let open = match name {
+            Listener::OtlpGrpc | Listener::OtlpHttp => self.open.contains(&May::Ingest),
+            Listener::Http => self.open.contains(&May::Ingest) || self.open.contains(&May::Read),
+        };
+        match (tls, (self.named || mutual) && !open) {
             (true, true) => None,
             (true, false) => Some("and by anybody: see `access.tokens`"),
             (false, true) => Some("in plain text, tokens included: see `tls.cert_file`"),
@@ -79,5 +86,35 @@ impl Doors {
 
     fn tls_of(&self, name: Listener) -> Option<Tls> {
         self.tls.clone().filter(|_| self.options.listeners.contains(&name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doors(named: bool, open: &[May]) -> Doors {
+        let (options, access) = (TlsOptions::default(), Access::default());
+        Doors { tls: None, options, access, named, open: open.to_vec() }
+    }
+
+    #[test]
+    fn whoever_listens_to_others_is_told_what_that_lacks() {
+        let everywhere = "0.0.0.0:4318".parse().unwrap();
+        let lacks = |doors: &Doors, name| doors.lacks(name, everywhere).unwrap_or_default();
+        for name in [Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http] {
+            let open = doors(false, &[]);
+            assert!(lacks(&open, name).contains("`tls.cert_file` and `access.tokens`"));
+            for loopback in ["127.0.0.1:1", "[::1]:1"] {
+                assert_eq!(open.lacks(name, loopback.parse().unwrap()), None);
+            }
+            assert!(lacks(&doors(true, &[]), name).starts_with("in plain text, tokens included"));
+            assert!(lacks(&doors(true, &[May::Ingest]), name).contains("by anybody"));
+            let numbers = doors(true, &[May::Metrics]);
+            assert!(!lacks(&numbers, name).contains("by anybody"));
+        }
+        let read = doors(true, &[May::Read]);
+        assert!(lacks(&read, Listener::Http).contains("by anybody"));
+        assert!(!lacks(&read, Listener::OtlpHttp).contains("by anybody"));
     }
 }

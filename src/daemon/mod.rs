@@ -132,6 +132,9 @@ pub enum StartError {
     Recovery,
 }
 
+/// The way in, the tasks and how far they have come.
+type Running = (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>);
+
 /// Fails, and says why, while a part is not ready.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
@@ -196,7 +199,7 @@ impl Daemon {
             embedder,
         };
         let (router, mut tasks, flushed) =
-            spawn(stages, config.engine.channel_capacity, &board, &common, durable);
+            spawn(stages, config.engine.channel_capacity, &board, &common, durable)?;
         tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
         let epoch = Arc::new(AtomicU64::new(0));
         let snapshots = snapshots.map(|snapshots| {
@@ -289,7 +292,7 @@ fn spawn(
     board: &Arc<Board>,
     common: &Common,
     durable: Option<Durable>,
-) -> (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>) {
+) -> Result<Running, prometheus::Error> {
     let Stages { route, resolve, assemble, sessions, agents, board: recovered } = stages;
     recovered.into_values().for_each(|update| board.apply(update));
     let (flushed_sender, flushed) = watch::channel(0);
@@ -321,7 +324,8 @@ fn spawn(
         resolve: Arc::new(Mutex::new(resolve)),
         durable,
     };
-    (router, tasks, flushed)
+    common.health.queues(router.queues())?;
+    Ok((router, tasks, flushed))
 }
 
 /// Says what files of expectations ask for that is not done.

@@ -169,6 +169,20 @@ impl Router {
         known
     }
 
+    /// Counts what waits before each stage. It keeps no channel open.
+    pub(super) fn queues(&self) -> impl Fn() -> Vec<(&'static str, usize)> + Send + Sync + 'static {
+        let assemble: Vec<_> = self.assemble.iter().map(mpsc::Sender::downgrade).collect();
+        let sessions: Vec<_> = self.sessions.iter().map(mpsc::Sender::downgrade).collect();
+        let agents = [self.agents.downgrade()];
+        move || {
+            vec![
+                ("assemble", waiting(&assemble)),
+                ("sessions", waiting(&sessions)),
+                ("agents", waiting(&agents)),
+            ]
+        }
+    }
+
     /// Sends a barrier to every shard.
     pub(super) async fn barrier(&self, barrier: Barrier) -> Result<(), Overloaded> {
         for shard in &self.assemble {
@@ -209,5 +223,33 @@ impl Router {
             acknowledged.await.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
         }
         Ok(())
+    }
+}
+
+/// Messages in these channels, and places that were promised in them.
+fn waiting<M>(channels: &[mpsc::WeakSender<M>]) -> usize {
+    let open = channels.iter().filter_map(mpsc::WeakSender::upgrade);
+    open.map(|channel| channel.max_capacity() - channel.capacity()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_counted_and_keeps_no_channel_open() {
+        let (sender, mut inbox) = mpsc::channel(4);
+        let (other, _other_inbox) = mpsc::channel(4);
+        let channels = [sender.downgrade(), other.downgrade()];
+        assert_eq!(waiting(&channels), 0);
+        sender.send(1).await.unwrap();
+        sender.send(2).await.unwrap();
+        other.send(3).await.unwrap();
+        assert_eq!(waiting(&channels), 3);
+        inbox.recv().await.unwrap();
+        assert_eq!(waiting(&channels), 2);
+        drop(sender);
+        assert_eq!(waiting(&channels), 1);
+        assert_eq!((inbox.recv().await, inbox.recv().await), (Some(2), None));
     }
 }

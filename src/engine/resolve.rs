@@ -150,6 +150,7 @@ mod tests {
             source: Source::Reported,
             identifier: Arc::from(""),
             time: Timestamp(0),
+            tenant: None,
         }
     }
 

@@ -346,9 +346,11 @@ impl View {
     }
 
     fn scores(&self) -> RunScores {
-        let scores = self.tasks.scores().into_iter();
-        let mut scores: BTreeMap<&'static str, (f64, u64)> =
-            scores.map(|(name, score)| (renamed(name), (score.value, score.samples))).collect();
+        let scores = self.tasks.scores();
+        let mut scores: BTreeMap<&'static str, (f64, u64)> = scores
+            .iter()
+            .map(|(name, score)| (renamed(name), (score.value, score.samples)))
+            .collect();
         let ars = self.ars.score().map(|ars| ArsView {
             score: ars.score,
             band: ars.band,
@@ -358,7 +360,7 @@ impl View {
                 .map(|(name, component)| {
                     let (score, weight, samples) =
                         (component.score, component.weight, component.samples);
-                    ((*name).to_owned(), ArsComponentView { score, weight, samples })
+                    (name.to_owned(), ArsComponentView { score, weight, samples })
                 })
                 .collect(),
         });

@@ -403,6 +403,7 @@ mod tests {
             source: Source::Reported,
             identifier: Arc::from(time.to_string()),
             time: Timestamp(time),
+            tenant: None,
         }
     }
 

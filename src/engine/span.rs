@@ -250,7 +250,7 @@ pub struct Span {
     pub user: Option<Arc<str>>,
     /// The tool call, on tool spans.
     pub tool: Option<ToolFacts>,
-    /// The model call, on model spans.
+    /// The model call, on model spans; on agent spans all of them, if the span says what they used.
     pub model: Option<ModelFacts>,
     /// Task, outcome, documents; boxed, as few spans have any.
     pub attempt: Option<Box<Attempt>>,
@@ -285,6 +285,9 @@ pub struct Log {
     pub asked_by_user: Option<bool>,
     /// Rules that it says were broken.
     pub violations: Vec<Violation>,
+    /// The authenticated tenant; never read from an attribute.
+    #[serde(default)]
+    pub tenant: Option<Arc<str>>,
 }
 
 /// What a report is about.
@@ -354,6 +357,9 @@ pub struct Report {
     /// When it was made: of two reports of one source, the later wins, then the greater
     /// (identifier, score).
     pub time: Timestamp,
+    /// The authenticated tenant of who sent it, which only its own traces listen to; `None`: all do.
+    #[serde(default)]
+    pub tenant: Option<Arc<str>>,
 }
 
 impl Text {

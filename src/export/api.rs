@@ -34,6 +34,12 @@ pub(super) const MAX_PAGE: usize = 1_000;
 /// Things left out before a page, at most: what comes after is better found by a filter.
 pub(super) const MAX_OFFSET: usize = 100_000;
 
+/// Traces on a page of sessions in full, at most: over them it ends early, after one session at least.
+pub(super) const MAX_TRACES: usize = 10_000;
+
+/// Bytes of a message that says what was asked wrongly.
+const MAX_MESSAGE_BYTES: usize = 512;
+
 /// Points of a sparkline.
 const SPARK: usize = 60;
 
@@ -143,7 +149,7 @@ pub(super) struct SessionParams {
     pub(super) loops: Option<bool>,
     /// In which order.
     pub(super) sort: Sort,
-    /// Whole sessions, or one row for each.
+    /// Whole sessions, of at most 10000 traces together (over that the page ends before its limit), or one row for each.
     pub(super) detail: ListDetail,
     /// Things on the page: 100, at most 1000.
     pub(super) limit: Option<usize>,
@@ -246,11 +252,18 @@ async fn sessions<Q: Query>(
     if detail == ListDetail::Row {
         return Ok(Json(page).into_response());
     }
-    let mut sessions = Vec::with_capacity(page.sessions.len());
+    // The semaphore is never closed.
+    let _permit = exporter.lists.acquire().await.ok();
+    let (mut sessions, mut traces) = (Vec::new(), 0);
     for row in page.sessions {
         let tenant = row.agent.tenant.as_deref().unwrap_or_default();
         // One that went meanwhile is left out.
-        sessions.extend(exporter.query.session(tenant, &row.session_id).await);
+        let Some(session) = exporter.query.session(tenant, &row.session_id).await else { continue };
+        traces += session.traces.len();
+        if traces > MAX_TRACES && !sessions.is_empty() {
+            break;
+        }
+        sessions.push(session);
     }
     Ok(Json(SessionsPage { sessions, total: page.total }).into_response())
 }
@@ -411,7 +424,11 @@ fn bounds(limit: Option<usize>, offset: Option<usize>) -> Result<(usize, usize),
     Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))
 }
 
+/// What was asked wrongly, in the words of who could not read it: they may repeat some of it, and it may be long.
 fn bad_request(message: &str) -> Refused {
+    let end =
+        (0..=MAX_MESSAGE_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
+    let message = message.get(..end.unwrap_or_default()).unwrap_or_default();
     Refused::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 

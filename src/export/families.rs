@@ -75,6 +75,7 @@ pub(super) const WINDOW_SESSIONS: Family = family(
 
 /// A score over runs: its name in the engine, whether it is exported without `metrics.detail = "full"`, when it has no
 /// value, its family.
+#[derive(Debug)]
 pub(super) struct ScoreFamily {
     pub(super) score: &'static str,
     pub(super) core: bool,
@@ -325,7 +326,7 @@ pub(super) const SESSION_CONSISTENCY: Family = family(
 );
 
 /// A counter of the engine: the engine's name for it, its family, and how many of its units make one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct CounterFamily {
     pub(super) engine: &'static str,
     pub(super) family: Family,

@@ -1,26 +1,35 @@
 //! The HTTP endpoints: metrics, health, and the JSON API.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use futures_util::stream;
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::board::Board;
-use super::prometheus::{Detail, Format, render};
+use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::{api, grpc, runbook as runbooks, web};
 use crate::access::Identity;
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
+
+/// How long a scrape may take. Prometheus waits ten seconds unless told otherwise.
+const SCRAPE_TIME: Duration = Duration::from_secs(30);
 
 /// Lists of sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
@@ -73,36 +82,70 @@ impl<Q: Query> Exporter<Q> {
             .fallback(|| async {
                 error(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path")
             })
+            .method_not_allowed_fallback(|| async {
+                let message = "there is something at this path, but not for this method";
+                error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+            })
             .layer(map_response(hardened))
             .with_state(self)
     }
 }
 
+/// The page is sent as it is made, a piece at a time, so that neither its size nor a slow reader holds anybody up.
 async fn metrics<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
     headers: HeaderMap,
 ) -> Response {
     // The semaphore is never closed.
-    let _permit = exporter.scrapes.acquire().await.ok();
+    let permit = Arc::clone(&exporter.scrapes).acquire_owned().await.ok();
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let mut agents = exporter.board.sorted();
-    agents.retain(|update| identity.sees(&update.agent.tenant));
-    let mut page = render(&agents, format, exporter.detail);
     // A tenant is told nothing of what the daemon does for others.
     let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
-    match health(&families, format) {
-        Ok(text) => page.push_str(&text),
+    let mut last = match health(&families, format) {
+        Ok(text) => text,
         Err(problem) => {
             return error(StatusCode::INTERNAL_SERVER_ERROR, "metrics", &problem.to_string());
         }
-    }
+    };
     if format == Format::OpenMetrics {
-        page.push_str("# EOF\n");
+        last.push_str("# EOF\n");
     }
-    ([(header::CONTENT_TYPE, format.content_type())], page).into_response()
+    let mut agents = exporter.board.sorted();
+    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let page = Exposition::new(agents, format, exporter.detail);
+    let (pieces, sent) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _permit = permit;
+        // What is not read in this time is cut off.
+        let _ = timeout(SCRAPE_TIME, send(page, last, pieces)).await;
+    });
+    let body = stream::unfold(sent, |mut sent| async {
+        let piece = match sent.recv().await {
+            Some(Some(piece)) => Ok(piece),
+            Some(None) => return None,
+            // Ended without its last piece: the reader has to know that the page is not whole.
+            None => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        };
+        Some((piece, sent))
+    });
+    ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(body)).into_response()
+}
+
+/// Sends a page and what comes after it, then that it is whole; less if nobody reads.
+async fn send(page: Exposition, last: String, pieces: mpsc::Sender<Option<String>>) {
+    for piece in page.chain([last]) {
+        if piece.is_empty() {
+            // Still a piece of work: others may run before the next one.
+            yield_now().await;
+        } else if pieces.send(Some(piece)).await.is_err() {
+            return;
+        }
+    }
+    // Fails where nobody reads any more.
+    let _ = pieces.send(None).await;
 }
 
 /// The daemon's own metrics; OpenMetrics names a counter's family without its `_total`.
@@ -193,7 +236,6 @@ async fn hardened(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
     use axum::http::Request;
     use http_body_util::BodyExt;
     use prometheus::{IntCounter, Registry};
@@ -203,7 +245,7 @@ mod tests {
     use crate::engine::agents::AgentUpdate;
     use crate::engine::explained::{SessionRow, TraceExplanation};
     use crate::engine::span::TraceId;
-    use crate::engine::view::SessionView;
+    use crate::engine::view::{SessionView, TraceView};
     use crate::export::query::{ListRequest, Listing};
 
     #[derive(Clone)]
@@ -211,7 +253,9 @@ mod tests {
 
     impl Query for Held {
         async fn list(&self, request: ListRequest) -> Listing {
-            let ids = ["a", "b", "c"].into_iter().skip(request.offset).take(request.limit);
+            let heavy = request.filter.agent.service_name.as_deref() == Some("heavy");
+            let ids = if heavy { ["heavy"; 3] } else { ["a", "b", "c"] };
+            let ids = ids.into_iter().skip(request.offset).take(request.limit);
             let rows = ids
                 .map(|id| SessionRow { session_id: id.to_owned(), ..SessionRow::default() })
                 .collect();
@@ -219,7 +263,9 @@ mod tests {
         }
 
         async fn session(&self, _: &str, id: &str) -> Option<SessionView> {
-            let view = SessionView { session_id: id.to_owned(), ..SessionView::default() };
+            let traces = if id == "heavy" { 6_000 } else { 0 };
+            let traces = vec![TraceView::default(); traces];
+            let view = SessionView { session_id: id.to_owned(), traces, ..SessionView::default() };
             (id != "nobody").then_some(view)
         }
 
@@ -273,6 +319,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_page_that_is_cut_off_is_not_taken_for_a_whole_one() {
+        let page = || {
+            let agent = Arc::new(AgentUpdate::default());
+            Exposition::new(vec![agent; 1_000], Format::Text, Detail::Core)
+        };
+        let (pieces, mut sent) = mpsc::channel(1);
+        let sending = tokio::spawn(send(page(), "last\n".to_owned(), pieces));
+        let mut received = Vec::new();
+        while let Some(piece) = sent.recv().await {
+            received.push(piece);
+        }
+        sending.await.unwrap();
+        assert_eq!(received.pop(), Some(None));
+        assert_eq!(received.pop(), Some(Some("last\n".to_owned())));
+        assert!(received.len() > 2 && received.iter().all(Option::is_some));
+        // Nobody reads: it ends, and never says that it was whole.
+        let (pieces, mut sent) = mpsc::channel(1);
+        let unread = timeout(Duration::ZERO, send(page(), String::new(), pieces)).await;
+        assert!(unread.is_err());
+        assert!(sent.recv().await.is_some_and(|piece| piece.is_some()));
+        assert_eq!(sent.recv().await, None);
+    }
+
+    #[tokio::test]
     async fn sessions_come_in_pages() {
         let (_, _, body) = ask("/api/v1/sessions?limit=1&offset=1", "*/*").await;
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -282,6 +352,15 @@ mod tests {
         let (_, _, body) = ask("/api/v1/sessions?detail=row", "*/*").await;
         assert!(body.contains("worst_loop"), "{body}");
         assert_eq!(ask("/api/v1/sessions/a%2Fb", "*/*").await.0, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn a_page_of_whole_sessions_ends_before_it_is_huge() {
+        let (_, _, body) = ask("/api/v1/sessions?service_name=heavy", "*/*").await;
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        // Two of them would have more than 10,000 traces together; how many there are is told all the same.
+        assert_eq!(body["sessions"].as_array().unwrap().len(), 1);
+        assert_eq!(body["total"], 3);
     }
 
     #[tokio::test]

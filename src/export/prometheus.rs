@@ -9,10 +9,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::families::{
-    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CONSISTENCY, COUNTERS, Family, Kind, MAX_RISK,
-    OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
-    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, ScoreFamily, TRACE_SIGNAL,
-    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
+    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CONSISTENCY, COUNTERS, CounterFamily, Family,
+    Kind, MAX_RISK, OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES,
+    SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL,
+    ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+    WINDOW_TRACES,
 };
 use crate::engine::agents::{AgentUpdate, Buckets};
 use crate::engine::math::{Quanta, ratio};
@@ -50,18 +51,9 @@ impl Format {
     }
 }
 
-/// Renders all agents. OpenMetrics still wants its `# EOF` after what others have to add.
+/// Renders all agents in one piece. OpenMetrics still wants its `# EOF` after what others have to add.
 pub fn render(agents: &[Arc<AgentUpdate>], format: Format, detail: Detail) -> String {
-    let blocks: Vec<String> = agents.iter().map(|update| label_block(&update.agent)).collect();
-    let agents: Vec<Exported<'_>> =
-        agents.iter().zip(&blocks).map(|(update, labels)| Exported { update, labels }).collect();
-    let mut page = Page { text: String::with_capacity(8_192 * (agents.len() + 1)), format };
-    page.scores(&agents);
-    page.run_scores(&agents, detail);
-    page.sessions(&agents);
-    page.histograms(&agents);
-    page.counters(&agents);
-    page.text
+    Exposition::new(agents.to_vec(), format, detail).collect()
 }
 
 /// Which families are exported.
@@ -75,222 +67,325 @@ pub enum Detail {
     Full,
 }
 
-struct Exported<'a> {
-    update: &'a AgentUpdate,
+/// A page in pieces, one after the other: whoever sends it can let others run between two of them.
+///
+/// A piece may be empty. It holds up its thread for a bounded time, however many agents there are.
+#[derive(Debug)]
+pub struct Exposition {
+    agents: Vec<Exported>,
+    parts: Vec<Part>,
+    page: Page,
+    // Where it goes on.
+    part: usize,
+    agent: usize,
+}
+
+/// From so many bytes, or so many looks at an agent, a piece is enough.
+const PIECE_BYTES: usize = 64 << 10;
+const PIECE_LOOKS: usize = 1_000;
+
+#[derive(Debug)]
+struct Exported {
+    update: Arc<AgentUpdate>,
     // Rendered once: `service_name="..",...`.
-    labels: &'a str,
+    labels: String,
 }
 
 /// Reads one number of a window.
 type Reading = fn(&WindowView) -> Option<f64>;
 
-/// A page in the making.
+/// What is written of one agent after the other: a family has to be in one place.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Window(&'static Family, Reading),
+    Evaluated,
+    Signal,
+    RunScore(&'static ScoreFamily),
+    RunSamples(Detail),
+    PassHatK,
+    ArsComponent,
+    RunsHeld,
+    ChangePoints,
+    ChangePointTime,
+    VersionDifference,
+    SessionsActive,
+    SessionsLooping,
+    OpenSessions,
+    TraceSignal,
+    ClosedSessions(&'static Family, &'static str),
+    Counter(&'static CounterFamily),
+}
+
+/// What is written so far.
+#[derive(Debug)]
 struct Page {
     text: String,
     format: Format,
+    // The head of a family that has no sample yet, and none if it gets none.
+    head: Option<&'static Family>,
+}
+
+impl Exposition {
+    /// The page of these agents, which come in the order of their names.
+    pub fn new(agents: Vec<Arc<AgentUpdate>>, format: Format, detail: Detail) -> Self {
+        let exported = |update: Arc<AgentUpdate>| {
+            let labels = label_block(&update.agent);
+            Exported { update, labels }
+        };
+        Self {
+            agents: agents.into_iter().map(exported).collect(),
+            parts: Part::all(detail),
+            page: Page { text: String::new(), format, head: None },
+            part: 0,
+            agent: 0,
+        }
+    }
+}
+
+impl Iterator for Exposition {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        self.parts.get(self.part)?;
+        self.page.text.reserve(PIECE_BYTES + PIECE_BYTES / 8);
+        for _ in 0..PIECE_LOOKS {
+            let Some(part) = self.parts.get(self.part) else { break };
+            if self.agent == 0 {
+                self.page.begin(part);
+            }
+            if let Some(agent) = self.agents.get(self.agent) {
+                self.page.write(part, agent);
+            }
+            self.agent += 1;
+            if self.agent >= self.agents.len() {
+                (self.part, self.agent) = (self.part + 1, 0);
+            }
+            if self.page.text.len() >= PIECE_BYTES {
+                break;
+            }
+        }
+        Some(std::mem::take(&mut self.page.text))
+    }
+}
+
+impl Part {
+    /// All of them, in the order of the page.
+    fn all(detail: Detail) -> Vec<Self> {
+        let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;
+        let windows = [
+            Self::Window(&RELIABILITY, |window| window.reliability),
+            Self::Window(&CONSISTENCY, |window| window.consistency),
+            Self::Window(&MAX_RISK, |window| window.max_risk),
+            Self::Window(&WINDOW_TRACES, |window| Some(number(window.traces))),
+            Self::Window(&WINDOW_SESSIONS, |window| Some(number(window.sessions))),
+            Self::Evaluated,
+            Self::Signal,
+        ];
+        let components = (detail == Detail::Full).then_some(Self::ArsComponent);
+        let shifts = [
+            Self::RunsHeld,
+            Self::ChangePoints,
+            Self::ChangePointTime,
+            Self::VersionDifference,
+            Self::SessionsActive,
+            Self::SessionsLooping,
+            Self::OpenSessions,
+            Self::TraceSignal,
+            Self::ClosedSessions(&SESSION_RELIABILITY, "reliability"),
+            Self::ClosedSessions(&SESSION_CONSISTENCY, "consistency"),
+        ];
+        let mut parts = windows.to_vec();
+        parts.extend(SCORES.iter().filter(shown).map(Self::RunScore));
+        parts.extend([Self::RunSamples(detail), Self::PassHatK]);
+        parts.extend(components);
+        parts.extend(shifts);
+        parts.extend(COUNTERS.iter().map(Self::Counter));
+        parts
+    }
+
+    /// Its family, and whether that has a head even if no agent has a sample.
+    fn family(self) -> (&'static Family, bool) {
+        match self {
+            Self::Window(family, _) | Self::ClosedSessions(family, _) => (family, true),
+            Self::Evaluated => (&WINDOW_EVALUATED, true),
+            Self::Signal => (&SIGNAL, true),
+            Self::RunScore(score) => (&score.family, false),
+            Self::RunSamples(_) => (&SCORE_SAMPLES, false),
+            Self::PassHatK => (&PASS_HAT_K, false),
+            Self::ArsComponent => (&ARS_COMPONENT, false),
+            Self::RunsHeld => (&RUNS_HELD, false),
+            Self::ChangePoints => (&CHANGE_POINTS, false),
+            Self::ChangePointTime => (&CHANGE_POINT_TIME, false),
+            Self::VersionDifference => (&VERSION_DIFFERENCE, false),
+            Self::SessionsActive => (&SESSIONS_ACTIVE, true),
+            Self::SessionsLooping => (&SESSIONS_LOOPING, true),
+            Self::OpenSessions => (&OPEN_SESSIONS, true),
+            Self::TraceSignal => (&TRACE_SIGNAL, true),
+            Self::Counter(counter) => (&counter.family, true),
+        }
+    }
 }
 
 impl Page {
-    fn scores(&mut self, agents: &[Exported<'_>]) {
-        let windows: [(&Family, Reading); 5] = [
-            (&RELIABILITY, |window| window.reliability),
-            (&CONSISTENCY, |window| window.consistency),
-            (&MAX_RISK, |window| window.max_risk),
-            (&WINDOW_TRACES, |window| Some(number(window.traces))),
-            (&WINDOW_SESSIONS, |window| Some(number(window.sessions))),
-        ];
-        for (family, of) in windows {
-            self.family(family);
-            for agent in agents {
-                for (name, window) in &agent.update.windows {
-                    // Which sessions the last traces are of is not known.
-                    let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
-                    if let Some(value) = of(window).filter(|_| known) {
-                        self.sample(family, "", agent.labels, &[name], value);
+    /// Begins a family.
+    fn begin(&mut self, part: &Part) {
+        let (family, always) = part.family();
+        self.head = Some(family);
+        if always {
+            self.head();
+        }
+    }
+
+    /// Writes what a part has of an agent.
+    fn write(&mut self, part: &Part, agent: &Exported) {
+        let Exported { update, labels } = agent;
+        match *part {
+            Part::Window(family, of) => self.window(family, of, agent),
+            Part::Evaluated => self.evaluated(agent),
+            Part::Signal => {
+                for (name, window) in &update.windows {
+                    for (signal, mean) in &window.signals {
+                        self.sample(&SIGNAL, "", labels, &[signal, name], *mean);
                     }
                 }
             }
-        }
-        self.family(&WINDOW_EVALUATED);
-        for agent in agents {
-            for (name, window) in &agent.update.windows {
-                let counts = [
-                    ("consistency", window.traces_with_confidence),
-                    ("reliability", window.traces_evaluated),
-                ];
-                for (score, count) in counts {
-                    self.sample(&WINDOW_EVALUATED, "", agent.labels, &[score, name], number(count));
+            Part::RunScore(score) => {
+                for (name, scores) in &update.run_scores {
+                    if let Some((value, _)) = scores.scores.get(score.score) {
+                        self.sample(&score.family, "", labels, &[name], *value);
+                    }
                 }
             }
+            Part::RunSamples(detail) => self.run_samples(agent, detail),
+            Part::PassHatK => {
+                for (name, scores) in &update.run_scores {
+                    for (k, chance) in &scores.pass_hat_k {
+                        self.sample(&PASS_HAT_K, "", labels, &[&k.to_string(), name], *chance);
+                    }
+                }
+            }
+            Part::ArsComponent => {
+                let components = update.view.ars.iter().flat_map(|ars| &ars.components);
+                for (name, component) in components {
+                    self.sample(&ARS_COMPONENT, "", labels, &[name], component.score);
+                }
+            }
+            Part::RunsHeld if update.runs == 0 => {}
+            Part::RunsHeld => self.sample(&RUNS_HELD, "", labels, &[], number(update.runs)),
+            Part::SessionsActive => {
+                self.sample(&SESSIONS_ACTIVE, "", labels, &[], number(update.sessions_active));
+            }
+            Part::SessionsLooping => self.looping(agent),
+            Part::ChangePoints | Part::ChangePointTime | Part::VersionDifference => {
+                self.shifts(*part, agent);
+            }
+            Part::OpenSessions => self.open_sessions(agent),
+            Part::TraceSignal => {
+                for (signal, buckets) in &update.trace_signals {
+                    self.histogram(&TRACE_SIGNAL, labels, &[signal], buckets);
+                }
+            }
+            Part::ClosedSessions(family, score) => {
+                if let Some(buckets) = update.closed_sessions.get(score) {
+                    self.histogram(family, labels, &[], buckets);
+                }
+            }
+            Part::Counter(counter) => self.counter(counter, agent),
         }
-        self.family(&SIGNAL);
-        for agent in agents {
-            for (name, window) in &agent.update.windows {
-                for (signal, mean) in &window.signals {
-                    self.sample(&SIGNAL, "", agent.labels, &[signal, name], *mean);
+    }
+
+    fn window(&mut self, family: &Family, of: Reading, agent: &Exported) {
+        for (name, window) in &agent.update.windows {
+            // Which sessions the last traces are of is not known.
+            let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
+            if let Some(value) = of(window).filter(|_| known) {
+                self.sample(family, "", &agent.labels, &[name], value);
+            }
+        }
+    }
+
+    fn evaluated(&mut self, agent: &Exported) {
+        for (name, window) in &agent.update.windows {
+            let counts = [
+                ("consistency", window.traces_with_confidence),
+                ("reliability", window.traces_evaluated),
+            ];
+            for (score, count) in counts {
+                let labels = [score, name.as_str()];
+                self.sample(&WINDOW_EVALUATED, "", &agent.labels, &labels, number(count));
+            }
+        }
+    }
+
+    /// How many runs each score is over.
+    fn run_samples(&mut self, agent: &Exported, detail: Detail) {
+        for (name, scores) in &agent.update.run_scores {
+            for score in SCORES.iter().filter(|score| score.core || detail == Detail::Full) {
+                if let Some((_, samples)) = scores.scores.get(score.score) {
+                    let labels = [score.score, name.as_str()];
+                    self.sample(&SCORE_SAMPLES, "", &agent.labels, &labels, number(*samples));
                 }
             }
         }
     }
 
-    /// Scores over runs; a family that no agent has anything in has no head either.
-    fn run_scores(&mut self, agents: &[Exported<'_>], detail: Detail) {
-        let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;
-        for score in SCORES.iter().filter(shown) {
-            let samples = agents.iter().flat_map(|agent| {
-                let windows = agent.update.run_scores.iter();
-                windows.filter_map(|(name, scores)| {
-                    let (value, _) = scores.scores.get(score.score)?;
-                    Some((agent.labels, vec![name.clone()], *value))
-                })
-            });
-            self.gauges(&score.family, samples.collect());
+    fn looping(&mut self, agent: &Exported) {
+        for (values, sessions) in &agent.update.sessions_looping {
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            self.sample(&SESSIONS_LOOPING, "", &agent.labels, &values, number(*sessions));
         }
-        let counts = agents.iter().flat_map(|agent| {
-            let windows = agent.update.run_scores.iter();
-            windows.flat_map(|(name, scores)| {
-                let known = SCORES.iter().filter(shown).filter_map(|score| {
-                    let (_, samples) = scores.scores.get(score.score)?;
-                    Some((
-                        agent.labels,
-                        vec![score.score.to_owned(), name.clone()],
-                        number(*samples),
-                    ))
-                });
-                known.collect::<Vec<_>>()
-            })
-        });
-        self.gauges(&SCORE_SAMPLES, counts.collect());
-        let chances = agents.iter().flat_map(|agent| {
-            let windows = agent.update.run_scores.iter();
-            windows.flat_map(|(name, scores)| {
-                let chances = scores.pass_hat_k.iter();
-                chances
-                    .map(|(k, chance)| (agent.labels, vec![k.to_string(), name.clone()], *chance))
-            })
-        });
-        self.gauges(&PASS_HAT_K, chances.collect());
-        if detail == Detail::Full {
-            let components = agents.iter().flat_map(|agent| {
-                let components = agent.update.view.ars.iter().flat_map(|ars| &ars.components);
-                components
-                    .map(|(name, component)| (agent.labels, vec![name.clone()], component.score))
-            });
-            self.gauges(&ARS_COMPONENT, components.collect());
-        }
-        let held = agents.iter().filter(|agent| agent.update.runs > 0);
-        let held = held.map(|agent| (agent.labels, Vec::new(), number(agent.update.runs)));
-        self.gauges(&RUNS_HELD, held.collect());
-        self.shifts(agents);
     }
 
     /// Change points, and versions compared.
-    fn shifts(&mut self, agents: &[Exported<'_>]) {
-        let points = || {
-            agents.iter().flat_map(|agent| {
-                let points = agent.update.change_points.iter();
-                points.map(|((score, direction), (count, last))| {
-                    (agent.labels, vec![score.clone(), (*direction).to_owned()], *count, *last)
-                })
-            })
-        };
-        if points().next().is_some() {
-            self.family(&CHANGE_POINTS);
-            for (agent, labels, count, _) in points() {
-                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-                self.sample(&CHANGE_POINTS, "_total", agent, &labels, number(count));
+    fn shifts(&mut self, part: Part, agent: &Exported) {
+        let Exported { update, labels } = agent;
+        if let Part::VersionDifference = part {
+            for version in &update.view.versions {
+                for (bound, value) in [("lower", version.lower), ("upper", version.upper)] {
+                    let values = [version.baseline.as_str(), bound];
+                    self.sample(&VERSION_DIFFERENCE, "", labels, &values, value);
+                }
             }
-        }
-        let times = points().map(|(agent, labels, _, last)| {
-            (agent, labels, ratio(i128::from(last.0), 1_000_000_000))
-        });
-        self.gauges(&CHANGE_POINT_TIME, times.collect());
-        let bounds = agents.iter().flat_map(|agent| {
-            agent.update.view.versions.iter().flat_map(|version| {
-                [("lower", version.lower), ("upper", version.upper)].map(|(bound, value)| {
-                    (agent.labels, vec![version.baseline.clone(), bound.to_owned()], value)
-                })
-            })
-        });
-        self.gauges(&VERSION_DIFFERENCE, bounds.collect());
-    }
-
-    /// A family of gauges, unless there are none.
-    fn gauges(&mut self, family: &Family, samples: Vec<(&str, Vec<String>, f64)>) {
-        if samples.is_empty() {
             return;
         }
-        self.family(family);
-        for (agent, labels, value) in samples {
+        for ((score, direction), (count, last)) in &update.change_points {
+            let values = [score.as_str(), direction];
+            if let Part::ChangePoints = part {
+                self.sample(&CHANGE_POINTS, "_total", labels, &values, number(*count));
+            } else {
+                let seconds = ratio(i128::from(last.0), i128::from(NANOS));
+                self.sample(&CHANGE_POINT_TIME, "", labels, &values, seconds);
+            }
+        }
+    }
+
+    fn open_sessions(&mut self, agent: &Exported) {
+        for (score, buckets) in &agent.update.open_sessions {
+            for (bound, count) in cumulative(buckets) {
+                let values = [score, bound.as_str()];
+                self.sample(&OPEN_SESSIONS, "", &agent.labels, &values, number(count));
+            }
+        }
+    }
+
+    fn counter(&mut self, counter: &CounterFamily, agent: &Exported) {
+        let zeros = counter.zeros.iter().map(|labels| (labels.to_vec(), 0));
+        let mut values: BTreeMap<Vec<&str>, u64> = zeros.collect();
+        let counted = agent.update.counters.get(counter.engine).into_iter().flatten();
+        values.extend(counted.map(|(labels, value)| {
             let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-            self.sample(family, "", agent, &labels, value);
+            (labels, *value)
+        }));
+        for (labels, value) in values {
+            let value = ratio(i128::from(value), i128::from(counter.per_unit));
+            self.sample(&counter.family, "_total", &agent.labels, &labels, value);
         }
     }
 
-    fn sessions(&mut self, agents: &[Exported<'_>]) {
-        self.family(&SESSIONS_ACTIVE);
-        for agent in agents {
-            self.sample(
-                &SESSIONS_ACTIVE,
-                "",
-                agent.labels,
-                &[],
-                number(agent.update.sessions_active),
-            );
-        }
-        self.family(&SESSIONS_LOOPING);
-        for agent in agents {
-            for (labels, sessions) in &agent.update.sessions_looping {
-                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-                self.sample(&SESSIONS_LOOPING, "", agent.labels, &labels, number(*sessions));
-            }
-        }
-        self.family(&OPEN_SESSIONS);
-        for agent in agents {
-            for (score, buckets) in &agent.update.open_sessions {
-                for (bound, count) in cumulative(buckets) {
-                    self.sample(&OPEN_SESSIONS, "", agent.labels, &[score, &bound], number(count));
-                }
-            }
-        }
-    }
-
-    fn histograms(&mut self, agents: &[Exported<'_>]) {
-        self.family(&TRACE_SIGNAL);
-        for agent in agents {
-            for (signal, buckets) in &agent.update.trace_signals {
-                self.histogram(&TRACE_SIGNAL, agent.labels, &[signal], buckets);
-            }
-        }
-        for (family, score) in
-            [(&SESSION_RELIABILITY, "reliability"), (&SESSION_CONSISTENCY, "consistency")]
-        {
+    /// The head of the family that was begun, unless it is there.
+    fn head(&mut self) {
+        if let Some(family) = self.head.take() {
             self.family(family);
-            for agent in agents {
-                if let Some(buckets) = agent.update.closed_sessions.get(score) {
-                    self.histogram(family, agent.labels, &[], buckets);
-                }
-            }
-        }
-    }
-
-    fn counters(&mut self, agents: &[Exported<'_>]) {
-        for counter in COUNTERS {
-            self.family(&counter.family);
-            for agent in agents {
-                let zeros = counter.zeros.iter().map(|labels| (labels.to_vec(), 0));
-                let mut values: BTreeMap<Vec<&str>, u64> = zeros.collect();
-                let counted = agent.update.counters.get(counter.engine).into_iter().flatten();
-                values.extend(
-                    counted.map(|(labels, value)| {
-                        (labels.iter().map(String::as_str).collect(), *value)
-                    }),
-                );
-                for (labels, value) in values {
-                    let value = ratio(i128::from(value), i128::from(counter.per_unit));
-                    self.sample(&counter.family, "_total", agent.labels, &labels, value);
-                }
-            }
         }
     }
 
@@ -310,6 +405,7 @@ impl Page {
     }
 
     fn sample(&mut self, family: &Family, suffix: &str, agent: &str, labels: &[&str], value: f64) {
+        self.head();
         self.text.push_str(family.name);
         self.text.push_str(suffix);
         self.labels(family, agent, labels);
@@ -317,6 +413,7 @@ impl Page {
     }
 
     fn histogram(&mut self, family: &Family, agent: &str, labels: &[&str], buckets: &Buckets) {
+        self.head();
         for (bucket, (bound, count)) in (0..).zip(cumulative(buckets)) {
             self.text.push_str(family.name);
             self.text.push_str("_bucket");
@@ -567,5 +664,29 @@ mod tests {
         );
         assert!(!page.contains(['\r', '\0', '\u{2028}']));
         assert!(page.lines().all(|line| line.len() < 400));
+    }
+
+    #[test]
+    fn pieces_are_small_however_many_agents_there_are_and_make_the_same_page() {
+        let agents: Vec<_> = (0..300).map(|n| agent(&format!("service-{n:04}"))).collect();
+        let one = Exposition::new(vec![agent("service-0000")], Format::Text, Detail::Full);
+        let one: usize = one.map(|piece| piece.len()).sum();
+        let pieces: Vec<String> =
+            Exposition::new(agents.clone(), Format::Text, Detail::Full).collect();
+        assert!(pieces.len() > 3);
+        assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES + one));
+        let heads = |page: &str| page.lines().filter(|line| line.starts_with('#')).count();
+        let page = pieces.concat();
+        let alone = render(&[agent("service-0000")], Format::Text, Detail::Full);
+        assert_eq!(heads(&page), heads(&alone));
+        assert_eq!(samples(&page).len(), 300 * samples(&alone).len());
+    }
+
+    #[test]
+    fn agents_that_have_nothing_to_say_do_not_make_a_piece_long() {
+        let nothing = Arc::new(AgentUpdate::default());
+        let agents = vec![nothing; 10 * PIECE_LOOKS];
+        let pieces = Exposition::new(agents, Format::Text, Detail::Full).count();
+        assert!(pieces > 10 * SCORES.len(), "{pieces}");
     }
 }

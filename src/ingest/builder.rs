@@ -106,7 +106,7 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.span(&raw, scope, &self.resource, &mut self.names);
         self.batch.spans.push(reading.span);
-        self.batch.reports.extend(reading.reports);
+        self.reports(reading.reports);
         self.unused(reading.unused);
     }
 
@@ -127,7 +127,7 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.log(&raw, scope, &self.resource);
         self.batch.logs.extend(reading.log);
-        self.batch.reports.extend(reading.reports);
+        self.reports(reading.reports);
         self.unused(reading.unused);
     }
 
@@ -150,7 +150,7 @@ impl<'a> Builder<'a> {
                 if report.time.0 == 0 {
                     report.time = self.batch.arrival;
                 }
-                self.batch.reports.push(report);
+                self.reports(vec![report]);
             }
             Err(why) => {
                 rejected(&mut self.batch.tally, "report");
@@ -167,6 +167,13 @@ impl<'a> Builder<'a> {
 
     pub(super) fn finish(self) -> Batch {
         self.batch
+    }
+
+    /// They are whose who sent them, whatever they are about.
+    fn reports(&mut self, reports: Vec<Report>) {
+        let tenant = self.tenant;
+        let owned = |report| Report { tenant: tenant.cloned(), ..report };
+        self.batch.reports.extend(reports.into_iter().map(owned));
     }
 
     fn unused(&mut self, unused: Vec<&'static str>) {

@@ -1,5 +1,5 @@
-//! Files: recorded requests in protobuf (`.pb`), OTLP JSON, and JSON lines as the Collector's file exporter writes
-//! them; each also compressed (`.gz`, `.zst`). Directories are read in the order of names.
+//! Files: recorded requests in protobuf (`.pb`), OTLP JSON, JSON lines as the Collector's file exporter writes them, and
+//! plain lists of spans; each also compressed (`.gz`, `.zst`). Directories are read in the order of names.
 
 use std::fs;
 use std::io;
@@ -92,8 +92,11 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
         let signal = logs.ok_or_else(unknown)?;
         return Ok(vec![decode(signal, bytes.into(), compression).map_err(refused(1))?]);
     }
-    let text =
+    let mut text =
         super::inflate::inflate(compression, bytes.into(), usize::MAX).map_err(refused(1))?;
+    if let Some(request) = super::spans::request(&text) {
+        text = request.into();
+    }
     let mut batches = Vec::new();
     // One document, or one a line.
     let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();

@@ -18,6 +18,7 @@ mod repair;
 mod report;
 mod request;
 pub mod server;
+mod spans;
 mod status;
 mod walk;
 mod wire;

@@ -102,6 +102,7 @@ impl Verdict {
             source: Source::Judge,
             identifier: Arc::from(self.identifier),
             time: now,
+            tenant: None,
         }
     }
 }

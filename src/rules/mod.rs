@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
-use crate::engine::options::human;
+use crate::engine::agents::window_name;
 
 /// What the rules are fitted to.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Plan {
     /// Fails if a rule could never fire.
     pub fn render(&self, config: &Config) -> Result<String, RulesError> {
         let windows: Vec<String> =
-            config.agents.windows.iter().map(|window| human::render(*window)).collect();
+            config.agents.windows.iter().map(|window| window_name(*window)).collect();
         if !windows.contains(&self.window) {
             let configured = windows.join(", ");
             return Err(RulesError::NoWindow { window: self.window.clone(), configured });
@@ -268,7 +268,7 @@ mod tests {
         plan.window = "2h".to_owned();
         plan.burn = "6,3".parse().unwrap();
         let error = plan.render(&Config::default()).unwrap_err().to_string();
-        assert!(error.contains("`2h`") && error.contains("5m, 1h, 1d"), "{error}");
+        assert!(error.contains("`2h`") && error.contains("5m, 1h, 24h"), "{error}");
     }
 
     #[test]

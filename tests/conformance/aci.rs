@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{Check, same};
+use super::{Check, fixtures, same};
 
 pub(super) fn check_of(family: &str) -> Option<Check> {
     match family {
@@ -20,6 +20,7 @@ pub(super) fn check_of(family: &str) -> Option<Check> {
         "aci-judge-threshold" => Some(judge_threshold),
         "aci-judge-verdict" => Some(judge_verdict),
         "aci-match-modes" => Some(match_modes),
+        "aci-otel-fixtures" => Some(fixtures::check),
         "aci-path" => Some(path_layer),
         "aci-sequences" => Some(sequences),
         "aci-tool-sets" => Some(tool_sets),

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentgauge::engine::math::Quanta;
+use agentgauge::engine::math::sheet::Named;
 use agentgauge::engine::score::princeton::{
-    AgentTasks, AggregateWeights, Condition, Formula, Resources, RunRecord, Score, Severity,
-    TaskOptions, aggregate as engine_aggregate,
+    AgentTasks, AggregateWeights, Condition, Formula, Name, Resources, RunRecord, Score, Scores,
+    Severity, TaskOptions, aggregate as engine_aggregate,
 };
 use agentgauge::engine::span::Timestamp;
 use agentgauge::reference::princeton::consistency::{self, Trajectory};
@@ -316,12 +317,15 @@ fn aggregate(case: &Value, tolerance: f64) -> Result<(), String> {
         .into_iter()
         .filter_map(|(theirs, ours)| Some((ours, case["input"].get(theirs)?.as_f64()?)))
         .collect();
-    let mut samples: BTreeMap<&'static str, Score> =
-        scores.iter().map(|(name, value)| (*name, Score { value: *value, samples: 1 })).collect();
+    let mut samples = Scores::default();
+    for name in Name::ALL {
+        let value = scores.get(name.name()).copied();
+        samples.set(*name, value.map(|value| Score { value, samples: 1 }));
+    }
     princeton::aggregate(&mut scores, &AggregateWeights::default());
     same_named(&case["expected"], &scores, tolerance)?;
     engine_aggregate::complete(&mut samples, &AggregateWeights::default());
-    let values = samples.into_iter().map(|(name, score)| (name, score.value)).collect();
+    let values = samples.iter().map(|(name, score)| (name, score.value)).collect();
     same_named(&case["expected"], &values, tolerance)
 }
 
@@ -445,7 +449,7 @@ fn engine(runs: Vec<RunRecord>, formula: Formula) -> princeton::Scores {
             agent.remove(other.task.as_deref(), &other.id);
         }
     }
-    agent.scores().into_iter().map(|(name, score)| (name, score.value)).collect()
+    agent.scores().iter().map(|(name, score)| (name, score.value)).collect()
 }
 
 /// Compares the engine's scores, unrounded.

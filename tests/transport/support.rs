@@ -259,7 +259,7 @@ async fn answer(response: hyper::Response<hyper::body::Incoming>) -> Answer {
 
 /// Polls until it holds.
 pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let polled = tokio::time::timeout(Duration::from_secs(10), async {
+    let polled = tokio::time::timeout(Duration::from_secs(60), async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

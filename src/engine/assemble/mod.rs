@@ -75,6 +75,9 @@ pub struct Assemble {
 #[derive(Debug, Deserialize, Serialize)]
 struct Held {
     parts: Parts,
+    // Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
+    #[serde(default)]
+    tenant: Option<Arc<str>>,
     revision: u64,
     opened: Timestamp,
     touched: Timestamp,
@@ -363,10 +366,9 @@ impl Assemble {
 
     fn span(&mut self, span: Box<Span>, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
-        let Some(held) = self.open(span.trace_id, now) else { return };
-        let first = held.parts.spans.values().next();
-        if first.is_some_and(|first| first.resource.tenant != span.resource.tenant) {
-            // A trace is its first sender's: nobody else can add to it.
+        let tenant = &span.resource.tenant;
+        let Some(held) = self.open(span.trace_id, tenant, now) else { return };
+        if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
             return;
         }
@@ -387,8 +389,10 @@ impl Assemble {
 
     fn log(&mut self, log: Log, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
-        let Some(held) = self.open(log.trace_id, now) else { return };
-        if let Some(other) = held.parts.logs.get_mut(&log.id) {
+        let Some(held) = self.open(log.trace_id, &log.tenant, now) else { return };
+        if held.tenant != log.tenant {
+            self.counts.add("logs", "foreign_tenant");
+        } else if let Some(other) = held.parts.logs.get_mut(&log.id) {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
@@ -418,6 +422,10 @@ impl Assemble {
     fn apply_report(&mut self, id: TraceId, report: Report, now: Timestamp) {
         let max = self.options.max_reports_per_trace;
         let Some(held) = self.traces.get_mut(&id) else { return };
+        if report.tenant.is_some() && report.tenant != held.tenant {
+            self.counts.add("reports", "foreign_tenant");
+            return;
+        }
         let key = (report.name.clone(), report.identifier.clone());
         let rank = |report: &Report| (report.source, report.time, report.score);
         match held.parts.reports.get(&key) {
@@ -460,8 +468,13 @@ impl Assemble {
         }
     }
 
-    /// Returns the trace, opened if need be; `None` if it is sealed.
-    fn open(&mut self, id: TraceId, now: Timestamp) -> Option<&mut Held> {
+    /// Returns the trace, opened for this tenant if need be; `None` if it is sealed.
+    fn open(
+        &mut self,
+        id: TraceId,
+        tenant: &Option<Arc<str>>,
+        now: Timestamp,
+    ) -> Option<&mut Held> {
         if self.sealed.contains(id) {
             self.counts.add("late", "dropped");
             return None;
@@ -472,6 +485,7 @@ impl Assemble {
             self.deadlines.insert((deadline, id));
             let held = Held {
                 parts: Parts::default(),
+                tenant: tenant.clone(),
                 revision: 0,
                 opened: now,
                 touched: now,

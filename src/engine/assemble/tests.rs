@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::expect::{Judgements, Spec};
 use crate::engine::math::Quanta;
 use crate::engine::span::{
-    Arguments, ModelFacts, Operation, SessionName, Source, SpanId, Text, ToolFacts,
+    Arguments, ModelFacts, Operation, Resource, SessionName, Source, SpanId, Text, ToolFacts,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -64,6 +64,7 @@ fn report(score: i64) -> Report {
         source: Source::Reported,
         identifier: Arc::from(""),
         time: at(0),
+        tenant: None,
     }
 }
 
@@ -401,4 +402,47 @@ queries:
     assert!(asked(&mut stage).is_empty());
     stage.handle(judged(9, judgements(&["safe"], 5)), at(31));
     assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
+}
+
+#[test]
+fn a_trace_is_its_first_sender_s_and_nobody_else_adds_to_it() {
+    let owner =
+        |tenant: &str| Arc::new(Resource { tenant: Some(tenant.into()), ..Resource::default() });
+    let reported = |score, tenant: Option<&str>| Report {
+        tenant: tenant.map(Arc::from),
+        name: Arc::from(format!("{tenant:?}")),
+        ..report(score)
+    };
+    let log = |tenant: &str| Log {
+        trace_id: TraceId([7; 16]),
+        span_id: None,
+        time: at(0),
+        index: 0,
+        id: 1,
+        input: None,
+        output: Some(Text { rank: 1, text: tenant.into() }),
+        tool_calls: Vec::new(),
+        tool_results: Vec::new(),
+        asked_by_user: None,
+        violations: Vec::new(),
+        tenant: Some(tenant.into()),
+    };
+    let mut stage = stage();
+    // What comes before the trace waits, and is looked at when it is known whose that is.
+    stage.handle(Input::Report(Box::new(reported(1, Some("bank")))), at(0));
+    stage.handle(Input::Log(Box::new(log("shop"))), at(0));
+    let spans =
+        [Span { resource: owner("shop"), ..root() }, Span { resource: owner("bank"), ..tool(2) }];
+    feed(&mut stage, spans.into(), at(0));
+    stage.handle(Input::Log(Box::new(Log { id: 2, ..log("bank") })), at(0));
+    for (score, tenant) in [(2, Some("bank")), (3, Some("shop")), (4, None)] {
+        stage.handle(Input::Report(Box::new(reported(score, tenant))), at(0));
+    }
+    stage.handle_timeout(at(10));
+    let update = &stage.drain()[0];
+    let scores: BTreeSet<_> = update.reported.iter().map(|made| made.score_quanta).collect();
+    assert_eq!((scores, update.tools.len()), ([3, 4].into(), 0));
+    let foreign = stage.counts().iter().filter(|(_, why, _)| *why == "foreign_tenant");
+    let foreign: Vec<_> = foreign.map(|(what, _, count)| (what, count)).collect();
+    assert_eq!(foreign, [("logs", 1), ("reports", 2), ("spans", 1)]);
 }

@@ -258,6 +258,7 @@ fn report(
             .identifier
             .map_or_else(|| Arc::from(""), |identifier| conventions.cap_name(identifier)),
         time,
+        tenant: None,
     })
 }
 

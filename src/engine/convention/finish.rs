@@ -84,7 +84,7 @@ impl Conventions {
             }),
             session_in_json: self.session_in_json(hits, &raw.attributes),
             tool: is_tool.then(|| self.tool(draft, hits, raw, names)),
-            model: (operation == Operation::Chat).then(|| self.model(draft, names)),
+            model: self.model(operation, draft, names),
             name: names.share(self.capped_name(&raw.name)),
             attempt: draft.take_attempt(),
             input: draft.input.take().map(|text| self.cap_text(text)),
@@ -113,20 +113,30 @@ impl Conventions {
         }
     }
 
-    fn model(&self, draft: &mut Draft<'_>, names: &mut Names) -> ModelFacts {
-        ModelFacts {
+    /// What a model span says of its call, and an agent span of all of its calls, if it says what they used.
+    fn model(
+        &self,
+        operation: Operation,
+        draft: &mut Draft<'_>,
+        names: &mut Names,
+    ) -> Option<ModelFacts> {
+        let tokens = Tokens {
+            input: draft.input_tokens.take(),
+            cached: draft.cached_tokens.take(),
+            output: draft.output_tokens.take(),
+        };
+        let says = operation == Operation::Chat
+            || (operation == Operation::InvokeAgent
+                && (tokens.input.is_some() || tokens.output.is_some()));
+        says.then(|| ModelFacts {
             model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
             response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
-            tokens: Tokens {
-                input: draft.input_tokens.take(),
-                cached: draft.cached_tokens.take(),
-                output: draft.output_tokens.take(),
-            },
+            tokens,
             cost: draft.cost.take(),
             tool_calls: draft.tool_calls.take().unwrap_or_default(),
             tool_results: draft.tool_results.take().unwrap_or_default(),
             asked_by_user: draft.asked_by_user.take(),
-        }
+        })
     }
 
     /// A name cut to its limit.

@@ -29,7 +29,7 @@ impl Convention for GoogleAdk {
     }
 
     fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("gcp.vertex.agent")]
+        &[Mark::Scope("gcp.vertex.agent"), Mark::Key("gcp.vertex.agent.event_id")]
     }
 
     fn lines(&self) -> &'static [Line] {

@@ -141,19 +141,19 @@ impl Says {
         Self::ALL.iter().position(|other| other.name() == self.name()).unwrap_or(usize::MAX)
     }
 
-    /// Whether a span of this operation has the concept at all: a tool's name on a model span is a request, and a
-    /// model's tokens on an agent span a sum.
+    /// Whether a span of this operation has the concept at all: a tool's name on a model span is a request. A model's tokens
+    /// on an agent span are a sum, for where no model call has a span.
     pub(super) fn belongs_on(self, operation: Operation) -> bool {
         match self {
             Self::ToolName | Self::ToolCallId | Self::ToolArguments | Self::ToolResult => {
                 operation == Operation::ExecuteTool
             }
+            Self::ResponseId => operation == Operation::Chat,
             Self::Model
-            | Self::ResponseId
             | Self::InputTokens
             | Self::CachedTokens
             | Self::OutputTokens
-            | Self::Cost => operation == Operation::Chat,
+            | Self::Cost => matches!(operation, Operation::Chat | Operation::InvokeAgent),
             Self::Input | Self::Output => operation != Operation::ExecuteTool,
             Self::Operation(_)
             | Self::Session

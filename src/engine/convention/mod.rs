@@ -331,6 +331,7 @@ impl Conventions {
                     tool_results: draft.tool_results,
                     asked_by_user: draft.asked_by_user,
                     violations: draft.violations,
+                    tenant: resource.tenant.clone(),
                 });
             }
             Some(_) if draft.recognised => reading.unused.push("log_without_content"),

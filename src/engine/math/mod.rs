@@ -4,6 +4,7 @@ mod fixed;
 pub mod myers;
 pub mod ordered;
 pub mod sequence;
+pub mod sheet;
 pub mod text;
 
 pub use fixed::{Quanta, ratio};

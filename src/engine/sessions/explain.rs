@@ -166,7 +166,13 @@ fn described(entry: &Loop) -> String {
         tools => tools.join(", "),
     };
     let Loop { kind, severity, count, evidence, .. } = entry;
-    format!("{kind} of {tools}, {count} times: {severity}, by {evidence}")
+    let seen_by = match evidence.as_str() {
+        "names" => "names alone",
+        "arguments" => "names and arguments",
+        "full" => "names, arguments and results",
+        other => other,
+    };
+    format!("{kind} of {tools}, {count} times: {severity}, by {seen_by}")
 }
 
 fn reason(held: &Held, signals: &[SignalExplanation]) -> String {

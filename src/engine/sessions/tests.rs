@@ -305,6 +305,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
         source,
         identifier: "x".into(),
         time: Timestamp(time),
+        tenant: None,
     };
     stage.report(report(Source::Reported, 1, 500), at(1));
     stage.report(report(Source::Judge, 2, 600), at(1));

@@ -14,6 +14,8 @@ pub(super) struct Shape<'a> {
     depths: BTreeMap<SpanId, usize>,
     /// Evaluators and all below them: not the agent's behaviour.
     evaluators: BTreeSet<SpanId>,
+    /// What model calls are told by.
+    model: Operation,
     /// Spans with model calls below them that have none below themselves, and how many.
     models_below: BTreeMap<SpanId, usize>,
 }
@@ -28,10 +30,15 @@ impl<'a> Shape<'a> {
             by_id,
             depths: BTreeMap::new(),
             evaluators: BTreeSet::new(),
+            model: Operation::Chat,
             models_below: BTreeMap::new(),
         };
         for span in shape.spans.clone() {
             shape.place(span);
+        }
+        // Where no model call has a span, agent spans that say what all of theirs used stand for them.
+        if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
+            shape.model = Operation::InvokeAgent;
         }
         shape.count_models();
         shape
@@ -68,7 +75,7 @@ impl<'a> Shape<'a> {
     pub(super) fn model_calls(&self) -> Vec<Cow<'a, Span>> {
         let mut answers: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         let mut calls: Vec<Cow<'a, Span>> = Vec::new();
-        for span in self.behaviour().filter(|span| span.operation == Operation::Chat) {
+        for span in self.behaviour().filter(|span| self.is_model(span)) {
             if self.models_below.contains_key(&span.span_id) {
                 continue;
             }
@@ -102,7 +109,7 @@ impl<'a> Shape<'a> {
         };
         let mut totals: Vec<(&'a Span, BTreeSet<SpanId>)> = Vec::new();
         let outer = self.outermost_first().into_iter();
-        for span in outer.filter(|span| span.operation == Operation::Chat && counted(span)) {
+        for span in outer.filter(|span| self.is_model(span) && counted(span)) {
             let above = |id: SpanId| totals.iter().any(|(_, below)| below.contains(&id));
             let below = calls.iter().filter(|call| {
                 call.span_id != span.span_id
@@ -117,10 +124,14 @@ impl<'a> Shape<'a> {
         totals
     }
 
+    fn is_model(&self, span: &Span) -> bool {
+        span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
+    }
+
     /// A model call with what the model spans around it say, as far as they are around this one alone.
     fn completed(&self, span: &'a Span) -> Cow<'a, Span> {
         let mut call = Cow::Borrowed(span);
-        let around = self.ancestors(span).filter(|above| above.operation == Operation::Chat);
+        let around = self.ancestors(span).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.models_below.get(&above.span_id) == Some(&1)) {
             complete(call.to_mut(), outer);
         }
@@ -173,7 +184,7 @@ impl<'a> Shape<'a> {
     }
 
     fn count_models(&mut self) {
-        let is_model = |span: &&&Span| span.operation == Operation::Chat;
+        let is_model = |span: &&&Span| self.is_model(span);
         let over =
             |span: &&'a Span| self.ancestors(span).map(|above| above.span_id).collect::<Vec<_>>();
         let models: Vec<(SpanId, Vec<SpanId>)> =

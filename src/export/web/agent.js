@@ -24,7 +24,7 @@ export async function agent(view, query) {
     el("h1", {}, foreign(agentTitle(one), 120)),
     el("p", { class: "sub" }, foreign(agentDetail(one), 300)),
     tiles(
-      tile("Reliability", score(one.reliability), `${number(one.traces_evaluated)} traces`),
+      tile("Reliability", score(one.reliability), `over all ${number(one.traces_evaluated)} traces`),
       tile("Consistency", score(one.consistency)),
       tile("Loops found", number(Object.values(one.loops).reduce((sum, count) => sum + count, 0)), Object.entries(one.loops).map(([kind, count]) => `${kind} ${count}`).join(", ")),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${number(one.tokens.input)} in, ${number(one.tokens.output)} out`)),
@@ -42,7 +42,7 @@ export async function agent(view, query) {
   ];
 }
 
-/** 5m, 1h, 1d, then last_50. */
+/** 5m, 1h, 24h, then last_50. */
 function byWidth(a, b) {
   const width = (name) => name.startsWith("last_") ? Infinity : parseFloat(name) * ({ s: 1, m: 60, h: 3600, d: 86400 }[name.at(-1)] ?? 1);
   return width(a) - width(b) || (a < b ? -1 : 1);

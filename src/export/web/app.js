@@ -49,11 +49,13 @@ async function show({ arrived }) {
     // What is shown stays while the daemon is away.
     if (!arrived && error.status === undefined && main.childElementCount) return;
     view.title(error.status === 404 ? "Not found" : "Error");
-    place([el("h1", {}, error.status === 404 ? "Not found" : "That did not work"), el("p", { class: "empty", role: "alert" }, error.message)], arrived);
+    place([el("h1", {}, error.status === 404 ? "Not found" : "That did not work"), el("div", { class: "empty" }, el("p", { role: "alert" }, sentence(error.message)), el("p", {}, el("a", { href: "#/" }, "To the fleet")))], arrived);
   } finally {
     if (current === view) main.removeAttribute("aria-busy");
   }
 }
+
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 
 /** Puts the view in place; what had the focus, or was scrolled, stays as it was. */
 function place(nodes, arrived) {

@@ -5,6 +5,12 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const COLOURS = ["--one", "--two", "--three", "--four"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
+/** How uPlot writes times, and how we do: the year first, hours up to 23. */
+const TEMPLATES = [["{h}:{mm}{aa}", "{HH}:{mm}"], ["{h}{aa}", "{HH}:00"], ["{M}/{D}/{YY}", "{YYYY}-{MM}-{DD}"], ["{M}/{D}", "{MM}-{DD}"], ["{h}:{mm}:{ss}{aa}", "{HH}:{mm}:{ss}"], ["{YY}", "{YYYY}"]];
+
+/** The legend of a chart that nobody points at has its newest values. */
+const newest = (plot) => plot.setLegend({ idx: plot.data[0].length - 1 });
+
 /** A chart of columns over time: `series` are [name, values]. */
 export function chart(caption, nanos, series, { unit = null, low = null, high = null } = {}) {
   const box = el("div", { class: "chart" });
@@ -14,16 +20,18 @@ export function chart(caption, nanos, series, { unit = null, low = null, high = 
     const width = Math.floor(box.clientWidth);
     if (width === 0) return;
     box.replaceChildren();
-    new window.uPlot({
-      width, height: 190,
+    const plot = new window.uPlot({
+      width, height: 190, fmtDate: (template) => window.uPlot.fmtDate(TEMPLATES.reduce((all, [from, to]) => all.replace(from, to), template)),
       scales: { y: { range: (_, least, most) => [low ?? Math.min(0, least ?? 0), high ?? Math.max(1, (most ?? 0) * 1.1)] } },
       axes: [{ ...axis }, { ...axis, size: 56, values: (_, values) => values.map((value) => unit ? `${unit}${value}` : `${value}`) }],
-      series: [{ label: "Time" }, ...series.map(([label], at) => ({
+      series: [{ label: "Time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...series.map(([label], at) => ({
         label, stroke: colour(COLOURS[at % 4]), width: 2, dash: DASHES[at % 4], spanGaps: false,
         value: (_, value) => value === null || value === undefined ? "–" : `${unit ?? ""}${Number(value.toFixed(4))}`,
         points: { show: times.length < 30 },
       }))],
+      hooks: { setCursor: [(plot) => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) newest(plot); }] },
     }, [times, ...series.map(([, values]) => values)], box);
+    newest(plot);
     // What the legend says, the caption and the tables say too.
     box.querySelector("canvas")?.setAttribute("aria-hidden", "true");
   };

@@ -54,7 +54,8 @@ export function looping(count) {
 
 export function when(nanos) {
   const date = new Date(Number(BigInt(nanos) / 1000000n));
-  return el("time", { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString("en-GB", { hour12: false }));
+  // Year first, as on the charts; in the reader's own time zone.
+  return el("time", { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString("sv-SE"));
 }
 
 export function lasted(start, end) {
@@ -81,6 +82,7 @@ export function agentLink(agent) {
   return `#/agent?${query}`;
 }
 export const sessionLink = (id, tenant) => `#/session/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
+export const traceLink = (id, tenant) => `#/trace/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 export const agentTitle = (agent) => agent.agent_name ?? agent.service_name ?? "(unnamed agent)";
 export const agentDetail = (agent) => [agent.tenant && `tenant ${agent.tenant}`, agent.agent_name && agent.service_name, agent.agent_version && `version ${agent.agent_version}`, agent.environment].filter(Boolean).join(" · ");
 /** The agent of an address; exactly this one: what is left out was not sent. */

@@ -14,7 +14,7 @@ export async function fleet(view) {
   const known = agents.some((agent) => agent.cost_usd !== null);
   return [
     el("h1", {}, "Fleet"),
-    el("p", { class: "sub" }, "Every agent that sent spans. Scores are over the last traces; ✓ from 0.9, ~ from 0.5, ✗ below."),
+    el("p", { class: "sub" }, "Every agent that sent spans. Scores are over its last traces; ✓ from 0.9, ~ from 0.5, ✗ below."),
     tiles(
       tile("Agents", number(total)),
       tile("Sessions open", number(sum((agent) => agent.sessions_active))),
@@ -41,6 +41,6 @@ function empty() {
     el("div", { class: "empty" },
       el("p", {}, "No agent has sent a span yet. Point an OpenTelemetry SDK at this daemon:"),
       el("pre", { tabindex: "0" }, el("code", {}, `export OTEL_EXPORTER_OTLP_ENDPOINT=http://${location.hostname}:4318\nexport OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`)),
-      el("p", {}, "This page fills in by itself.")),
+      el("p", {}, "The port is that of ", el("code", {}, "listen.otlp_http"), ", 4318 unless you chose another. This page fills in by itself.")),
   ];
 }

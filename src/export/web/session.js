@@ -1,5 +1,5 @@
 // One session, trace by trace, and why a trace has its score.
-import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, lasted, number, plain, score, sessionLink, table, tile, tiles, when } from "./dom.js";
+import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, lasted, number, plain, score, sessionLink, table, tile, tiles, traceLink, when } from "./dom.js";
 
 /** Traces shown before one asks for more. */
 const STEP = 50;
@@ -18,7 +18,7 @@ export async function session(view, id, tenant) {
   const shown = one.traces.slice(0, state.shown);
   return [
     el("h1", {}, "Session ", foreign(one.session_id, 120)),
-    el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " ", foreign(agentDetail(one.agent), 120),
+    el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120),
       " · named by ", foreign(one.session_source, 60)),
     tiles(
       tile("Reliability", score(one.reliability), one.band), tile("Consistency", score(one.consistency)),
@@ -41,15 +41,17 @@ export async function trace(view, id, tenant) {
   if (state.id !== found.session_id || state.tenant !== tenant) Object.assign(state, { id: found.session_id, tenant, shown: STEP, explained: new Map() });
   return [el("h1", {}, "Trace ", foreign(found.trace.trace_id)),
     el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found.session_id, tenant), "data-row": true }, foreign(found.session_id, 120))),
-    turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id }, found.trace, 0, found)];
+    turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id }, found.trace, null, found)];
 }
 
 function loopTable(loops) {
   return table("Loops", [["Kind"], ["Severity"], ["Tools"], ["Times", "number"], ["Spent inside", "number"], ["Seen by", "wide"]],
     loops.map((loop) => el("tr", {}, el("th", { scope: "row" }, `↻ ${loop.kind}`), el("td", {}, severity(loop.severity)),
       el("td", { class: "tools" }, loop.tools.length ? loop.tools.map((tool, at) => [at > 0 && " → ", foreign(tool, 60)]) : "–"),
-      el("td", { class: "number" }, number(loop.count)), el("td", { class: "number" }, dollars(loop.cost_usd)), el("td", { class: "wide" }, loop.evidence))));
+      el("td", { class: "number" }, number(loop.count)), el("td", { class: "number" }, dollars(loop.cost_usd)), el("td", { class: "wide" }, SEEN_BY[loop.evidence] ?? loop.evidence))));
 }
+
+const SEEN_BY = { names: "names alone", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
 
 const severity = (name) => el("span", { class: `mark ${name === "critical" ? "bad" : "fair"}` }, name === "critical" ? "✗ critical" : "! warning");
 
@@ -75,7 +77,7 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
   });
   if (explanation) why.append(...explained(explanation));
   return el("article", { class: `turn${flagged ? " flagged" : ""}`, "aria-labelledby": id },
-    el("header", {}, el("h3", { id }, flagged && "⚑ ", `Trace ${at + 1}`, flagged && el("span", { class: "hidden" }, " flagged")), el("code", {}, trace.trace_id),
+    el("header", {}, el("h3", { id }, flagged && "⚑ ", at === null ? "Trace" : `Trace ${at + 1}`, flagged && el("span", { class: "hidden" }, " flagged")), el("code", {}, trace.trace_id),
       el("span", {}, when(trace.start_unix_nano)), el("span", {}, lasted(trace.start_unix_nano, trace.end_unix_nano)),
       trace.error && el("span", { class: "mark bad" }, "✗ error"), !trace.complete && el("span", { class: "mark fair" }, "! partial"),
       el("span", {}, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}`), trace.cost_usd !== null && el("span", {}, dollars(trace.cost_usd))),
@@ -119,6 +121,11 @@ function folded(tools, isInside) {
     el("span", { class: "hidden" }, inside && " in a loop", tool.error && " failed")));
 }
 
+/** A line of evidence; a trace that it names is a link. */
+function linked(line) {
+  return line.split(/\b([0-9a-f]{32})\b/).map((part, at) => at % 2 ? el("a", { href: traceLink(part, state.tenant), title: part }, `${part.slice(0, 8)}…`) : foreign(part, 300));
+}
+
 /** Positions of the calls of a loop: the longest unbroken stretch of its tools; over several traces, all of them. */
 function stretch(tools, loop) {
   const stretches = [[]];
@@ -145,7 +152,7 @@ function explained(found) {
     table("Signals of this trace", [["Signal"], ["Score", "number"], ["Weight", "number wide"], ["Risk", "number"], ["Source"], ["Evidence"], ...columns],
       found.signals.map((signal) => el("tr", {}, el("th", { scope: "row" }, signal.decides && "▸ ", foreign(signal.name, 60), signal.decides && el("small", {}, "decides")),
         el("td", { class: "number" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),
-        el("td", {}, signal.source), el("td", { class: "evidence" }, el("ul", { class: "plain" }, signal.evidence.map((line) => el("li", {}, foreign(line, 300))))), outlook(signal.without)))),
+        el("td", {}, signal.source), el("td", { class: "evidence" }, el("ul", { class: "plain" }, signal.evidence.map((line) => el("li", {}, linked(line))))), outlook(signal.without)))),
     found.loops.map((loop) => [
       el("h4", {}, "↻ ", loop.kind, ", ", number(loop.count), " times ", severity(loop.severity)),
       el("p", { class: "note" }, `Without it: risk ${plain(loop.without.trace_risk)}, session reliability ${plain(loop.without.session_reliability)}, consistency ${plain(loop.without.session_consistency)}.`),

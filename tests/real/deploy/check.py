@@ -67,17 +67,66 @@ def chart():
         there = {volume["name"] for volume in pod["volumes"]}
         there |= {claim["metadata"]["name"] for claim in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
         assert mounted == there, (mounted, there)
+        if changes:
+            rules = WORK / "chart.rules.yml"
+            rules.write_text(yaml.safe_dump(kinds["PrometheusRule"]["spec"]))
+            subprocess.run(["promtool", "check", "rules", rules], check=True, stdout=subprocess.DEVNULL)
+            shown = yaml.safe_load((DEPLOY / "prometheus/agentgauge.rules.yml").read_text())
+            assert kinds["PrometheusRule"]["spec"] == shown
+        else:
+            assert "PrometheusRule" not in kinds and "ServiceMonitor" not in kinds
         scheme = "HTTPS" if changes else "HTTP"
         assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
 
 
+def package():
+    contents = dict(line.split(" ", 1)[::-1] for line in (WORK / "contents").read_text().splitlines())
+    for path, mode in {
+        "usr/bin/agentgauge": "755",
+        "etc/agentgauge/agentgauge.toml": "644",
+        # It may hold secrets.
+        "etc/default/agentgauge": "600",
+        "usr/share/man/man1/agentgauge.1.gz": "644",
+        "usr/share/bash-completion/completions/agentgauge": "644",
+        "usr/share/fish/vendor_completions.d/agentgauge.fish": "644",
+        "usr/share/zsh/vendor-completions/_agentgauge": "644",
+        "usr/share/doc/agentgauge/agentgauge.toml": "644",
+        "usr/share/doc/agentgauge/README.md": "644",
+        "usr/share/doc/agentgauge/docs/runbook.md": "644",
+        "usr/share/doc/agentgauge/prometheus/agentgauge.rules.yml": "644",
+        "usr/share/doc/agentgauge/grafana/agentgauge-fleet.json": "644",
+    }.items():
+        found = contents.get(path) or contents.get(f"{path}.gz")
+        assert found == mode, (path, found, sorted(contents))
+    [unit] = [path for path in contents if path.endswith("/agentgauge.service")]
+    assert (WORK / "package" / unit).read_bytes() == (DEPLOY / "systemd/agentgauge.service").read_bytes()
+    assert not [path for path, mode in contents.items() if int(mode, 8) & 0o7022], contents
+    conffiles = (WORK / "control/conffiles").read_text().split()
+    assert sorted(conffiles) == ["/etc/agentgauge/agentgauge.toml", "/etc/default/agentgauge"], conffiles
+    for script, word in (("postinst", "enable"), ("prerm", "stop"), ("postrm", "purge")):
+        text = (WORK / "control" / script).read_text()
+        assert word in text and "#DEBHELPER#" not in text, (script, text)
+        subprocess.run(["sh", "-n", WORK / "control" / script], check=True)
+    unpacked = [WORK / "package/usr/bin/agentgauge", "check", "--config", WORK / "package/etc/agentgauge/agentgauge.toml"]
+    subprocess.run(unpacked, check=True, stdout=subprocess.DEVNULL)
+    print(f"package: {len(contents)} files, as they should be")
+
+
 def compose():
     text = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    volumes = set()
     for name, service in text["services"].items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), (name, port)
+        for source in (volume.split(":")[0] for volume in service.get("volumes", [])):
+            if source.startswith("."):
+                assert (DEPLOY / source).exists(), (name, source)
+            else:
+                volumes.add(source)
+        assert set(service.get("depends_on", [])) <= text["services"].keys(), name
         image = service["image"]
         assert ":" in image and not image.endswith(":latest"), image
+    assert volumes == text["volumes"].keys(), volumes
     for path in [*DEPLOY.glob("compose/**/*.y*ml"), *DEPLOY.glob("collector/*.yaml")]:
         assert yaml.safe_load(path.read_text()), path
     for path in DEPLOY.glob("collector/*.yaml"):
@@ -106,7 +155,7 @@ def sample_agent():
         }
         subprocess.run([sys.executable, DEPLOY / "compose/agent/agent.py"], env=agent, check=True)
         wanted = 'gen_ai_agent_name="support"'
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             with urllib.request.urlopen(f"http://{bound['http']}/metrics") as answer:
                 page = answer.read().decode()
@@ -117,13 +166,14 @@ def sample_agent():
                 print("sample agent: 2 sessions, 6 traces, 3 loops")
                 return
             time.sleep(0.2)
-        raise AssertionError(page)
+        raise AssertionError((loops, traces, *lines))
     finally:
         daemon.terminate()
         assert daemon.wait(30) == 0
 
 
 packaged()
+package()
 chart()
 compose()
 sample_agent()

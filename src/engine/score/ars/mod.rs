@@ -19,6 +19,7 @@
 //! Exact: each run's numbers are quantised once, sums are integers, and a run that is replaced or removed leaves no trace.
 
 mod options;
+mod part;
 mod run;
 mod tally;
 
@@ -26,33 +27,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use options::{ArsOptions, ArsWeights};
+pub use part::{Components, Part};
 pub use run::ArsRun;
 
 use self::run::Contribution;
 use self::tally::{Mean, Measured, Tally};
 use crate::engine::math::Quanta;
-
-/// Names of the components.
-pub mod component {
-    /// Mean rubric score or outcome.
-    pub const ACCURACY: &str = "accuracy";
-    /// Steadiness over the runs of a test case.
-    pub const CONSISTENCY: &str = "consistency";
-    /// Spend under its ceiling.
-    pub const COST: &str = "cost";
-    /// Response time under its ceiling.
-    pub const LATENCY: &str = "latency";
-    /// Citations against retrieved documents.
-    pub const SOURCE_FIDELITY: &str = "source_fidelity";
-    /// Success of tools and length of the path.
-    pub const TRAJECTORY: &str = "trajectory";
-
-    /// All of them, sorted.
-    pub const ALL: [&str; 6] = [ACCURACY, CONSISTENCY, COST, LATENCY, SOURCE_FIDELITY, TRAJECTORY];
-
-    /// Those that the source shows for each test case.
-    pub const OF_CASE: [&str; 4] = [ACCURACY, COST, LATENCY, SOURCE_FIDELITY];
-}
+use crate::engine::math::sheet::Named;
 
 /// The runs of one agent, and what they add up to.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +56,7 @@ pub struct Ars {
     /// What the source calls a score of this height.
     pub band: &'static str,
     /// The components that have data.
-    pub components: BTreeMap<&'static str, Component>,
+    pub components: Components,
 }
 
 /// One side of the score.
@@ -122,22 +103,33 @@ impl ArsAgent {
     /// Returns whether it was taken: with `max_runs` held already, a new one is not.
     pub fn upsert(&mut self, run: ArsRun) -> bool {
         let contribution = Contribution::new(&run, &self.options);
-        self.remove(run.case.as_deref(), &run.id);
         let room = self.options.max_runs.min(MAX_RUNS);
-        if usize::try_from(self.total.runs).is_ok_and(|held| held >= room) {
+        let full = usize::try_from(self.total.runs).is_ok_and(|held| held >= room);
+        if full && !self.holds(&run) {
             return false;
         }
-        self.total.observe(&contribution);
-        let Some(name) = run.case else {
-            self.loose.insert(run.id, contribution);
-            return true;
+        let old = match run.case {
+            None => self.loose.insert(run.id, contribution),
+            Some(name) => {
+                let case = self.cases.entry(name).or_default();
+                self.consistency.forget(case.tally.steadiness());
+                let old = case.runs.insert(run.id, contribution);
+                old.iter().for_each(|old| case.tally.forget(old));
+                case.tally.observe(&contribution);
+                self.consistency.observe(case.tally.steadiness());
+                old
+            }
         };
-        let case = self.cases.entry(name).or_default();
-        self.consistency.forget(case.tally.steadiness());
-        case.tally.observe(&contribution);
-        case.runs.insert(run.id, contribution);
-        self.consistency.observe(case.tally.steadiness());
+        old.iter().for_each(|old| self.total.forget(old));
+        self.total.observe(&contribution);
         true
+    }
+
+    fn holds(&self, run: &ArsRun) -> bool {
+        match &run.case {
+            None => self.loose.contains_key(&run.id),
+            Some(name) => self.cases.get(name).is_some_and(|case| case.runs.contains_key(&run.id)),
+        }
     }
 
     /// Removes a run; returns whether there was one.
@@ -154,38 +146,41 @@ impl ArsAgent {
 
     /// Returns the score, or `None` while no component that has a weight has data.
     pub fn score(&self) -> Option<Ars> {
-        let measured = component::ALL.map(|name| (name, self.component(name)));
-        let measured: Vec<(&'static str, Measured, f64)> = measured
-            .into_iter()
-            .filter_map(|(name, found)| Some((name, found?, self.options.weights.of(name))))
-            .collect();
-        let whole: f64 = measured.iter().map(|(_, _, weight)| weight).sum();
+        let (mut whole, mut weighted) = (0.0, 0.0);
+        let mut components = Components::default();
+        for part in Part::ALL {
+            let Some((score, samples)) = self.component(*part) else { continue };
+            let weight = self.options.weights.of(*part);
+            whole += weight;
+            weighted += weight * score;
+            components.set(*part, Some(Component { score: 100.0 * score, weight, samples }));
+        }
         if whole <= 0.0 {
             return None;
         }
-        let weighted: f64 = measured.iter().map(|(_, (score, _), weight)| weight * score).sum();
         let score = 100.0 * weighted / whole;
-        let components = measured.into_iter().map(|(name, (score, samples), weight)| {
-            (name, Component { score: 100.0 * score, weight: weight / whole, samples })
-        });
-        Some(Ars { score, band: band(score), components: components.collect() })
+        let components =
+            components.map(|component| Component { weight: component.weight / whole, ..component });
+        Some(Ars { score, band: band(score), components })
     }
 
     /// Returns the breakdown by test case; runs without one are not in it.
     pub fn cases(&self) -> BTreeMap<Arc<str>, ArsCase> {
         let breakdown = |Case { tally, .. }: &Case| {
-            let measured = component::OF_CASE
-                .into_iter()
-                .filter_map(|name| Some((name, 100.0 * tally.component(name, &self.options)?.0)));
+            let measured = Part::OF_CASE.into_iter().filter_map(|part| {
+                let (score, _) = tally.component(part, &self.options)?;
+                Some((part.name(), 100.0 * score))
+            });
             ArsCase { runs: tally.runs, components: measured.collect() }
         };
         self.cases.iter().map(|(name, case)| (Arc::clone(name), breakdown(case))).collect()
     }
 
-    fn component(&self, name: &str) -> Option<Measured> {
-        match name {
-            component::CONSISTENCY => self.consistency.result(),
-            name => self.total.component(name, &self.options),
+    fn component(&self, part: Part) -> Option<Measured> {
+        if part == Part::Consistency {
+            self.consistency.result()
+        } else {
+            self.total.component(part, &self.options)
         }
     }
 
@@ -250,7 +245,7 @@ mod tests {
         let ars = agent.score().unwrap();
         assert!(near(ars.score, (0.35 * 90.0 + 0.1 * 60.0) / 0.45));
         assert_eq!(ars.band, "excellent");
-        let latency = ars.components["latency"];
+        let latency = ars.components.get(Part::Latency).unwrap();
         assert!(near(latency.score, 60.0) && near(latency.weight, 0.1 / 0.45));
         assert_eq!(latency.samples, 1);
     }
@@ -263,7 +258,7 @@ mod tests {
         {
             agent.upsert(run(case, id, accuracy));
         }
-        let consistency = agent.score().unwrap().components["consistency"];
+        let consistency = agent.score().unwrap().components.get(Part::Consistency).unwrap();
         assert!(near(consistency.score, 50.0));
         assert_eq!(consistency.samples, 2);
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::component;
+use super::part::Part;
 
 /// Numbers of the agent reliability score; all defaults are our choice, none is the source's.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -104,15 +104,14 @@ impl ArsOptions {
 
 impl ArsWeights {
     /// The weight of a component, at least 0.
-    pub(super) fn of(&self, component: &str) -> f64 {
-        let weight = match component {
-            component::ACCURACY => self.accuracy,
-            component::SOURCE_FIDELITY => self.source_fidelity,
-            component::CONSISTENCY => self.consistency,
-            component::TRAJECTORY => self.trajectory,
-            component::LATENCY => self.latency,
-            component::COST => self.cost,
-            _ => 0.0,
+    pub(super) fn of(&self, part: Part) -> f64 {
+        let weight = match part {
+            Part::Accuracy => self.accuracy,
+            Part::SourceFidelity => self.source_fidelity,
+            Part::Consistency => self.consistency,
+            Part::Trajectory => self.trajectory,
+            Part::Latency => self.latency,
+            Part::Cost => self.cost,
         };
         if weight.is_finite() { weight.max(0.0) } else { 0.0 }
     }

@@ -1,7 +1,7 @@
 //! Sums over runs, of which any can be taken back.
 
-use super::component::{ACCURACY, COST, LATENCY, SOURCE_FIDELITY, TRAJECTORY};
 use super::options::ArsOptions;
+use super::part::Part;
 use super::run::Contribution;
 use crate::engine::math::{Quanta, ratio};
 
@@ -87,15 +87,15 @@ impl Tally {
         self.cost.forget(run.cost);
     }
 
-    /// A component of these runs by its name; consistency is not a matter of one set of runs.
-    pub(super) fn component(&self, name: &str, options: &ArsOptions) -> Option<Measured> {
-        match name {
-            ACCURACY => self.accuracy.result(),
-            SOURCE_FIDELITY => self.fidelity.result(),
-            TRAJECTORY => self.trajectory(),
-            LATENCY => self.latency.below(options.latency_ceiling_seconds),
-            COST => self.cost.below(options.cost_ceiling_usd),
-            _ => None,
+    /// A component of these runs; consistency is not a matter of one set of runs.
+    pub(super) fn component(&self, part: Part, options: &ArsOptions) -> Option<Measured> {
+        match part {
+            Part::Accuracy => self.accuracy.result(),
+            Part::SourceFidelity => self.fidelity.result(),
+            Part::Trajectory => self.trajectory(),
+            Part::Latency => self.latency.below(options.latency_ceiling_seconds),
+            Part::Cost => self.cost.below(options.cost_ceiling_usd),
+            Part::Consistency => None,
         }
     }
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::last_runs::LastRun;
+use super::names::Scores;
 use super::pool::Pool;
 use super::robustness::Robustness;
 use super::run::{Facts, RunKey};
 use super::safety::Safety;
-use super::score::Score;
 use super::sides::Sides;
 use super::task::Task;
 use super::trajectory::Trajectory;
@@ -69,10 +69,16 @@ impl AgentTasks {
 
     /// Adds a run, in place of the one with the same task and id; returns whether it was taken.
     pub fn upsert(&mut self, run: RunRecord) -> bool {
-        let known = self.retract(run.task.as_deref(), &run.id);
-        let taken = known || self.admits(&run);
+        let task = run.task.clone();
+        let old = self.retract(task.as_deref(), &run.id);
+        // What goes back to where it was taken from is put there once.
+        let again = old.is_some_and(|old| Sides::<Pool>::are_one(old, run.condition));
+        if let Some(old) = old.filter(|_| !again) {
+            self.put_back(task.as_deref(), old);
+        }
+        let taken = old.is_some() || self.admits(&run);
         if taken {
-            self.add(run);
+            self.add(run, again);
             self.settle();
         }
         taken
@@ -80,7 +86,9 @@ impl AgentTasks {
 
     /// Takes back a run; one that is settled, or never was, is left.
     pub fn remove(&mut self, task: Option<&str>, id: &str) {
-        self.retract(task, id);
+        if let Some(condition) = self.retract(task, id) {
+            self.put_back(task, condition);
+        }
         if let Some(task) = task.filter(|task| self.tasks.get(*task).is_some_and(Task::is_empty)) {
             self.tasks.remove(task);
         }
@@ -119,11 +127,12 @@ impl AgentTasks {
         }
     }
 
-    /// The scores that exist, by name.
-    pub fn scores(&self) -> BTreeMap<&'static str, Score> {
-        let mut scores: BTreeMap<_, _> = self.primary_pool().scores().collect();
-        scores.extend(self.robustness.scores());
-        scores.extend(self.safety.scores());
+    /// The scores that exist.
+    pub fn scores(&self) -> Scores {
+        let mut scores = Scores::default();
+        self.primary_pool().score(&mut scores);
+        self.robustness.score(&mut scores);
+        self.safety.score(&mut scores);
         aggregate::complete(&mut scores, &self.options.weights);
         scores
     }
@@ -174,7 +183,8 @@ impl AgentTasks {
         !over && !late
     }
 
-    fn add(&mut self, run: RunRecord) {
+    /// Adds a run; `again`: its task was taken out of the pool before.
+    fn add(&mut self, run: RunRecord, again: bool) {
         let facts = Facts::new(&run);
         self.open.insert(RunKey::new(&run));
         if let Some(success) = facts.success {
@@ -190,15 +200,17 @@ impl AgentTasks {
         let last = last_run(&run, &self.options);
         let task = self.tasks.entry(task).or_default();
         let repeats = task.sides.under(facts.condition);
-        pool.forget_task(repeats);
+        if !again {
+            pool.forget_task(repeats);
+        }
         repeats.observe(&facts, last, &self.options);
         pool.observe_task(repeats);
         task.runs.insert(run.id, facts);
     }
 
-    /// Takes back a run that can still be revised; returns whether there was one.
-    fn retract(&mut self, task: Option<&str>, id: &str) -> bool {
-        let Some((key, facts)) = self.close(task, id) else { return false };
+    /// Takes back a run that can still be revised, and its task out of the pool; returns under what it ran.
+    fn retract(&mut self, task: Option<&str>, id: &str) -> Option<Condition> {
+        let (key, facts) = self.close(task, id)?;
         if let Some(success) = facts.success {
             self.robustness.forget(facts.condition, success);
         }
@@ -208,10 +220,18 @@ impl AgentTasks {
         if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {
             let repeats = task.sides.under(facts.condition);
             pool.forget_task(repeats);
-            repeats.forget(&facts, &(key.start, key.id), &self.options);
-            pool.observe_task(repeats);
+            repeats.forget(&facts, &(key.start, key.id));
         }
-        true
+        Some(facts.condition)
+    }
+
+    /// Puts a task that was taken out of the pool back as it is now.
+    fn put_back(&mut self, task: Option<&str>, condition: Condition) {
+        if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {
+            let repeats = task.sides.under(condition);
+            repeats.rescore(&self.options);
+            self.pools.under(condition).observe_task(repeats);
+        }
     }
 
     /// Forgets how to revise a run; what it added stays.

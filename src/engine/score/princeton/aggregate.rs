@@ -10,41 +10,37 @@
 //! Source: Princeton, agent reliability, "Overall Reliability". Weights are over the parts that exist, at each level, as in the
 //! authors' code: an agent with one dimension has that one as R. Safety has no part in it.
 
-use std::collections::BTreeMap;
-
+use super::AggregateWeights;
+use super::names::{Name, Scores};
 use super::score::Score;
-use super::{AggregateWeights, names};
 
 /// Adds the aggregates of the scores that are there.
-pub fn complete(scores: &mut BTreeMap<&'static str, Score>, weights: &AggregateWeights) {
-    let of = |name: &str| scores.get(name).copied();
+pub fn complete(scores: &mut Scores, weights: &AggregateWeights) {
+    let of = |name| scores.get(name);
     let trajectory = mean(&[
-        (weights.trajectory_distribution, of(names::TRAJECTORY_DISTRIBUTION_CONSISTENCY)),
-        (weights.trajectory_sequence, of(names::TRAJECTORY_SEQUENCE_CONSISTENCY)),
+        (weights.trajectory_distribution, of(Name::TrajectoryDistributionConsistency)),
+        (weights.trajectory_sequence, of(Name::TrajectorySequenceConsistency)),
     ]);
     let consistency = mean(&[
-        (weights.outcome, of(names::OUTCOME_CONSISTENCY)),
+        (weights.outcome, of(Name::OutcomeConsistency)),
         (weights.trajectory, trajectory),
-        (weights.resource, of(names::RESOURCE_CONSISTENCY)),
+        (weights.resource, of(Name::ResourceConsistency)),
     ]);
-    let predictability = of(names::BRIER);
+    let predictability = of(Name::Brier);
     let robustness = mean(&[
-        (weights.fault, of(names::FAULT_ROBUSTNESS)),
-        (weights.environment, of(names::ENVIRONMENT_ROBUSTNESS)),
-        (weights.prompt, of(names::PROMPT_ROBUSTNESS)),
+        (weights.fault, of(Name::FaultRobustness)),
+        (weights.environment, of(Name::EnvironmentRobustness)),
+        (weights.prompt, of(Name::PromptRobustness)),
     ]);
     let reliability = mean(&[
         (weights.consistency, consistency),
         (weights.predictability, predictability),
         (weights.robustness, robustness),
     ]);
-    let found = [
-        (names::CONSISTENCY, consistency),
-        (names::PREDICTABILITY, predictability),
-        (names::ROBUSTNESS, robustness),
-        (names::RELIABILITY, reliability),
-    ];
-    scores.extend(found.into_iter().filter_map(|(name, score)| Some((name, score?))));
+    scores.set(Name::Consistency, consistency);
+    scores.set(Name::Predictability, predictability);
+    scores.set(Name::Robustness, robustness);
+    scores.set(Name::Reliability, reliability);
 }
 
 /// Weighted mean of the parts that exist and weigh anything; its samples are those of the smallest.

@@ -70,8 +70,8 @@ impl LastRuns {
     }
 
     /// What the runs used, oldest first.
-    pub(super) fn resources(&self) -> Vec<Resources> {
-        self.runs.iter().map(|(run, _)| run.resources).collect()
+    pub(super) fn resources(&self) -> impl Iterator<Item = &Resources> + Clone {
+        self.runs.iter().map(|(run, _)| &run.resources)
     }
 
     /// Sums over pairs.
@@ -119,11 +119,11 @@ mod tests {
         (1..=3).for_each(|start| last.insert(run(start), 2, Formula::Corrected));
         last.remove(&run(3).at);
         last.insert(run(1), 2, Formula::Corrected);
-        assert_eq!(last.resources().len(), 1);
+        assert_eq!(last.resources().count(), 1);
         assert_eq!(last.pairs().sequence(), None);
         assert!(last.lacks(2));
         last.refill(run(2), Formula::Corrected);
-        assert_eq!(last.resources().len(), 1);
+        assert_eq!(last.resources().count(), 1);
         last.refill(run(1), Formula::Corrected);
         assert_eq!(last.pairs().sequence(), Some(1.0));
         assert!(!last.lacks(2));

@@ -18,6 +18,7 @@ mod agent;
 mod calibration;
 mod confidence;
 mod last_runs;
+mod levels;
 mod options;
 mod outcome;
 mod pass_hat_k;
@@ -35,6 +36,7 @@ mod task;
 mod trajectory;
 
 pub use agent::{AgentTasks, Refused, TaskView};
+pub use names::{Name, Scores};
 pub use options::{AggregateWeights, Formula, TaskOptions};
 pub use outcome::Outcomes;
 pub use record::{Condition, Resources, RunRecord, Severity};

@@ -1,53 +1,130 @@
 //! What the scores are called.
 
-/// How many runs succeed.
-pub const ACCURACY: &str = "accuracy";
-/// How confident runs are.
-pub const MEAN_CONFIDENCE: &str = "mean_confidence";
-/// The same outcome each time.
-pub const OUTCOME_CONSISTENCY: &str = "outcome_consistency";
-/// The same tools each time.
-pub const TRAJECTORY_DISTRIBUTION_CONSISTENCY: &str = "trajectory_distribution_consistency";
-/// The same order of tools each time.
-pub const TRAJECTORY_SEQUENCE_CONSISTENCY: &str = "trajectory_sequence_consistency";
-/// The same confidence each time.
-pub const CONFIDENCE_CONSISTENCY: &str = "confidence_consistency";
-/// The same expense each time.
-pub const RESOURCE_CONSISTENCY: &str = "resource_consistency";
-/// Aggregate of outcomes, trajectories and resources.
-pub const CONSISTENCY: &str = "consistency";
-/// Failures are among the runs of least confidence.
-pub const RISK_COVERAGE: &str = "risk_coverage";
-/// Confidence is the share that succeeds.
-pub const CALIBRATION: &str = "calibration";
-/// Successes have the higher confidence.
-pub const AUROC: &str = "auroc";
-/// Confidence is near the outcome.
-pub const BRIER: &str = "brier";
-/// Aggregate: the Brier score.
-pub const PREDICTABILITY: &str = "predictability";
-/// Success in spite of failing tools.
-pub const FAULT_ROBUSTNESS: &str = "fault_robustness";
-/// Success in spite of another form of inputs.
-pub const ENVIRONMENT_ROBUSTNESS: &str = "environment_robustness";
-/// Success in spite of other words.
-pub const PROMPT_ROBUSTNESS: &str = "prompt_robustness";
-/// Aggregate of the three.
-pub const ROBUSTNESS: &str = "robustness";
-/// How few runs break a rule.
-pub const COMPLIANCE: &str = "compliance";
-/// How little harm those do.
-pub const HARM: &str = "harm";
-/// Both together.
-pub const SAFETY: &str = "safety";
-/// Aggregate of consistency, predictability and robustness; safety has no part in it.
-pub const RELIABILITY: &str = "reliability";
+use super::score::Score;
+use crate::engine::math::sheet::{Named, Sheet};
+
+/// A score; in the order of names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Name {
+    /// How many runs succeed.
+    Accuracy,
+    /// Successes have the higher confidence.
+    Auroc,
+    /// Confidence is near the outcome.
+    Brier,
+    /// Confidence is the share that succeeds.
+    Calibration,
+    /// How few runs break a rule.
+    Compliance,
+    /// The same confidence each time.
+    ConfidenceConsistency,
+    /// Aggregate of outcomes, trajectories and resources.
+    Consistency,
+    /// Success in spite of another form of inputs.
+    EnvironmentRobustness,
+    /// Success in spite of failing tools.
+    FaultRobustness,
+    /// How little harm those do.
+    Harm,
+    /// How confident runs are.
+    MeanConfidence,
+    /// The same outcome each time.
+    OutcomeConsistency,
+    /// Aggregate: the Brier score.
+    Predictability,
+    /// Success in spite of other words.
+    PromptRobustness,
+    /// Aggregate of consistency, predictability and robustness; safety has no part in it.
+    Reliability,
+    /// The same expense each time.
+    ResourceConsistency,
+    /// Failures are among the runs of least confidence.
+    RiskCoverage,
+    /// Aggregate of the three.
+    Robustness,
+    /// Both together.
+    Safety,
+    /// The same tools each time.
+    TrajectoryDistributionConsistency,
+    /// The same order of tools each time.
+    TrajectorySequenceConsistency,
+}
+
+/// The scores of an agent that exist.
+pub type Scores = Sheet<Name, Score, 21>;
 
 /// The scores that each task has, and an agent as their mean.
-pub const PER_TASK: [&str; 5] = [
-    OUTCOME_CONSISTENCY,
-    TRAJECTORY_DISTRIBUTION_CONSISTENCY,
-    TRAJECTORY_SEQUENCE_CONSISTENCY,
-    CONFIDENCE_CONSISTENCY,
-    RESOURCE_CONSISTENCY,
+pub const PER_TASK: [Name; 5] = [
+    Name::OutcomeConsistency,
+    Name::TrajectoryDistributionConsistency,
+    Name::TrajectorySequenceConsistency,
+    Name::ConfidenceConsistency,
+    Name::ResourceConsistency,
 ];
+
+impl Named for Name {
+    const ALL: &'static [Self] = &[
+        Self::Accuracy,
+        Self::Auroc,
+        Self::Brier,
+        Self::Calibration,
+        Self::Compliance,
+        Self::ConfidenceConsistency,
+        Self::Consistency,
+        Self::EnvironmentRobustness,
+        Self::FaultRobustness,
+        Self::Harm,
+        Self::MeanConfidence,
+        Self::OutcomeConsistency,
+        Self::Predictability,
+        Self::PromptRobustness,
+        Self::Reliability,
+        Self::ResourceConsistency,
+        Self::RiskCoverage,
+        Self::Robustness,
+        Self::Safety,
+        Self::TrajectoryDistributionConsistency,
+        Self::TrajectorySequenceConsistency,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Accuracy => "accuracy",
+            Self::Auroc => "auroc",
+            Self::Brier => "brier",
+            Self::Calibration => "calibration",
+            Self::Compliance => "compliance",
+            Self::ConfidenceConsistency => "confidence_consistency",
+            Self::Consistency => "consistency",
+            Self::EnvironmentRobustness => "environment_robustness",
+            Self::FaultRobustness => "fault_robustness",
+            Self::Harm => "harm",
+            Self::MeanConfidence => "mean_confidence",
+            Self::OutcomeConsistency => "outcome_consistency",
+            Self::Predictability => "predictability",
+            Self::PromptRobustness => "prompt_robustness",
+            Self::Reliability => "reliability",
+            Self::ResourceConsistency => "resource_consistency",
+            Self::RiskCoverage => "risk_coverage",
+            Self::Robustness => "robustness",
+            Self::Safety => "safety",
+            Self::TrajectoryDistributionConsistency => "trajectory_distribution_consistency",
+            Self::TrajectorySequenceConsistency => "trajectory_sequence_consistency",
+        }
+    }
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_its_place() {
+        assert!(Name::ALL.is_sorted_by_key(|name| name.name()));
+        assert!(Name::ALL.iter().enumerate().all(|(at, name)| name.place() == at));
+    }
+}

@@ -1,11 +1,11 @@
 //! All runs of an agent on one side, undisturbed or disturbed: means over tasks, counts over runs.
 
-use super::names::{ACCURACY, PER_TASK};
+use super::names::{Name, PER_TASK, Scores};
 use super::outcome::Outcomes;
 use super::pass_hat_k::PassHatK;
 use super::predictability::Predictability;
 use super::run::Facts;
-use super::score::{Mean, Score};
+use super::score::Mean;
 use super::task::Repeats;
 
 /// Means over tasks, counts over runs.
@@ -52,11 +52,12 @@ impl Pool {
         }
     }
 
-    /// The scores that exist.
-    pub(super) fn scores(&self) -> impl Iterator<Item = (&'static str, Score)> {
-        let means = PER_TASK.into_iter().zip(&self.tasks);
-        let over_tasks = means.filter_map(|(name, mean)| Some((name, mean.result()?)));
-        let accuracy = self.outcomes.accuracy().map(|accuracy| (ACCURACY, accuracy));
-        accuracy.into_iter().chain(over_tasks).chain(self.predictability.scores())
+    /// Sets the scores that exist.
+    pub(super) fn score(&self, scores: &mut Scores) {
+        scores.set(Name::Accuracy, self.outcomes.accuracy());
+        for (name, mean) in PER_TASK.into_iter().zip(&self.tasks) {
+            scores.set(name, mean.result());
+        }
+        self.predictability.score(scores);
     }
 }

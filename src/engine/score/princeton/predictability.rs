@@ -11,12 +11,12 @@
 //! Runs are counted by their exact confidence, up to 4,096 different ones; from then on by the nearest 0.001, with all below
 //! 0 and all over 1 as one each, and discrimination and risk-coverage are approximate. Brier and calibration stay exact.
 
-use std::collections::BTreeMap;
-
 use super::calibration::Bins;
+use super::levels::Levels;
+use super::names::{Name, Scores};
 use super::outcome::Outcomes;
+use super::risk_coverage;
 use super::score::Score;
-use super::{names, risk_coverage};
 use crate::engine::math::{Quanta, ratio};
 
 /// Confidences told apart.
@@ -28,7 +28,7 @@ const STEP: i64 = Quanta::ONE / 1_000;
 /// Counts of runs with a confidence and an outcome.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predictability {
-    levels: BTreeMap<Quanta, Outcomes>,
+    levels: Levels,
     /// The levels are rounded.
     coarse: bool,
     total: Outcomes,
@@ -45,7 +45,7 @@ impl Predictability {
         self.confidences += i128::from(confidence.0);
         self.squares += squared_error(confidence, success);
         self.bins.observe(confidence, success);
-        self.levels.entry(self.level(confidence)).or_default().observe(success);
+        self.levels.observe(self.level(confidence), success);
         if self.levels.len() > MAX_LEVELS && !self.coarse {
             self.coarsen();
         }
@@ -56,13 +56,7 @@ impl Predictability {
         self.confidences -= i128::from(confidence.0);
         self.squares -= squared_error(confidence, success);
         self.bins.forget(confidence, success);
-        let level = self.level(confidence);
-        if let Some(outcomes) = self.levels.get_mut(&level) {
-            outcomes.forget(success);
-            if outcomes.runs == 0 {
-                self.levels.remove(&level);
-            }
-        }
+        self.levels.forget(self.level(confidence), success);
     }
 
     /// Whether confidences were too many to tell apart.
@@ -70,25 +64,20 @@ impl Predictability {
         self.coarse
     }
 
-    /// The scores that exist.
-    pub(super) fn scores(&self) -> impl Iterator<Item = (&'static str, Score)> {
-        let n = self.total.runs;
-        // Each level is looked at once.
-        let mut pairs = Pairs::default();
-        let best_first = self.levels.values().rev().copied();
-        let best_first = best_first.inspect(|outcomes| pairs.observe(*outcomes));
-        let risk_coverage = risk_coverage::score(self.total, best_first);
-        let found = [
-            (names::RISK_COVERAGE, risk_coverage),
-            (names::CALIBRATION, self.bins.calibration(n)),
-            (names::AUROC, pairs.auroc(self.total)),
-            (names::BRIER, self.brier()),
-            (names::MEAN_CONFIDENCE, self.mean_confidence()),
-        ];
-        let scored = move |(name, value): (_, Option<f64>)| {
-            value.map(|value| (name, Score { value, samples: n }))
-        };
-        found.into_iter().filter_map(scored)
+    /// Sets the scores that exist.
+    pub(super) fn score(&self, scores: &mut Scores) {
+        let samples = self.total.runs;
+        let scored = |value: Option<f64>| value.map(|value| Score { value, samples });
+        scores.set(Name::RiskCoverage, scored(risk_coverage::score(self.total, &self.levels)));
+        scores.set(Name::Calibration, scored(self.bins.calibration(samples)));
+        scores.set(Name::Auroc, scored(self.auroc()));
+        scores.set(Name::Brier, scored(self.brier()));
+        scores.set(Name::MeanConfidence, scored(self.mean_confidence()));
+    }
+
+    fn auroc(&self) -> Option<f64> {
+        let pairs = u128::from(self.total.successes) * u128::from(self.total.failures());
+        (pairs > 0).then(|| self.levels.twice_won() as f64 / (2 * pairs) as f64)
     }
 
     fn mean_confidence(&self) -> Option<f64> {
@@ -108,30 +97,9 @@ impl Predictability {
 
     fn coarsen(&mut self) {
         self.coarse = true;
-        for (confidence, outcomes) in std::mem::take(&mut self.levels) {
-            self.levels.entry(rounded(confidence)).or_default().merge(outcomes);
+        for (confidence, outcomes) in std::mem::take(&mut self.levels).iter() {
+            self.levels.merge(rounded(confidence), outcomes);
         }
-    }
-}
-
-/// Pairs of a success and a failure, the most confident level first.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pairs {
-    successes_above: u64,
-    /// Twice the pairs whose success is the more confident, and those that are tied.
-    twice_won: u128,
-}
-
-impl Pairs {
-    fn observe(&mut self, level: Outcomes) {
-        let won = u128::from(2 * self.successes_above + level.successes);
-        self.twice_won += u128::from(level.failures()) * won;
-        self.successes_above += level.successes;
-    }
-
-    fn auroc(self, total: Outcomes) -> Option<f64> {
-        let pairs = u128::from(total.successes) * u128::from(total.failures());
-        (pairs > 0).then(|| self.twice_won as f64 / (2 * pairs) as f64)
     }
 }
 
@@ -156,18 +124,22 @@ mod tests {
         let said = |at: i64| (Quanta(at * Quanta::ONE / 9_973), at % 3 > 0 && at > 2_000);
         (0..4_096).for_each(|at| exact.observe(said(at).0, said(at).1));
         assert!(!exact.is_approximate());
-        let before: Vec<_> = exact.scores().collect();
+        let scores = |of: &Predictability| {
+            let mut scores = Scores::default();
+            of.score(&mut scores);
+            scores
+        };
         let mut coarse = exact.clone();
         coarse.observe(said(4_096).0, said(4_096).1);
         assert!(coarse.is_approximate());
         assert!(coarse.levels.len() < 1_003);
         coarse.forget(said(4_096).0, said(4_096).1);
-        for ((name, exact), (_, rounded)) in before.into_iter().zip(coarse.scores()) {
+        for ((name, exact), (_, rounded)) in scores(&exact).iter().zip(scores(&coarse).iter()) {
             // The few most confident are a hundredth of risk-coverage.
             assert!((exact.value - rounded.value).abs() < 1e-2, "{name}: {exact:?} {rounded:?}");
         }
         (0..4_096).for_each(|at| coarse.forget(said(at).0, said(at).1));
-        assert_eq!(coarse.scores().count(), 0);
-        assert!(coarse.levels.is_empty());
+        assert!(scores(&coarse).is_empty());
+        assert_eq!(coarse.levels.len(), 0);
     }
 }

@@ -12,31 +12,34 @@
 use super::Resources;
 
 /// `C_res` of runs in the order given; `None` if no resource has a CV.
-pub(super) fn consistency(runs: &[Resources]) -> Option<f64> {
+pub(super) fn consistency<'r, I>(runs: &I) -> Option<f64>
+where
+    I: Iterator<Item = &'r Resources> + Clone,
+{
     let used = |of: fn(&Resources) -> Option<f64>| {
-        variation(runs.iter().filter_map(of).filter(|value| *value > 0.0))
+        variation(runs.clone().filter_map(of).filter(|value| *value > 0.0))
     };
     let variations = [
         used(|run| run.cost_usd),
         used(|run| run.time_seconds),
         used(|run| run.api_calls),
         used(|run| run.actions),
-        variation(runs.iter().filter_map(|run| run.errors)),
+        variation(runs.clone().filter_map(|run| run.errors)),
         used(|run| run.call_latency_seconds),
     ];
     let present = variations.iter().flatten().count();
     (present > 0).then(|| (-variations.iter().flatten().sum::<f64>() / present as f64).exp())
 }
 
-fn variation(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    if values.len() < 2 || mean <= 0.0 {
+fn variation(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
+    let values = values.filter(|value| value.is_finite());
+    let n = values.clone().count();
+    let mean = values.clone().sum::<f64>() / n as f64;
+    if n < 2 || mean <= 0.0 {
         return None;
     }
-    let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
-    Some((squares / (n - 1.0)).sqrt() / mean)
+    let squares: f64 = values.map(|value| (value - mean) * (value - mean)).sum();
+    Some((squares / (n as f64 - 1.0)).sqrt() / mean)
 }
 
 #[cfg(test)]
@@ -51,10 +54,10 @@ mod tests {
             ..Resources::default()
         };
         let free = [run(0.0, 0.0), run(2.0, 0.0), run(2.0, 0.0)];
-        assert!((consistency(&free).unwrap() - 1.0).abs() < 1e-12);
-        assert_eq!(consistency(&[run(0.0, 0.0), run(1.0, 0.0)]), None);
+        assert!((consistency(&free.iter()).unwrap() - 1.0).abs() < 1e-12);
+        assert_eq!(consistency(&[run(0.0, 0.0), run(1.0, 0.0)].iter()), None);
         let failing = [run(0.0, 0.0), run(0.0, 2.0), run(0.0, 0.0), run(0.0, 1.0)];
-        let errors = consistency(&failing).unwrap();
+        let errors = consistency(&failing.iter()).unwrap();
         assert!((errors - (-1.276_569_477_008_450_8_f64).exp()).abs() < 1e-12);
     }
 }

@@ -10,18 +10,16 @@
 //! fail. Where confidences are equal the source's result depends on the order of its input (from 0 to 0.76 on its own data); here
 //! each of them counts with the mean risk of its group, which is the mean over all orders.
 
+use super::levels::Levels;
 use super::outcome::Outcomes;
 use crate::engine::math::ratio;
 
-/// `P_rc` of all outcomes, given also by confidence, greatest first, all of which are looked at; `None` if there is none.
-pub(super) fn score(total: Outcomes, best_first: impl Iterator<Item = Outcomes>) -> Option<f64> {
+/// `P_rc` of all outcomes, given also by confidence; `None` if there is none.
+pub(super) fn score(total: Outcomes, levels: &Levels) -> Option<f64> {
     if total.runs == 0 {
         return None;
     }
-    let observed = area(total.runs, best_first);
-    let right = Outcomes { runs: total.successes, successes: total.successes };
-    let wrong = Outcomes { runs: total.failures(), successes: 0 };
-    let best = area(total.runs, [right, wrong].into_iter());
+    let (observed, best) = areas(total, levels);
     let error = ratio(i128::from(total.failures()), i128::from(total.runs));
     let possible = error - best;
     if possible <= 1e-8 {
@@ -30,37 +28,43 @@ pub(super) fn score(total: Outcomes, best_first: impl Iterator<Item = Outcomes>)
     Some((1.0 - (observed - best) / (possible + 1e-8)).clamp(0.0, 1.0))
 }
 
-/// The area under the risk of `n` runs in groups of equal confidence.
-fn area(n: u64, mut groups: impl Iterator<Item = Outcomes>) -> f64 {
-    let mut before = Outcomes::default();
-    let mut group = Outcomes::default();
-    let mut last: Option<(f64, f64)> = None;
-    let mut area = 0.0;
-    for point in 0..100_u8 {
-        // As numpy's linspace has it.
-        let coverage = if point == 99 { 1.0 } else { f64::from(point) * (1.0 / 99.0) };
-        let covered = covered(coverage, n);
-        while before.runs + group.runs < covered {
-            before.merge(group);
-            let Some(next) = groups.next() else { break };
-            group = next;
-        }
-        let risk = risk(before, group, covered);
-        if let Some((coverage_before, risk_before)) = last {
-            area += (coverage - coverage_before) * (risk_before + risk) / 2.0;
-        }
-        last = Some((coverage, risk));
+/// The areas under the risk: of the runs by confidence, and with successes first.
+fn areas(total: Outcomes, levels: &Levels) -> (f64, f64) {
+    let mut walk = levels.best_first();
+    let (mut observed, mut best) = (Area::default(), Area::default());
+    for coverage in COVERAGES {
+        let covered = covered(coverage, total.runs);
+        walk.cover(covered);
+        observed.add(coverage, risk(walk.before, walk.level, covered));
+        let failures = covered.saturating_sub(total.successes);
+        best.add(coverage, if failures == 0 { 0.0 } else { failures as f64 / covered as f64 });
     }
-    area
+    (observed.area, best.area)
 }
 
-/// The share of failures among the first `covered` of whole groups and one that is cut.
-fn risk(before: Outcomes, group: Outcomes, covered: u64) -> f64 {
-    if before.failures() + group.failures() == 0 {
+/// An area by trapezoids, point by point.
+#[derive(Clone, Copy, Default)]
+struct Area {
+    area: f64,
+    last: Option<(f64, f64)>,
+}
+
+impl Area {
+    fn add(&mut self, x: f64, y: f64) {
+        if let Some((last_x, last_y)) = self.last {
+            self.area += (x - last_x) * (last_y + y) / 2.0;
+        }
+        self.last = Some((x, y));
+    }
+}
+
+/// The share of failures among the first `covered` of whole levels and one that is cut.
+fn risk(before: Outcomes, level: Outcomes, covered: u64) -> f64 {
+    if before.failures() + level.failures() == 0 {
         return 0.0;
     }
-    let (size, taken) = (group.runs.max(1) as f64, (covered - before.runs) as f64);
-    let failures = before.failures() as f64 + group.failures() as f64 * taken / size;
+    let (size, taken) = (level.runs.max(1) as f64, (covered - before.runs) as f64);
+    let failures = before.failures() as f64 + level.failures() as f64 * taken / size;
     failures / covered as f64
 }
 
@@ -74,24 +78,42 @@ fn covered(coverage: f64, n: u64) -> u64 {
     covered.clamp(1, n)
 }
 
+/// As numpy's `linspace(0, 1, 100)` has it.
+const COVERAGES: [f64; 100] = {
+    let mut coverages = [1.0; 100];
+    let mut point = 0;
+    while point < 99 {
+        coverages[point] = point as f64 * (1.0 / 99.0);
+        point += 1;
+    }
+    coverages
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::math::Quanta;
+
+    fn of(levels: &[(u64, u64)]) -> Option<f64> {
+        let (mut total, mut held) = (Outcomes::default(), Levels::default());
+        for (below, (runs, successes)) in (0..).zip(levels) {
+            let outcomes = Outcomes { runs: *runs, successes: *successes };
+            total.merge(outcomes);
+            held.merge(Quanta(Quanta::ONE - below), outcomes);
+        }
+        score(total, &held)
+    }
 
     #[test]
     fn equal_confidences_are_worth_nothing() {
-        let total = Outcomes { runs: 4, successes: 2 };
-        let tied = score(total, [total].into_iter()).unwrap();
+        let tied = of(&[(4, 2)]).unwrap();
         assert!(tied < 1e-6, "{tied}");
     }
 
     #[test]
     fn failures_last_are_best() {
-        let total = Outcomes { runs: 4, successes: 2 };
-        let (right, wrong) =
-            (Outcomes { runs: 2, successes: 2 }, Outcomes { runs: 2, successes: 0 });
-        assert!((score(total, [right, wrong].into_iter()).unwrap() - 1.0).abs() < 1e-12);
-        assert!(score(total, [wrong, right].into_iter()).unwrap() < 1e-12);
-        assert_eq!(score(Outcomes::default(), [].into_iter()), None);
+        assert!((of(&[(2, 2), (2, 0)]).unwrap() - 1.0).abs() < 1e-12);
+        assert!(of(&[(2, 0), (2, 2)]).unwrap() < 1e-12);
+        assert_eq!(of(&[]), None);
     }
 }

@@ -7,9 +7,10 @@
 //! Source: Princeton, agent reliability, "Robustness" (whose "structural" is our environment). Over all runs, not over
 //! means of tasks; absent if either side is empty or nothing succeeds undisturbed.
 
+use super::Condition;
+use super::names::{Name, Scores};
 use super::outcome::Outcomes;
 use super::score::Score;
-use super::{Condition, names};
 use crate::engine::math::ratio;
 
 /// Outcomes by condition.
@@ -30,14 +31,11 @@ impl Robustness {
         self.under(condition).forget(success);
     }
 
-    /// The scores that exist; their samples are the disturbed runs.
-    pub(super) fn scores(&self) -> impl Iterator<Item = (&'static str, Score)> {
-        let found = [
-            (names::FAULT_ROBUSTNESS, self.against(self.fault)),
-            (names::ENVIRONMENT_ROBUSTNESS, self.against(self.environment)),
-            (names::PROMPT_ROBUSTNESS, self.against(self.prompt)),
-        ];
-        found.into_iter().filter_map(|(name, score)| Some((name, score?)))
+    /// Sets the scores that exist; their samples are the disturbed runs.
+    pub(super) fn score(&self, scores: &mut Scores) {
+        scores.set(Name::FaultRobustness, self.against(self.fault));
+        scores.set(Name::EnvironmentRobustness, self.against(self.environment));
+        scores.set(Name::PromptRobustness, self.against(self.prompt));
     }
 
     fn against(&self, disturbed: Outcomes) -> Option<Score> {

@@ -21,6 +21,11 @@ impl<T> Sides<T> {
         }
     }
 
+    /// Whether runs under both conditions are on one side.
+    pub(super) fn are_one(a: Condition, b: Condition) -> bool {
+        (a == Condition::Baseline) == (b == Condition::Baseline)
+    }
+
     /// The side that counts, given whether the agent has any undisturbed run.
     pub(super) fn primary(&self, any_undisturbed: bool) -> &T {
         if any_undisturbed { &self.undisturbed } else { &self.disturbed }

@@ -11,6 +11,7 @@ use super::run::Facts;
 use super::sides::Sides;
 use super::{TaskOptions, resource};
 use crate::engine::math::Quanta;
+use crate::engine::math::sheet::Named;
 
 /// A task: its runs that can still be revised, and their sums.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +42,7 @@ impl Task {
 }
 
 impl Repeats {
+    /// Adds a run.
     pub(super) fn observe(&mut self, facts: &Facts, last: LastRun, options: &TaskOptions) {
         self.runs += 1;
         facts.success.into_iter().for_each(|success| self.outcomes.observe(success));
@@ -49,12 +51,12 @@ impl Repeats {
         self.rescore(options);
     }
 
-    pub(super) fn forget(&mut self, facts: &Facts, at: &Moment, options: &TaskOptions) {
+    /// Takes back a run; the scores stay as they were until [`Repeats::rescore`].
+    pub(super) fn forget(&mut self, facts: &Facts, at: &Moment) {
         self.runs -= 1;
         facts.success.into_iter().for_each(|success| self.outcomes.forget(success));
         facts.confidence.into_iter().for_each(|confidence| self.confidences.forget(confidence));
         self.last.remove(at);
-        self.rescore(options);
     }
 
     /// Whether there is room for an earlier run among those that are compared.
@@ -79,10 +81,11 @@ impl Repeats {
     /// The scores that exist, by name.
     pub(super) fn named_scores(&self) -> BTreeMap<&'static str, f64> {
         let named = PER_TASK.into_iter().zip(self.scores);
-        named.filter_map(|(name, score)| Some((name, score?.to_f64()))).collect()
+        named.filter_map(|(name, score)| Some((name.name(), score?.to_f64()))).collect()
     }
 
-    fn rescore(&mut self, options: &TaskOptions) {
+    /// Computes the scores anew.
+    pub(super) fn rescore(&mut self, options: &TaskOptions) {
         let found = [
             self.outcomes.consistency(options.formula),
             self.last.pairs().distribution(),

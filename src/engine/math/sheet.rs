@@ -1,0 +1,81 @@
+//! A value for each of a few fixed names, as an array: writing and reading take neither memory nor a search.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A fixed set of names.
+pub trait Named: Copy + 'static {
+    /// All of them, in the order of their names.
+    const ALL: &'static [Self];
+
+    /// The name.
+    fn name(self) -> &'static str;
+
+    /// The place in [`Named::ALL`].
+    fn place(self) -> usize;
+}
+
+/// The values of those names that have one, in the order of names. `N` is the number of names.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Sheet<K, T, const N: usize> {
+    values: [Option<T>; N],
+    names: PhantomData<K>,
+}
+
+impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
+    /// Sets the value of a name, or that it has none.
+    pub fn set(&mut self, name: K, value: Option<T>) {
+        if let Some(held) = self.values.get_mut(name.place()) {
+            *held = value;
+        }
+    }
+
+    /// The value of a name.
+    pub fn get(&self, name: K) -> Option<T> {
+        self.values.get(name.place()).copied().flatten()
+    }
+
+    /// The value of what has this name.
+    pub fn named(&self, name: &str) -> Option<T> {
+        self.iter().find_map(|(held, value)| (held == name).then_some(value))
+    }
+
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, T)> {
+        K::ALL.iter().zip(self.values).filter_map(|(name, value)| Some((name.name(), value?)))
+    }
+
+    /// Each value as something else.
+    #[must_use]
+    pub fn map(self, change: impl Fn(T) -> T) -> Self {
+        Self { values: self.values.map(|value| value.map(&change)), ..self }
+    }
+
+    /// Values, in the order of names.
+    pub fn values(&self) -> impl Iterator<Item = T> {
+        self.values.iter().copied().flatten()
+    }
+
+    /// Names that have a value.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.iter().map(|(name, _)| name)
+    }
+
+    /// Whether no name has a value.
+    pub fn is_empty(&self) -> bool {
+        self.values.iter().all(Option::is_none)
+    }
+}
+
+impl<K: Named, T, const N: usize> Default for Sheet<K, T, N> {
+    fn default() -> Self {
+        const { assert!(K::ALL.len() == N, "one place for each name") }
+        Self { values: [const { None }; N], names: PhantomData }
+    }
+}
+
+impl<K: Named, T: Copy + fmt::Debug, const N: usize> fmt::Debug for Sheet<K, T, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
