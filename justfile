@@ -21,6 +21,6 @@ deny:
 bench:
     cargo bench
 
-# Real parts: the Python SDK's exporters, a Prometheus server, promtool.
+# Real parts: the Python SDK's exporters, Prometheus, Alertmanager, promtool, Kafka, the Collector.
 real:
     tests/real/run

@@ -99,7 +99,8 @@ fn measure(case: usize, full: bool, many: u64) -> u64 {
         if first == many * each / 10 / 20 * 20 {
             before = resident_bytes();
         }
-        let now = Timestamp(START + step as u64 * SECOND / 100);
+        // A session is quiet for a while between two of its traces.
+        let now = Timestamp(START + step as u64 * SECOND / 20);
         let request = workload.request(first, 20, START);
         let batch =
             decoder.decode_plain(Signal::Traces, Encoding::Protobuf, &request).expect("valid");
@@ -108,6 +109,9 @@ fn measure(case: usize, full: bool, many: u64) -> u64 {
             pipeline.advance(now);
         }
     }
+    // And after the last one.
+    let end = Timestamp(START + (many * each).div_ceil(20) * SECOND / 20 + 60 * SECOND);
+    pipeline.apply(Vec::new(), Vec::new(), Vec::new(), end);
     let grown = resident_bytes().saturating_sub(before);
     drop(pipeline);
     // A tenth of all was there before.

@@ -17,6 +17,7 @@ pub mod daemon;
 pub mod embed;
 pub mod engine;
 pub mod export;
+pub mod fleet;
 pub mod health;
 pub mod ingest;
 pub mod judge;

@@ -122,7 +122,7 @@ impl Running {
     }
 
     fn otlp(&self) -> SocketAddr {
-        self.daemon.bound().otlp_http
+        self.daemon.bound().otlp_http.unwrap()
     }
 
     async fn get(&self, path: &str, token: &str) -> Answer {
@@ -281,7 +281,7 @@ async fn every_listener_speaks_tls_and_nothing_else() {
     assert_eq!(page.status, StatusCode::OK);
 
     let grpc = running.daemon.bound().otlp_grpc;
-    let stream = connect(grpc, &client(&authority, None, "h2")).await.unwrap();
+    let stream = connect(grpc.unwrap(), &client(&authority, None, "h2")).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
@@ -453,6 +453,30 @@ async fn without_a_good_token_nothing_is_answered_but_health() {
     running.daemon.stop().await;
 }
 
+#[cfg(feature = "kafka")]
+#[tokio::test]
+async fn why_it_is_not_ready_is_for_those_who_may_read_everything() {
+    let options = r#"[access]
+    tokens = [
+      { name = "shop", env = "SHOP", tenant = "shop", may = ["read"] },
+      { name = "operator", env = "OPERATOR", may = ["read"] },
+    ]
+    [kafka]
+    brokers = ["127.0.0.1:1"]
+    "#;
+    let running = Running::start(&[], options).await;
+    let nobody = anonymous(get("/readyz", ""));
+    for request in [nobody, get("/readyz", "Bearer x"), get("/readyz", &format!("Bearer {SHOP}"))] {
+        let answer = plain(running.http(), request).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(body["error"], json!({"code": "not_ready", "message": "the log says why"}));
+    }
+    let body = running.json("/readyz", OPERATOR).await;
+    assert!(body["error"]["message"].as_str().unwrap().contains("Kafka"), "{body}");
+    running.daemon.stop().await;
+}
+
 #[tokio::test]
 async fn senders_are_refused_in_their_own_words() {
     let running = Running::with_tokens().await;
@@ -470,7 +494,7 @@ async fn senders_are_refused_in_their_own_words() {
     let status: tonic_types::Status = prost::Message::decode(answer.body).unwrap();
     assert_eq!(status.code, 16);
 
-    let stream = TcpStream::connect(running.daemon.bound().otlp_grpc).await.unwrap();
+    let stream = TcpStream::connect(running.daemon.bound().otlp_grpc.unwrap()).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await

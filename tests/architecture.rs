@@ -15,11 +15,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("store", &["engine", "store"]),
     ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
     ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
+    ("fleet", &["clock", "engine", "export", "fleet", "health", "ingest"]),
     (
         "config",
         &[
-            "access", "config", "embed", "engine", "export", "ingest", "judge", "outbound",
-            "store", "webhook",
+            "access", "config", "embed", "engine", "export", "fleet", "ingest", "judge",
+            "outbound", "store", "webhook",
         ],
     ),
 ];
@@ -29,6 +30,7 @@ const ENGINE_CRATES: &[&str] = &[
     "fancy_regex",
     "jsonschema",
     "prost",
+    "rmp_serde",
     "schemars",
     "serde",
     "serde_json",

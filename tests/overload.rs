@@ -92,7 +92,7 @@ async fn shown(daemon: &Daemon) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_acknowledged_is_held_and_what_is_refused_is_not() {
     let daemon = daemon().await;
-    let address = format!("http://{}", daemon.bound().otlp_grpc);
+    let address = format!("http://{}", daemon.bound().otlp_grpc.unwrap());
     let clients: Vec<_> =
         (0..CLIENTS).map(|client| tokio::spawn(send(address.clone(), client))).collect();
     let (mut acknowledged, mut refused) = (BTreeSet::new(), 0);
@@ -112,7 +112,7 @@ async fn what_is_acknowledged_is_held_and_what_is_refused_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_down_in_time_with_clients_connected() {
     let daemon = daemon().await;
-    let address = format!("http://{}", daemon.bound().otlp_grpc);
+    let address = format!("http://{}", daemon.bound().otlp_grpc.unwrap());
     let mut service = TraceServiceClient::connect(address).await.unwrap();
     service.export(request(1).0).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(20), daemon.stop()).await.is_ok());

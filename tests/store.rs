@@ -267,8 +267,10 @@ impl Load {
 
 /// The traces that are shown, by number.
 fn traces(sessions: &[Value]) -> BTreeSet<usize> {
-    let traces = sessions.iter().flat_map(|session| session["traces"].as_array().unwrap());
+    // A session that is not there yet has none.
+    let traces = sessions.iter().flat_map(|session| session["traces"].as_array());
     traces
+        .flatten()
         .map(|trace| usize::from_str_radix(trace["trace_id"].as_str().unwrap(), 16).unwrap() - 1)
         .collect()
 }

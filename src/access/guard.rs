@@ -18,7 +18,7 @@ use prost::Message;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Access, Denied, May, PeerNames};
+use super::{Access, Denied, Identity, May, PeerNames};
 
 /// Health can be asked for by anybody: what asks is often a machine without a token.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
@@ -31,7 +31,11 @@ const INGEST_PATHS: [&str; 4] =
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
 const MAX_DISCARDING: Duration = Duration::from_secs(5);
 
-/// Lets in whom `access` knows, as an [`Identity`](super::Identity) among the request's extensions; `denied` is told why
+/// Marks, at paths that are open to anybody, a request of somebody who may read everything.
+#[derive(Clone, Copy, Debug)]
+pub struct Insider;
+
+/// Lets in whom `access` knows, as an [`Identity`] among the request's extensions; `denied` is told why
 /// a request was not answered.
 pub fn guard(
     router: Router,
@@ -66,21 +70,26 @@ pub fn needed(path: &str) -> Option<May> {
 }
 
 fn enter(access: &Access, mut request: Request) -> Result<Request, (Denied, Box<Request>)> {
-    let Some(needed) = needed(request.uri().path()) else { return Ok(request) };
-    let identified = match token(request.headers()) {
-        Ok(token) => {
-            let peer = request.extensions().get::<PeerNames>();
-            access.identify(needed, token.as_deref(), peer)
+    let Some(needed) = needed(request.uri().path()) else {
+        let reader = identify(access, May::Read, &request);
+        // A tenant is told nothing of what concerns others.
+        if reader.is_ok_and(|reader| reader.tenant.is_none()) {
+            request.extensions_mut().insert(Insider);
         }
-        Err(denied) => Err(denied),
+        return Ok(request);
     };
-    match identified {
+    match identify(access, needed, &request) {
         Ok(identity) => {
             request.extensions_mut().insert(identity);
             Ok(request)
         }
         Err(denied) => Err((denied, Box::new(request))),
     }
+}
+
+fn identify(access: &Access, needed: May, request: &Request) -> Result<Identity, Denied> {
+    let token = token(request.headers())?;
+    access.identify(needed, token.as_deref(), request.extensions().get::<PeerNames>())
 }
 
 /// The token that a request brings: as bearer, or as the password of any user, which is all that browsers and some

@@ -19,7 +19,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 
-pub use guard::{guard, needed};
+pub use guard::{Insider, guard, needed};
 pub use options::{
     AccessOptions, CertificateOptions, ClientAuth, Listener, May, Secret, TlsOptions, TokenOptions,
 };

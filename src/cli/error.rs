@@ -40,6 +40,13 @@ pub enum CliError {
     /// The daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// There is nobody to make topics at.
+    #[error("name brokers in `kafka.brokers`, in a build with the feature `kafka`")]
+    NoBrokers,
+    /// The topics cannot be made.
+    #[cfg(feature = "kafka")]
+    #[error(transparent)]
+    Topics(#[from] crate::fleet::topics::TopicsError),
     /// A sync of the log failed while the daemon ran.
     #[error(
         "the disk below `store.directory` failed to sync; nothing was acknowledged since: see to the disk and start again"
@@ -104,12 +111,15 @@ impl CliError {
             | Self::Expect(_)
             | Self::Access(_)
             | Self::Rules(_)
+            | Self::NoBrokers
             | Self::Start(
                 StartError::Expect(_)
                 | StartError::Access(_)
                 | StartError::Key(_)
                 | StartError::Webhook(_),
             ) => EXIT_USAGE,
+            #[cfg(feature = "kafka")]
+            Self::Topics(_) => EXIT_FAILURE,
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }

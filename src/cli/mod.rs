@@ -14,6 +14,7 @@ mod replay;
 mod rules;
 mod serve;
 mod settings;
+mod topics;
 mod verify;
 
 use std::ffi::OsString;
@@ -64,6 +65,8 @@ enum Command {
     Man(man::Man),
     /// Prints recording and alert rules for Prometheus
     Rules(rules::Rules),
+    /// Makes the topics between instances that share the work
+    Topics(topics::Topics),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
     /// Measures what a span costs, beside a floor and a stock server
@@ -108,6 +111,7 @@ pub fn run(
         Command::Completions(completions) => completions.run(&mut process),
         Command::Man(man) => man.run(&mut process),
         Command::Rules(rules) => rules.run(&mut process),
+        Command::Topics(topics) => topics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
         Command::Bench(bench) => bench.run(&mut process),
         Command::BenchServer(server) => server.run(&mut process),

@@ -2,6 +2,7 @@
 //! over that the flags. `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
+mod fleet;
 mod kafka;
 pub mod key;
 mod layer;
@@ -28,6 +29,7 @@ use crate::engine::score::princeton::TaskOptions;
 use crate::export::history::ApiOptions;
 use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
+use crate::fleet::FleetOptions;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
@@ -89,6 +91,8 @@ pub struct Config {
     pub webhook: WebhookOptions,
     /// What outlives the process.
     pub store: StoreOptions,
+    /// Its part in work that several instances share.
+    pub fleet: FleetOptions,
 }
 
 /// What is exported.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use super::fleet;
 use super::kafka;
 use super::layer::Origins;
 use super::{Config, ConfigError, Origin};
@@ -38,6 +39,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     shell(config, &mut check);
     ingest(config, &mut check);
     kafka::check(config, &mut check);
+    fleet::check(config, &mut check);
     engine(config, &mut check);
     loops(config, &mut check);
     sessions(config, &mut check);

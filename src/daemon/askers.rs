@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::router::Router;
 use super::{StartError, stopped};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -20,6 +19,7 @@ use crate::export::metrics_out::{MetricsOut, Page};
 use crate::export::otlp::ScoresOut;
 use crate::export::prometheus::{Format, render};
 use crate::health::Health;
+use crate::ingest::Sink;
 use crate::judge::redact::Redactor;
 use crate::judge::{Given, Handle, Judge, JudgeError};
 
@@ -46,10 +46,10 @@ impl Askers {
         Ok((Self { judge, embedder, scores_out, metrics_out }, judging, embedding))
     }
 
-    /// Starts them; they give what they learn to the router.
-    pub(super) fn start(
+    /// Starts them; they give what they learn to where requests go.
+    pub(super) fn start<S: Sink>(
         self,
-        router: &Router,
+        router: &S,
         stopping: &watch::Receiver<bool>,
     ) -> Vec<JoinHandle<()>> {
         let stop = || stopped(stopping.clone());

@@ -55,8 +55,9 @@ impl Doors {
         for (name, key, address) in [
             (Listener::OtlpGrpc, "listen.otlp_grpc", bound.otlp_grpc),
             (Listener::OtlpHttp, "listen.otlp_http", bound.otlp_http),
-            (Listener::Http, "listen.http", bound.http),
+            (Listener::Http, "listen.http", Some(bound.http)),
         ] {
+            let Some(address) = address else { continue };
             if let Some(what) = self.lacks(name, address) {
                 tracing::warn!(%address, "`{key}` can be reached from other machines, {what}");
             }

@@ -4,6 +4,8 @@ mod askers;
 mod doors;
 mod durable;
 #[cfg(feature = "kafka")]
+mod fleet;
+#[cfg(feature = "kafka")]
 mod kafka;
 mod query;
 mod router;
@@ -31,9 +33,9 @@ use self::router::Door;
 use self::tasks::Common;
 use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::config::expect::{self, ExpectError, Expectations};
 use crate::config::key::{self, KeyError};
-use crate::config::{Config, Listen};
 use crate::embed::EmbedError;
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
@@ -44,10 +46,11 @@ use crate::engine::update::Barrier;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
 use crate::export::otlp::ScoresOutError;
+use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
-use crate::ingest::{Observe, Receiver, Tally, grpc, http};
+use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
 use crate::judge::JudgeError;
 use crate::store::StoreError;
 use crate::webhook::{self, Webhook, WebhookError};
@@ -56,23 +59,46 @@ use crate::webhook::{self, Webhook, WebhookError};
 pub struct Daemon {
     bound: Bound,
     board: Arc<Board>,
-    router: Router,
-    epoch: Arc<AtomicU64>,
-    flushed: watch::Receiver<u64>,
+    work: Work,
     shutdown: watch::Sender<bool>,
     /// Listeners, and what waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// Where the stages are.
+enum Work {
+    /// All of them here.
+    Here(Here),
+    /// Shared with other instances.
+    #[cfg(feature = "kafka")]
+    Shared(crate::fleet::Workers, watch::Sender<bool>),
+}
+
+/// The way to the stages of this process.
+struct Here {
+    router: Router,
+    epoch: Arc<AtomicU64>,
+    flushed: watch::Receiver<u64>,
     snapshots: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+}
+
+/// The addresses of a daemon, listened on.
+struct Listeners {
+    grpc: Option<TcpListener>,
+    otlp: Option<TcpListener>,
+    http: TcpListener,
 }
 
 /// The addresses that a daemon listens on, as its line of JSON says.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bound {
-    /// OTLP/gRPC.
-    pub otlp_grpc: SocketAddr,
-    /// OTLP/HTTP.
-    pub otlp_http: SocketAddr,
+    /// OTLP/gRPC; none without the role `gateway`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_grpc: Option<SocketAddr>,
+    /// OTLP/HTTP, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_http: Option<SocketAddr>,
     /// Metrics, health and API.
     pub http: SocketAddr,
 }
@@ -114,6 +140,10 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error(transparent)]
     Kafka(#[from] crate::ingest::kafka::SourceError),
+    /// It cannot share its work.
+    #[cfg(feature = "kafka")]
+    #[error(transparent)]
+    Fleet(#[from] crate::fleet::FleetError),
     /// The system has no thread for a source.
     #[cfg(feature = "kafka")]
     #[error("cannot start a thread: {0}")]
@@ -148,9 +178,13 @@ impl Daemon {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
         let doors = Doors::open(config)?;
-        let ([grpc_listener, http_listener, export_listener], bound) =
-            bind_all(&config.listen, &doors).await?;
-
+        let (bound, listeners) = Listeners::bind(config).await?;
+        doors.warn(&bound);
+        #[cfg(feature = "kafka")]
+        if config.fleet.enabled() {
+            return fleet::start(config, expected.suites.into(), (bound, listeners), doors);
+        }
+        let Listeners { grpc, otlp, http } = listeners;
         let clock = Clock::system();
         let health = Health::new(clock.now())?;
         let board = Arc::new(Board::new(config.api));
@@ -158,20 +192,9 @@ impl Daemon {
         let step = config.api.history_step;
         tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
         let (shutdown, stopping) = watch::channel(false);
-        let clients = clock.clone();
         let door = Door::default();
-        let receiver = Receiver::new(
-            Decoder::new(config.ingest.clone(), convention(config)),
-            door.clone(),
-            health.clone(),
-            Arc::new(move || clients.now()),
-            config.server.read_timeout,
-        );
-        let open = |name, listener, routes| {
-            let (port, routes) = (doors.port(name, listener), doors.guard(name, routes, &health));
-            let stop = stopped(stopping.clone());
-            tokio::spawn(serve(port, routes, config.server.clone(), tell(&health), stop))
-        };
+        let receiver = receiver(config, door.clone(), &clock, &health);
+        let open = opener(doors, config, &health, &stopping);
 
         // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
         let query = SessionQuery::default();
@@ -180,7 +203,7 @@ impl Daemon {
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
             .stopping(stopping.clone());
         let routes = http::reports(receiver.clone()).merge(exporter.router());
-        let mut sources = vec![open(Listener::Http, export_listener, routes)];
+        let mut sources = vec![open(Listener::Http, http, routes)];
 
         let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
         let paid: Vec<(u64, Quanta)> =
@@ -214,14 +237,21 @@ impl Daemon {
         // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks);
-        sources.push(open(Listener::OtlpGrpc, grpc_listener, grpc::router(receiver.clone())));
-        sources.push(open(Listener::OtlpHttp, http_listener, http::router(receiver)));
-        Ok(Self { bound, board, router, epoch, flushed, shutdown, sources, tasks, snapshots })
+        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
+        sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
+        let work = Work::Here(Here { router, epoch, flushed, snapshots });
+        Ok(Self { bound, board, work, shutdown, sources, tasks })
     }
 
     /// Returns when the daemon cannot keep its word any more and has to be started again: a sync of the log failed.
     pub async fn failed(&self) {
-        match &self.router.durable {
+        let durable = match &self.work {
+            Work::Here(here) => here.router.durable.as_ref(),
+            #[cfg(feature = "kafka")]
+            Work::Shared(..) => None,
+        };
+        match durable {
             Some(durable) => durable.committer.stopped().await,
             None => std::future::pending().await,
         }
@@ -237,16 +267,15 @@ impl Daemon {
         &self.board
     }
 
-    /// Waits until everything that was acknowledged before is on the board.
+    /// Waits until everything that was acknowledged before is on the board, where all stages are in this process.
     ///
     /// Sends a barrier through every channel; returns early if the tasks have gone.
     pub async fn flush(&self) {
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
-            return;
+        match &self.work {
+            Work::Here(here) => here.flush().await,
+            #[cfg(feature = "kafka")]
+            Work::Shared(..) => {}
         }
-        // An error means that the agents task has gone: nothing will be flushed any more.
-        let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
     }
 
     /// Stops accepting, lets what is in flight finish, and waits until it is applied.
@@ -256,11 +285,13 @@ impl Daemon {
             // One that panicked has nothing left to finish.
             let _ = source.await;
         }
-        self.flush().await;
-        if let Some((stop, task)) = self.snapshots.take() {
-            stop.send_replace(true);
-            // Without the last snapshot there is something to replay at the next start.
-            let _ = task.await;
+        match &mut self.work {
+            Work::Here(here) => here.end().await,
+            #[cfg(feature = "kafka")]
+            Work::Shared(workers, stop) => {
+                stop.send_replace(true);
+                workers.end().await;
+            }
         }
         let tasks = std::mem::take(&mut self.tasks);
         // The last senders: the tasks end one after the other when their channels close.
@@ -268,6 +299,45 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
+    }
+}
+
+impl Here {
+    async fn flush(&self) {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
+            return;
+        }
+        // An error means that the agents task has gone: nothing will be flushed any more.
+        let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
+    }
+
+    async fn end(&mut self) {
+        self.flush().await;
+        if let Some((stop, task)) = self.snapshots.take() {
+            stop.send_replace(true);
+            // Without the last snapshot there is something to replay at the next start.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Listeners {
+    /// Listens wherever this instance has something to say.
+    async fn bind(config: &Config) -> Result<(Bound, Self), StartError> {
+        let listen = &config.listen;
+        let fleet = &config.fleet;
+        let gateway = !fleet.enabled() || fleet.has(Role::Gateway);
+        let (mut grpc, mut otlp, mut bound_grpc, mut bound_http) = (None, None, None, None);
+        if gateway {
+            let (listener, address) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
+            (grpc, bound_grpc) = (Some(listener), Some(address));
+            let (listener, address) = bind(&listen.otlp_http, "listen.otlp_http").await?;
+            (otlp, bound_http) = (Some(listener), Some(address));
+        }
+        let (http, address) = bind(&listen.http, "listen.http").await?;
+        let bound = Bound { otlp_grpc: bound_grpc, otlp_http: bound_http, http: address };
+        Ok((bound, Self { grpc, otlp, http }))
     }
 }
 
@@ -339,16 +409,6 @@ fn convention(config: &Config) -> ConventionOptions {
     ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() }
 }
 
-/// Listens for OTLP/gRPC, OTLP/HTTP and everything else, in this order, and warns of what stands open.
-async fn bind_all(listen: &Listen, doors: &Doors) -> Result<([TcpListener; 3], Bound), StartError> {
-    let (grpc_listener, otlp_grpc) = bind(&listen.otlp_grpc, "listen.otlp_grpc").await?;
-    let (http_listener, otlp_http) = bind(&listen.otlp_http, "listen.otlp_http").await?;
-    let (export_listener, http) = bind(&listen.http, "listen.http").await?;
-    let bound = Bound { otlp_grpc, otlp_http, http };
-    doors.warn(&bound);
-    Ok(([grpc_listener, http_listener, export_listener], bound))
-}
-
 /// Listens at the address that this option sets; the port may be a free one.
 async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source| StartError::Bind { address: address.to_owned(), key, source };
@@ -359,9 +419,9 @@ async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAd
 
 /// The task of the Kafka source and whether it reads, if one is configured.
 #[cfg(feature = "kafka")]
-fn source(
+fn source<S: Sink>(
     config: &Config,
-    receiver: &Receiver<Door>,
+    receiver: &Receiver<S>,
     health: &Health,
     stopping: &watch::Receiver<bool>,
 ) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
@@ -371,9 +431,9 @@ fn source(
 /// This build has no source.
 #[cfg(not(feature = "kafka"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature as where there is one")]
-fn source(
+fn source<S: Sink>(
     _: &Config,
-    _: &Receiver<Door>,
+    _: &Receiver<S>,
     _: &Health,
     _: &watch::Receiver<bool>,
 ) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
@@ -401,6 +461,29 @@ impl Observe for Health {
 
     fn refused(&self, reason: &'static str) {
         Self::refused(self, reason);
+    }
+}
+
+/// Takes requests for this sink.
+fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Health>) -> Receiver<S> {
+    let decoder = Decoder::new(config.ingest.clone(), convention(config));
+    let clock = clock.clone();
+    let now = Arc::new(move || clock.now());
+    Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
+}
+
+/// Opens doors that close when the daemon stops.
+fn opener(
+    doors: Doors,
+    config: &Config,
+    health: &Arc<Health>,
+    stopping: &watch::Receiver<bool>,
+) -> impl Fn(Listener, TcpListener, axum::Router) -> JoinHandle<()> {
+    let (options, health, stopping) = (config.server.clone(), health.clone(), stopping.clone());
+    move |name, listener, routes| {
+        let (port, routes) = (doors.port(name, listener), doors.guard(name, routes, &health));
+        let stop = stopped(stopping.clone());
+        tokio::spawn(serve(port, routes, options.clone(), tell(&health), stop))
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use super::Check;
 use super::router::Router;
@@ -20,6 +22,9 @@ const BUDGET: usize = 1_000;
 
 /// Sessions that a shard looks into for a trace, likewise.
 const LOOKS: usize = 5_000;
+
+/// Between two messages of a question, so that what comes in goes first.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The way to the shards.
 #[derive(Clone, Default)]
@@ -71,6 +76,7 @@ impl SessionQuery {
                     break;
                 }
                 after = next;
+                sleep(PAUSE).await;
             }
         }
         None
@@ -98,6 +104,7 @@ impl Query for SessionQuery {
                     break;
                 }
                 after = next;
+                sleep(PAUSE).await;
             }
         }
         Listing { rows: best.into_values().skip(request.offset).collect(), total }

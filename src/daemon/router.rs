@@ -8,11 +8,11 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 
 use super::durable::{Durable, Told, section};
-use super::tasks::{ToAgents, ToAssemble, ToSessions};
+use super::tasks::{Share, ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
-use crate::engine::span::{Report, Target, Timestamp};
+use crate::engine::span::{Report, Span, Target, Timestamp};
 use crate::engine::update::Barrier;
 use crate::ingest::{Batch, Overloaded, Sink};
 use crate::store::{Kind, Record, Section};
@@ -69,26 +69,22 @@ impl Sink for Router {
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         let now = batch.arrival;
         let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
-        let mut parts: BTreeMap<usize, Vec<Input>> = BTreeMap::new();
-        let mut response_ids = Vec::new();
-        for span in batch.spans {
-            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.clone()) {
-                response_ids.push((span.resource.tenant.clone(), id, span.trace_id));
-            }
+        let mut parts: BTreeMap<usize, Share> = BTreeMap::new();
+        for (at, span) in batch.spans.iter().enumerate() {
             let shard = self.route.trace(span.trace_id);
-            parts.entry(shard).or_default().push(Input::Span(Box::new(span)));
+            parts.entry(shard).or_default().spans.push(at);
         }
+        let mut put = |trace_id, input| {
+            parts.entry(self.route.trace(trace_id)).or_default().inputs.push(input);
+        };
         for log in batch.logs {
-            let shard = self.route.trace(log.trace_id);
-            parts.entry(shard).or_default().push(Input::Log(Box::new(log)));
+            put(log.trace_id, Input::Log(Box::new(log)));
         }
         for reply in batch.judged {
-            let shard = self.route.trace(reply.trace_id);
-            parts.entry(shard).or_default().push(Input::Judged(Box::new(reply)));
+            put(reply.trace_id, Input::Judged(Box::new(reply)));
         }
         for (trace_id, embedded) in batch.embedded {
-            let shard = self.route.trace(trace_id);
-            parts.entry(shard).or_default().push(Input::Embedded(trace_id, embedded));
+            put(trace_id, Input::Embedded(trace_id, embedded));
         }
         let permits = self.reserve(parts.keys().copied())?;
         let ticket = match record {
@@ -96,11 +92,12 @@ impl Sink for Router {
             None => None,
         };
         // There is room: from here on the batch is ours.
-        for report in self.resolved(response_ids, batch.reports, now) {
+        for report in self.resolved(&batch.spans, batch.reports, now) {
             match &report.target {
                 Target::Trace(trace_id) => {
                     let shard = self.route.trace(*trace_id);
-                    parts.entry(shard).or_default().push(Input::Report(Box::new(report)));
+                    let part = parts.entry(shard).or_default();
+                    part.inputs.push(Input::Report(Box::new(report)));
                 }
                 Target::Session { tenant, id } => {
                     let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
@@ -117,7 +114,7 @@ impl Sink for Router {
                 Target::Response { .. } => {}
             }
         }
-        self.apply(parts, permits, now).await?;
+        self.apply((Arc::new(batch.spans), parts), permits, now).await?;
         if let Some(ticket) = ticket {
             ticket.applied();
         }
@@ -153,18 +150,15 @@ impl Router {
 
     /// The reports of a batch, and those that waited for one of its response ids, as far as
     /// their target is known.
-    fn resolved(
-        &self,
-        response_ids: Vec<(Option<Arc<str>>, Arc<str>, crate::engine::span::TraceId)>,
-        reports: Vec<Report>,
-        now: Timestamp,
-    ) -> Vec<Report> {
+    fn resolved(&self, spans: &[Span], reports: Vec<Report>, now: Timestamp) -> Vec<Report> {
         let mut resolve = self.resolve.lock().unwrap_or_else(PoisonError::into_inner);
         resolve.handle_timeout(now);
-        let mut known: Vec<Report> = response_ids
-            .into_iter()
-            .flat_map(|(tenant, id, trace_id)| resolve.seen(tenant.as_ref(), &id, trace_id, now))
-            .collect();
+        let mut known = Vec::new();
+        for span in spans {
+            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.as_ref()) {
+                known.extend(resolve.seen(span.resource.tenant.as_ref(), id, span.trace_id, now));
+            }
+        }
         known.extend(reports.into_iter().filter_map(|report| resolve.report(report, now)));
         known
     }
@@ -201,14 +195,14 @@ impl Router {
     /// Sends every shard its part and waits until all have applied theirs.
     async fn apply(
         &self,
-        parts: BTreeMap<usize, Vec<Input>>,
+        (spans, parts): (Arc<Vec<Span>>, BTreeMap<usize, Share>),
         mut permits: BTreeMap<usize, OwnedPermit<ToAssemble>>,
         now: Timestamp,
     ) -> Result<(), Overloaded> {
         let mut applied = Vec::with_capacity(parts.len());
-        for (shard, inputs) in parts {
+        for (shard, share) in parts {
             let (acknowledge, acknowledged) = oneshot::channel();
-            let message = ToAssemble::Inputs { inputs, now, acknowledge };
+            let message = ToAssemble::Inputs { spans: Arc::clone(&spans), share, now, acknowledge };
             match permits.remove(&shard) {
                 Some(permit) => drop(permit.send(message)),
                 // A report for a shard that no span goes to: wait for room, as everything else has it.

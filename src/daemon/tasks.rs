@@ -18,7 +18,7 @@ use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionFilter, TraceExplanation};
 use crate::engine::route::Route;
 use crate::engine::sessions::{Part, SessionId, Sessions, Sought};
-use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
@@ -30,10 +30,25 @@ use crate::webhook::{self, Runaway};
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
 
+/// What one shard has of a batch.
+#[derive(Default)]
+pub(super) struct Share {
+    /// Which of its spans: these stay where they were decoded.
+    pub(super) spans: Vec<usize>,
+    /// Everything else.
+    pub(super) inputs: Vec<Input>,
+}
+
 /// To an assemble task.
 pub(super) enum ToAssemble {
     /// A part of a batch; acknowledged when it is applied and handed on.
-    Inputs { inputs: Vec<Input>, now: Timestamp, acknowledge: oneshot::Sender<()> },
+    Inputs {
+        /// All spans of the batch.
+        spans: Arc<Vec<Span>>,
+        share: Share,
+        now: Timestamp,
+        acknowledge: oneshot::Sender<()>,
+    },
     /// A barrier.
     Barrier(Barrier),
 }
@@ -208,12 +223,15 @@ pub(super) async fn assemble(
         let mut acknowledgements = Vec::new();
         for message in burst.drain(..) {
             match message {
-                ToAssemble::Inputs { inputs, now: arrival, acknowledge } => {
-                    inputs.into_iter().for_each(|input| stage.handle(input, arrival));
+                ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
+                    let own = share.spans.iter().filter_map(|at| spans.get(*at));
+                    own.for_each(|span| stage.span(span, arrival));
+                    share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
                     acknowledgements.push(acknowledge);
                 }
                 ToAssemble::Barrier(barrier) => {
                     // What came before it goes before it, and only that is saved.
+                    stage.tell_all();
                     if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
                         return;
                     }
@@ -244,10 +262,20 @@ pub(super) async fn assemble(
 
 /// Offers the judge and the embedding model, if there are any, what the stage would ask them.
 fn ask(stage: &mut Assemble, common: &Common, now: Timestamp) {
-    if let Some(embedder) = &common.embedder {
+    offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
+}
+
+/// Likewise, by themselves.
+pub(super) fn offer(
+    stage: &mut Assemble,
+    embedder: Option<&embed::Handle>,
+    judge: Option<&judge::Handle>,
+    now: Timestamp,
+) {
+    if let Some(embedder) = embedder {
         stage.embed_requests().into_iter().for_each(|request| embedder.offer(request));
     }
-    if let Some(judge) = &common.judge {
+    if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
     }
 }
@@ -336,7 +364,7 @@ pub(super) async fn sessions(
 }
 
 /// Tells the webhook, if there is one, of sessions that run away.
-fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
+pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
     for (tenant, id, kind, severity) in stage.runaways() {
         let wanted = webhook.filter(|webhook| webhook.wants(severity));
         let held = wanted.and_then(|webhook| Some((webhook, stage.session(&tenant, &id)?)));

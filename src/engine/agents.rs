@@ -114,8 +114,8 @@ struct Agent {
 #[derive(Debug, Default)]
 struct Shard {
     revision: u64,
-    // By width and index. Invariant: the sum over shards is in `windows`.
-    panes: BTreeMap<(u64, u64), PaneSum>,
+    // By width and index, under the revision that told it. Invariant: the sum over shards is in `windows`.
+    panes: BTreeMap<(u64, u64), (u64, PaneSum)>,
     // The rest of the newest update, without its panes.
     rest: SessionUpdate,
 }
@@ -184,12 +184,28 @@ impl Agents {
         } else {
             shard.revision = update.revision;
             let panes = std::mem::take(&mut update.panes);
-            shard.rest = update;
-            let number = shard.rest.shard;
-            panes.into_iter().for_each(|pane| agent.replace(number, pane));
+            let (number, revision) = (update.shard, update.revision);
+            if !update.panes_only {
+                shard.rest = update;
+            }
+            panes.into_iter().for_each(|pane| agent.replace(number, revision, pane));
         }
         self.export(&key);
         self.dirty.insert(key);
+    }
+
+    /// A shard has told everything that it holds, all of it under this revision or a higher one: the rest is no more.
+    pub fn began(&mut self, shard: u32, revision: u64) {
+        for (key, agent) in &mut self.agents {
+            if agent.began(shard, revision) {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Every agent that is held.
+    pub fn keys(&self) -> impl Iterator<Item = &AgentKey> {
+        self.agents.keys()
     }
 
     /// What outlives the process.
@@ -418,22 +434,39 @@ impl Agent {
     }
 
     /// Replaces one pane of one shard; one without traces and sessions is deleted.
-    fn replace(&mut self, number: u32, pane: PaneSum) {
+    fn replace(&mut self, number: u32, revision: u64, pane: PaneSum) {
         let key = (pane.width_nanos, pane.index);
         let shard = self.shards.entry(number).or_default();
         let window = self.windows.entry(pane.width_nanos).or_default();
-        if let Some(old) = shard.panes.remove(&key) {
+        if let Some((_, old)) = shard.panes.remove(&key) {
             window.remove(&old);
         }
         if pane.traces > 0 || pane.sessions > 0 {
             window.add(&pane);
-            shard.panes.insert(key, pane);
+            shard.panes.insert(key, (revision, pane));
         }
+    }
+
+    /// Lets go of what a shard told under a lower revision; returns whether there was any.
+    fn began(&mut self, number: u32, revision: u64) -> bool {
+        let Some(shard) = self.shards.get_mut(&number) else { return false };
+        if shard.revision < revision {
+            self.forget(number);
+            return true;
+        }
+        let old = shard.panes.extract_if(.., |_, (told, _)| *told < revision);
+        let old: Vec<PaneSum> = old.map(|(_, (_, pane))| pane).collect();
+        for pane in &old {
+            if let Some(window) = self.windows.get_mut(&pane.width_nanos) {
+                window.remove(pane);
+            }
+        }
+        !old.is_empty()
     }
 
     fn forget(&mut self, number: u32) {
         let Some(shard) = self.shards.remove(&number) else { return };
-        for ((width, _), pane) in shard.panes {
+        for ((width, _), (_, pane)) in shard.panes {
             if let Some(window) = self.windows.get_mut(&width) {
                 window.remove(&pane);
             }
@@ -449,7 +482,7 @@ impl Agent {
             };
             let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(old).collect();
             for key in keys {
-                if let Some((pane, window)) =
+                if let Some(((_, pane), window)) =
                     shard.panes.remove(&key).zip(self.windows.get_mut(&key.0))
                 {
                     window.remove(&pane);

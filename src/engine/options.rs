@@ -60,7 +60,7 @@ pub struct AssembleOptions {
     /// Keep the texts and the arguments of traces for the API and the page; without it they
     /// go when the trace is done with them.
     pub keep_content: bool,
-    /// Open and done traces held; over it the longest quiet one is sealed.
+    /// Open and done traces held; over it the oldest done one is sealed, else the longest quiet one.
     pub max_open_traces: usize,
     /// Spans and logs of one trace; further ones are dropped.
     pub max_spans_per_trace: usize,

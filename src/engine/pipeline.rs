@@ -216,6 +216,9 @@ impl Pipeline {
 
     /// The stages with all that they hold. Counters belong to a process: they begin at zero here.
     pub fn into_stages(mut self, now: Timestamp) -> Stages {
+        // What could wait is told before counters begin.
+        self.assemble.iter_mut().for_each(Assemble::tell_all);
+        self.flow(now);
         self.resolve.restart_counts();
         self.assemble.iter_mut().for_each(Assemble::restart_counts);
         self.sessions.iter_mut().for_each(Sessions::restart_counts);

@@ -2,7 +2,7 @@
 
 use super::math::Quanta;
 use super::options::{CostOptions, Price};
-use super::span::ModelFacts;
+use super::span::{ModelFacts, Tokens};
 
 /// Prices are per so many tokens.
 const TOKENS: f64 = 1e6;
@@ -29,16 +29,18 @@ impl Prices {
     /// What a call cost: what its span says, else its tokens at the first price that fits its model; `None` if no
     /// price does or the tokens are not known.
     pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
-        call.cost.or_else(|| {
-            let model = call.model.as_deref()?;
-            let rate = self.0.iter().find(|rate| fits(&rate.model, model))?;
-            let (input, output) = (call.tokens.input?, call.tokens.output?);
-            let cached = call.tokens.cached.unwrap_or(0).min(input);
-            let cost = i128::from(input - cached) * rate.input
-                + i128::from(cached) * rate.cached
-                + i128::from(output) * rate.output;
-            i64::try_from(cost).ok().map(Quanta)
-        })
+        call.cost.or_else(|| self.of_tokens(call.model.as_deref()?, &call.tokens))
+    }
+
+    /// What tokens cost at the first price that fits the model; `None` if no price does or they are not known.
+    pub fn of_tokens(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
+        let rate = self.0.iter().find(|rate| fits(&rate.model, model))?;
+        let (input, output) = (tokens.input?, tokens.output?);
+        let cached = tokens.cached.unwrap_or(0).min(input);
+        let cost = i128::from(input - cached) * rate.input
+            + i128::from(cached) * rate.cached
+            + i128::from(output) * rate.output;
+        i64::try_from(cost).ok().map(Quanta)
     }
 }
 
@@ -73,7 +75,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::span::Tokens;
 
     #[test]
     fn a_pattern_fits_what_it_says() {

@@ -60,11 +60,11 @@ impl Resolve {
     ) -> Vec<Report> {
         self.handle_timeout(now);
         let key = (tenant.cloned(), id.clone());
-        // Should two traces claim one id, the lesser is its trace, whichever came first.
-        let held = self.traces.entry(key.clone()).or_insert_with(|| {
+        let held = self.traces.entry(key).or_insert_with_key(|key| {
             self.oldest_first.push_back(key.clone());
             trace_id
         });
+        // Should two traces claim one id, the lesser is its trace, whichever came first.
         *held = trace_id.min(*held);
         let target = *held;
         if self.traces.len() > self.max
@@ -73,6 +73,10 @@ impl Resolve {
             self.traces.remove(&oldest);
             self.counts.add("response_ids", "forgotten");
         }
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        let key = (tenant.cloned(), id.clone());
         let reports = self.waiting.remove(&key).unwrap_or_default();
         if !reports.is_empty() {
             self.deadlines.retain(|_, other| *other != key);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::convention;
 use super::loops::{CRITICAL, WARNING, kinds};
+use super::sessions::FAMILIES;
 
 /// A name that the code knows.
 pub(super) type Name = &'static str;
@@ -23,7 +24,9 @@ const UNKNOWN: Name = "unknown";
 fn known(text: &str) -> Option<Name> {
     let others = [WARNING, CRITICAL, "ok", "error", UNKNOWN];
     let series = ["consistency", "reliability", "down", "up"];
-    let mut names = kinds().into_iter().chain(others).chain(series).chain(convention::names());
+    let families = FAMILIES.iter().copied();
+    let names = kinds().into_iter().chain(others).chain(series).chain(convention::names());
+    let mut names = names.chain(families);
     names.find(|name| *name == text)
 }
 
@@ -133,9 +136,14 @@ mod tests {
 
     #[test]
     fn the_names_of_the_code_are_known() {
-        for name in
-            ["exact_repeat", "output_repeat", "critical", "unknown", "openinference", "reliability"]
-        {
+        for name in [
+            "exact_repeat",
+            "critical",
+            "unknown",
+            "openinference",
+            "reliability",
+            "sessions_closed",
+        ] {
             assert_eq!(known(name), Some(name));
         }
         assert_eq!(known("nonsense"), None);

@@ -37,9 +37,7 @@ impl Window {
         }
         self.consistency.merge(consistency(pane));
         for (name, sum) in &pane.signals {
-            let held = self.signals.entry(name.clone()).or_default();
-            held.0 += sum.count;
-            held.1 += sum.sum_quanta.map_or(0, i128::from);
+            self.add_signal(name, sum.count, sum.sum_quanta.map_or(0, i128::from));
         }
     }
 
@@ -74,9 +72,16 @@ impl Window {
         }
         self.consistency.merge(other.consistency);
         for (name, (count, sum)) in &other.signals {
-            let held = self.signals.entry(name.clone()).or_default();
+            self.add_signal(name, *count, *sum);
+        }
+    }
+
+    fn add_signal(&mut self, name: &str, count: u64, sum: i128) {
+        if let Some(held) = self.signals.get_mut(name) {
             held.0 += count;
             held.1 += sum;
+        } else {
+            self.signals.insert(name.to_owned(), (count, sum));
         }
     }
 

@@ -1,7 +1,8 @@
 //! The board: the agents as they stand, for everybody who reads. The one concurrent map.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
 
@@ -18,7 +19,11 @@ pub struct Board {
     // Rises with everything that is written.
     revision: AtomicU64,
     options: ApiOptions,
+    shown: OnceLock<Shown>,
 }
+
+/// Whether agents are shown at all.
+struct Shown(Box<dyn Fn() -> bool + Send + Sync>);
 
 /// An agent on the board.
 #[derive(Clone, Debug)]
@@ -32,6 +37,12 @@ impl Board {
     /// An empty board that remembers so much.
     pub fn new(options: ApiOptions) -> Self {
         Self { options, ..Self::default() }
+    }
+
+    /// Shows agents only while this holds: otherwise somebody else may own them.
+    pub fn show_while(&self, holds: impl Fn() -> bool + Send + Sync + 'static) {
+        // Only the first time counts, and there is one.
+        let _ = self.shown.set(Shown(Box::new(holds)));
     }
 
     /// Writes an agent down, or wipes it off if it is gone.
@@ -72,6 +83,9 @@ impl Board {
     pub fn changed(&self, since: u64) -> (Vec<Arc<AgentUpdate>>, u64) {
         // Read first: what is written meanwhile may be told twice, but is not missed.
         let revision = self.revision.load(Ordering::Relaxed);
+        if self.shown.get().is_some_and(|shown| !(shown.0)()) {
+            return (Vec::new(), revision);
+        }
         let posted =
             self.agents.iter().filter(|entry| since == 0 || entry.value().revision > since);
         let mut agents: Vec<_> = posted.map(|entry| Arc::clone(&entry.value().update)).collect();
@@ -117,6 +131,12 @@ impl Board {
     }
 }
 
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +161,18 @@ mod tests {
         assert_eq!(board.changed(revision).0.len(), 1);
         board.apply(AgentUpdate { gone: true, ..agent("b") });
         assert!(!board.holds(&agent("b").agent));
+    }
+
+    #[test]
+    fn agents_that_somebody_else_may_own_are_not_shown() {
+        let board = Board::default();
+        board.apply(agent("a"));
+        let own = Arc::new(AtomicU64::new(1));
+        let asked = own.clone();
+        board.show_while(move || asked.load(Ordering::Relaxed) > 0);
+        assert_eq!(board.sorted().len(), 1);
+        own.store(0, Ordering::Relaxed);
+        assert!(board.sorted().is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
@@ -16,14 +16,13 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
 use serde_json::json;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::board::Board;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::{api, grpc, runbook as runbooks, web};
-use crate::access::Identity;
+use crate::access::{Identity, Insider};
 
 /// Scrapes at a time; more wait.
 const MAX_SCRAPES: usize = 4;
@@ -33,6 +32,10 @@ const SCRAPE_TIME: Duration = Duration::from_secs(30);
 
 /// Lists of sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
+
+/// Between two pieces of a scrape. Giving way to tasks that are ready is not enough: whether a socket has something to
+/// read is only looked at now and then while any task is ready, and threads that decode want the core too.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Gathers the daemon's own metrics.
 pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
@@ -136,11 +139,11 @@ async fn metrics<Q: Query>(
 
 /// Sends a page and what comes after it, then that it is whole; less if nobody reads.
 async fn send(page: Exposition, last: String, pieces: mpsc::Sender<Option<String>>) {
-    for piece in page.chain([last]) {
-        if piece.is_empty() {
-            // Still a piece of work: others may run before the next one.
-            yield_now().await;
-        } else if pieces.send(Some(piece)).await.is_err() {
+    for (number, piece) in (0_u64..).zip(page.chain([last])) {
+        if number > 0 {
+            sleep(PAUSE).await;
+        }
+        if !piece.is_empty() && pieces.send(Some(piece)).await.is_err() {
             return;
         }
     }
@@ -169,10 +172,17 @@ fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheu
     Ok(text.lines().map(line).collect())
 }
 
-async fn ready<Q: Query>(State(exporter): State<Exporter<Q>>) -> Response {
+/// Whether it is ready, for anybody; why not can name brokers and topics, and is for those who may read everything.
+async fn ready<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    insider: Option<Extension<Insider>>,
+) -> Response {
     match exporter.query.ready() {
         Ok(()) => "ready\n".into_response(),
-        Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", &why),
+        Err(why) => {
+            let why = insider.map_or("the log says why", |_| &why);
+            error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
+        }
     }
 }
 

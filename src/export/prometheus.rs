@@ -81,7 +81,7 @@ pub struct Exposition {
 }
 
 /// From so many bytes, or so many looks at an agent, a piece is enough.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 const PIECE_LOOKS: usize = 1_000;
 
 #[derive(Debug)]
@@ -668,7 +668,7 @@ mod tests {
 
     #[test]
     fn pieces_are_small_however_many_agents_there_are_and_make_the_same_page() {
-        let agents: Vec<_> = (0..300).map(|n| agent(&format!("service-{n:04}"))).collect();
+        let agents: Vec<_> = (0..600).map(|n| agent(&format!("service-{n:04}"))).collect();
         let one = Exposition::new(vec![agent("service-0000")], Format::Text, Detail::Full);
         let one: usize = one.map(|piece| piece.len()).sum();
         let pieces: Vec<String> =
@@ -679,14 +679,14 @@ mod tests {
         let page = pieces.concat();
         let alone = render(&[agent("service-0000")], Format::Text, Detail::Full);
         assert_eq!(heads(&page), heads(&alone));
-        assert_eq!(samples(&page).len(), 300 * samples(&alone).len());
+        assert_eq!(samples(&page).len(), 600 * samples(&alone).len());
     }
 
     #[test]
     fn agents_that_have_nothing_to_say_do_not_make_a_piece_long() {
         let nothing = Arc::new(AgentUpdate::default());
-        let agents = vec![nothing; 10 * PIECE_LOOKS];
+        let agents = vec![nothing; 2 * PIECE_LOOKS];
         let pieces = Exposition::new(agents, Format::Text, Detail::Full).count();
-        assert!(pieces > 10 * SCORES.len(), "{pieces}");
+        assert!(pieces > 2 * SCORES.len(), "{pieces}");
     }
 }

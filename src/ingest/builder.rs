@@ -78,12 +78,16 @@ impl<'a> Builder<'a> {
         self.conventions.scope(raw)
     }
 
-    pub(super) fn span(&mut self, sent: Sent<'_>, scope: Scope) {
+    /// Builds a span; returns the list of its attributes, empty, to be used again.
+    pub(super) fn span<'s>(&mut self, sent: Sent<'s>, scope: Scope) -> RawAttributes<'s> {
         let tally = &mut self.batch.tally;
         tally.spans += 1;
         let (trace_id, span_id) = match ids(sent.trace_id, sent.span_id) {
             Ok(ids) => ids,
-            Err(why) => return rejected(tally, why),
+            Err(why) => {
+                rejected(tally, why);
+                return sent.attributes.cleared();
+            }
         };
         let (start, end) = self.repair.times(sent.start, sent.end, tally);
         let links = sent.links.iter().filter_map(|(trace_id, span_id)| {
@@ -108,6 +112,7 @@ impl<'a> Builder<'a> {
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);
         self.unused(reading.unused);
+        raw.attributes.cleared()
     }
 
     pub(super) fn log(&mut self, sent: SentLog<'_>, scope: Scope) {

@@ -13,10 +13,12 @@ use super::wire::{Fields, Malformed, Wire};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 
 /// What is built, and how many strings had to be mended.
-struct Walk<'w, 'b> {
+struct Walk<'a, 'w, 'b> {
     builder: &'w mut Builder<'b>,
-    record: fn(&mut Self, &[u8], Scope) -> Result<()>,
+    record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
     mended: u64,
+    // A list that is used again for each span.
+    attributes: RawAttributes<'a>,
 }
 
 type Result<T> = std::result::Result<T, Malformed>;
@@ -30,12 +32,12 @@ const USUAL_ATTRIBUTES: usize = 16;
 ///
 /// Says what is wrong with its first message that is none.
 pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: Scope| {
+    Walk::new(builder, |walk, sent, scope| {
         let span = walk.span(sent)?;
-        walk.builder.span(span, scope);
+        walk.attributes = walk.builder.span(span, scope);
         Ok(())
-    };
-    Walk { builder, record, mended: 0 }.request(body)
+    })
+    .request(body)
 }
 
 /// Walks an `ExportLogsServiceRequest`.
@@ -44,17 +46,25 @@ pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
 ///
 /// As [`traces`].
 pub(super) fn logs(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    let record = |walk: &mut Walk<'_, '_>, sent: &[u8], scope: Scope| {
+    Walk::new(builder, |walk, sent, scope| {
         let log = walk.log(sent)?;
         walk.builder.log(log, scope);
         Ok(())
-    };
-    Walk { builder, record, mended: 0 }.request(body)
+    })
+    .request(body)
 }
 
-impl Walk<'_, '_> {
+impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
+    fn new(
+        builder: &'w mut Builder<'b>,
+        record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
+    ) -> Self {
+        let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
+        Self { builder, record, mended: 0, attributes }
+    }
+
     /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
-    fn request(mut self, body: &[u8]) -> Result<()> {
+    fn request(mut self, body: &'a [u8]) -> Result<()> {
         for field in Fields::of(body) {
             if let (1, wire) = field? {
                 self.resource(wire.bytes()?)?;
@@ -66,7 +76,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn resource(&mut self, sent: &[u8]) -> Result<()> {
+    fn resource(&mut self, sent: &'a [u8]) -> Result<()> {
         let mut attributes = RawAttributes::default();
         for field in Fields::of(sent) {
             match field? {
@@ -93,7 +103,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn scope(&mut self, sent: &[u8]) -> Result<()> {
+    fn scope(&mut self, sent: &'a [u8]) -> Result<()> {
         let mut scope = RawScope::default();
         for field in Fields::of(sent) {
             match field? {
@@ -121,8 +131,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn span<'a>(&mut self, sent: &'a [u8]) -> Result<Sent<'a>> {
-        let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
+    fn span(&mut self, sent: &'a [u8]) -> Result<Sent<'a>> {
+        let attributes = mem::take(&mut self.attributes);
         let mut span = Sent { attributes, ..Sent::default() };
         for field in Fields::of(sent) {
             let (number, wire) = field?;
@@ -162,7 +172,7 @@ impl Walk<'_, '_> {
         Ok(span)
     }
 
-    fn span_event<'a>(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, u64, RawAttributes<'a>)> {
+    fn span_event(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, u64, RawAttributes<'a>)> {
         let (mut name, mut time, mut attributes) = (Cow::default(), 0, RawAttributes::default());
         for field in Fields::of(sent) {
             match field? {
@@ -176,7 +186,7 @@ impl Walk<'_, '_> {
         Ok((name, time, attributes))
     }
 
-    fn link<'a>(&mut self, sent: &'a [u8]) -> Result<(&'a [u8], &'a [u8])> {
+    fn link(&mut self, sent: &'a [u8]) -> Result<(&'a [u8], &'a [u8])> {
         let mut ids: (&[u8], &[u8]) = (&[], &[]);
         for field in Fields::of(sent) {
             match field? {
@@ -192,7 +202,7 @@ impl Walk<'_, '_> {
         Ok(ids)
     }
 
-    fn log<'a>(&mut self, sent: &'a [u8]) -> Result<SentLog<'a>> {
+    fn log(&mut self, sent: &'a [u8]) -> Result<SentLog<'a>> {
         let mut log = SentLog::default();
         for field in Fields::of(sent) {
             let (number, wire) = field?;
@@ -214,14 +224,14 @@ impl Walk<'_, '_> {
     }
 
     #[inline]
-    fn attribute<'a>(&mut self, sent: Wire<'a>, attributes: &mut RawAttributes<'a>) -> Result<()> {
+    fn attribute(&mut self, sent: Wire<'a>, attributes: &mut RawAttributes<'a>) -> Result<()> {
         let (key, value) = self.key_value(sent)?;
         attributes.push(key, value);
         Ok(())
     }
 
     #[inline]
-    fn key_value<'a>(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
+    fn key_value(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
         let (mut key, mut value) = (Cow::default(), RawValue::Null);
         for field in Fields::of(sent.bytes()?) {
             match field? {
@@ -236,7 +246,7 @@ impl Walk<'_, '_> {
 
     /// Reads a value over the one that is there.
     #[inline]
-    fn any_value<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+    fn any_value(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
         for field in Fields::of(sent.bytes()?) {
             let (number, wire) = field?;
             match number {
@@ -258,7 +268,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn array<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+    fn array(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
         let held = mem::take(value);
         let mut items = if let RawValue::Array(items) = held { items } else { Vec::new() };
         for field in Fields::of(sent.bytes()?) {
@@ -272,7 +282,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn map<'a>(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+    fn map(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
         let held = mem::take(value);
         let mut entries = if let RawValue::Map(entries) = held { entries } else { Vec::new() };
         for field in Fields::of(sent.bytes()?) {
@@ -285,7 +295,7 @@ impl Walk<'_, '_> {
     }
 
     #[inline]
-    fn text<'a>(&mut self, wire: Wire<'a>) -> Result<Cow<'a, str>> {
+    fn text(&mut self, wire: Wire<'a>) -> Result<Cow<'a, str>> {
         let bytes = wire.bytes()?;
         Ok(match str::from_utf8(bytes) {
             Ok(text) => Cow::Borrowed(text),

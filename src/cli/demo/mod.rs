@@ -48,6 +48,8 @@ impl Demo {
             config.log.level = LogLevel::Warn;
         }
         free_ports(&mut config);
+        // It shows what one process does.
+        config.fleet.roles.clear();
         logging::start(&config.log);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -57,7 +59,8 @@ impl Demo {
             let stop = Stop::listen().map_err(CliError::Runtime)?;
             let daemon = Daemon::start(&config).await?;
             let bound = daemon.bound();
-            let (grpc, http) = (bound.otlp_grpc.to_string(), bound.http.to_string());
+            let grpc = bound.otlp_grpc.map(|address| address.to_string()).unwrap_or_default();
+            let http = bound.http.to_string();
             introduce(process, &grpc, &http).map_err(CliError::Output)?;
             let sender = Sender::connect(&grpc, Clock::system()).await?;
             let end = async {
@@ -130,6 +133,8 @@ mod tests {
         let mut config = Config::default();
         config.listen.http = taken.local_addr().unwrap().to_string();
         free_ports(&mut config);
+        // It shows what one process does.
+        config.fleet.roles.clear();
         assert_eq!(config.listen.http, "127.0.0.1:0");
     }
 }

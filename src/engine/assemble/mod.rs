@@ -1,36 +1,45 @@
 //! Stage 1: spans, log records and reports become traces, keyed by trace id.
 //!
 //! A trace is done when its root ended and it was quiet, or at a timeout; a late span re-opens it; then it is
-//! sealed. Every change is sent on as a full [`TraceUpdate`] under a higher revision, once per `drain`, so a loop
-//! is told as soon as the span is in that closes it.
+//! sealed. What it has come to is sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
+//! reported of, sealed. Of a trace that is open only what cannot wait is told before: that a loop began or grew, with the
+//! span that closes it, and a trace that may go on with another one, as a loop may be in both. The rest is told once every
+//! `trace_idle`.
 
+mod deadlines;
+mod hash;
 mod hearing;
+mod held;
 mod sealed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
 use std::sync::Arc;
 
-use self::hearing::{Asked, Hearing};
-use self::sealed::Sealed;
 use serde::{Deserialize, Serialize};
+
+use self::deadlines::Deadlines;
+use self::hash::TraceHash;
+use self::held::{Held, Look, State};
+use self::sealed::Sealed;
 
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
-use super::expect::Suite;
+use super::expect::{Judgements, Suite};
 use super::judging::{JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Parts, Rules, evaluate, expectations, ignored, transcript};
-use super::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
+use super::trace::{Added, Rules, Sign, evaluate, expectations, ignored};
+use super::update::TraceUpdate;
 
 /// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
 const MINUTE: u64 = 60_000_000_000;
 const MINUTES: u64 = 60;
 
 /// What the stage is fed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum Input {
     /// A span.
     Span(Box<Span>),
@@ -57,10 +66,11 @@ pub struct Assemble {
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
     embed_requests: Vec<EmbedRequest>,
-    traces: HashMap<TraceId, Held>,
-    // Invariant: one entry per held trace, its deadline.
-    deadlines: BTreeSet<(Timestamp, TraceId)>,
-    dirty: BTreeSet<TraceId>,
+    traces: HashMap<TraceId, Box<Held>, TraceHash>,
+    // Invariant: one entry per held trace, at the moment that the trace says.
+    deadlines: Deadlines,
+    // Traces to look at with the next drain; each once, as the trace says.
+    dirty: Vec<TraceId>,
     sealed: Sealed,
     // Reports for traces that are not there yet, by when they give up and then in order of arrival.
     waiting: BTreeMap<(Timestamp, u64), Report>,
@@ -69,36 +79,6 @@ pub struct Assemble {
     // What the judge was paid, by minute.
     paid: BTreeMap<u64, i64>,
     counts: Counts,
-}
-
-/// A trace that can still change.
-#[derive(Debug, Deserialize, Serialize)]
-struct Held {
-    parts: Parts,
-    // Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
-    #[serde(default)]
-    tenant: Option<Arc<str>>,
-    revision: u64,
-    opened: Timestamp,
-    touched: Timestamp,
-    deadline: Timestamp,
-    state: State,
-    partial: bool,
-    sent: Option<SessionKey>,
-    // Loops by agent, as told to the session it is in, and to those that it left.
-    telling: BTreeMap<AgentKey, Vec<Loop>>,
-    told: BTreeMap<AgentKey, Vec<Loop>>,
-    counted_ignored: bool,
-    #[serde(default)]
-    hearing: Hearing,
-    // The texts that an embedding model was asked about, and what it made of them.
-    #[serde(default)]
-    texts_asked: Option<u64>,
-    #[serde(default)]
-    embedded: Option<Box<Embedded>>,
-    // How it was read when it was done; nothing has come since.
-    #[serde(skip)]
-    read: Option<Box<TraceUpdate>>,
 }
 
 /// A trace as it stands.
@@ -124,14 +104,7 @@ struct Saved<T, S, W> {
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedTraces(Saved<Held, Sealed, BTreeMap<(Timestamp, u64), Report>>);
-
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-enum State {
-    Open,
-    Done,
-    Sealed,
-}
+pub struct SavedTraces(Saved<Box<Held>, Sealed, BTreeMap<(Timestamp, u64), Report>>);
 
 impl Assemble {
     /// An empty stage.
@@ -151,9 +124,9 @@ impl Assemble {
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
-            traces: HashMap::new(),
-            deadlines: BTreeSet::new(),
-            dirty: BTreeSet::new(),
+            traces: HashMap::default(),
+            deadlines: Deadlines::default(),
+            dirty: Vec::new(),
             sealed: Sealed::default(),
             waiting: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
@@ -185,7 +158,7 @@ impl Assemble {
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
-            Input::Span(span) => self.span(span, now),
+            Input::Span(span) => self.span(&span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
             Input::Judged(reply) => self.judged(*reply, now),
@@ -195,22 +168,28 @@ impl Assemble {
 
     /// The next moment at which a timer fires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let trace = self.deadlines.first().map(|(due, _)| *due);
+        let trace = self.deadlines.next();
         let report = self.waiting.first_key_value().map(|((due, _), _)| *due);
         trace.into_iter().chain(report).min()
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        while let Some((due, id)) = self.deadlines.first().copied().filter(|(due, _)| *due <= now) {
+        while let Some((due, id)) = self.deadlines.first().filter(|(due, _)| *due <= now) {
             let Some(held) = self.traces.get_mut(&id) else {
                 self.deadlines.remove(&(due, id));
                 continue;
             };
             match held.state {
-                State::Open => {
+                State::Open if held.deadline <= due => {
                     held.partial = due >= held.opened.after(self.options.trace_max_age);
                     self.close(id, due);
+                }
+                State::Open => {
+                    let tell = held.tell_at <= due;
+                    held.tell_at = if tell { NEVER } else { held.tell_at };
+                    self.reschedule(id);
+                    self.mark(id, if tell { Look::Tell } else { Look::No });
                 }
                 State::Done | State::Sealed => self.seal(id),
             }
@@ -227,41 +206,51 @@ impl Assemble {
 
     /// Ends the input: every trace becomes done, then final.
     pub fn finish(&mut self, now: Timestamp) {
-        for (_, id) in self.deadlines.clone() {
+        for id in self.deadlines.traces().collect::<Vec<_>>() {
             if self.traces.get(&id).is_some_and(|held| held.state == State::Open) {
                 self.close(id, now);
             }
             self.seal(id);
         }
-        let unmatched = std::mem::take(&mut self.waiting).len();
+        let unmatched = mem::take(&mut self.waiting).len();
         self.waiting_for.clear();
         self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
-    /// Takes what has changed since the last call: tombstones first, then in order of trace id.
-    pub fn drain(&mut self) -> Vec<TraceUpdate> {
-        let mut tombstones = Vec::new();
-        let mut updates = Vec::new();
-        for id in std::mem::take(&mut self.dirty) {
-            let known = self.traces.get_mut(&id).and_then(|held| held.read.take());
-            let update = known.map(|known| *known).or_else(|| self.read_and_ask(id));
+    /// Has everything told with the next drain, even what could wait.
+    pub fn tell_all(&mut self) {
+        for id in self.deadlines.open().collect::<Vec<_>>() {
             let Some(held) = self.traces.get_mut(&id) else { continue };
-            if held.state == State::Done {
-                held.read = update.clone().map(Box::new);
+            if mem::replace(&mut held.tell_at, NEVER) != NEVER {
+                self.mark(id, Look::Tell);
             }
-            let session = update.as_ref().and_then(|update| update.session.clone());
-            if let Some(old) = held.sent.take().filter(|old| Some(old) != session.as_ref()) {
-                tombstones.push(TraceUpdate {
-                    trace_id: id.0.to_vec(),
-                    revision: held.revision,
-                    tombstone: true,
-                    session: Some(old),
-                    ..TraceUpdate::default()
-                });
-                let telling = std::mem::take(&mut held.telling);
-                held.told.extend(telling);
+        }
+    }
+
+    /// Takes what there is to tell since the last call: tombstones first, then in order of trace id.
+    pub fn drain(&mut self) -> Vec<TraceUpdate> {
+        let (mut tombstones, mut updates) = (Vec::new(), Vec::new());
+        let mut dirty = mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        for id in &dirty {
+            let Some(held) = self.traces.get_mut(id) else { continue };
+            let look = mem::take(&mut held.look);
+            if held.is_rooted() {
+                // Most traces are whole when their root is in.
+                held.parts.spans.shrink();
             }
-            held.sent = session;
+            let due = look == Look::Tell || held.state != State::Open || held.is_linked();
+            if !due && !held.may_loop(&self.rules.loops) {
+                continue;
+            }
+            let update = self.read_and_ask(*id);
+            let Some(held) = self.traces.get_mut(id) else { continue };
+            if !due && !held.has_news(update.as_ref()) {
+                continue;
+            }
+            held.tell_at = NEVER;
+            let session = update.as_ref().and_then(|update| update.session.as_ref());
+            tombstones.extend(held.leave(*id, session));
             match update {
                 Some(update) => updates.push(held.stamp(update)),
                 None if held.state != State::Open && !held.counted_ignored => {
@@ -271,21 +260,23 @@ impl Assemble {
                 None => {}
             }
             if held.state == State::Sealed {
-                self.remove(id);
+                self.remove(*id);
             }
         }
+        dirty.clear();
+        self.dirty = dirty;
         tombstones.append(&mut updates);
         tombstones
     }
 
     /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
     pub fn requests(&mut self) -> Vec<JudgeRequest> {
-        std::mem::take(&mut self.requests)
+        mem::take(&mut self.requests)
     }
 
     /// Takes the embeddings asked for since the last call; new ones come with [`Self::drain`].
     pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
-        std::mem::take(&mut self.embed_requests)
+        mem::take(&mut self.embed_requests)
     }
 
     /// What could not be used, or did not change anything.
@@ -300,7 +291,7 @@ impl Assemble {
 
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
-        let traces = self.deadlines.iter().filter_map(|(_, id)| Some((*id, self.traces.get(id)?)));
+        let traces = self.deadlines.traces().filter_map(|id| Some((id, self.traces.get(&id)?)));
         Saved {
             traces: traces.collect(),
             sealed: &self.sealed,
@@ -313,8 +304,9 @@ impl Assemble {
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
-        for (id, held) in traces {
-            self.deadlines.insert((held.deadline, id));
+        for (id, mut held) in traces {
+            held.restored();
+            self.deadlines.insert((held.queued, id), held.state != State::Open);
             self.traces.insert(id, held);
         }
         self.sealed.restore(sealed);
@@ -333,10 +325,13 @@ impl Assemble {
         let embedding = self.embedding.is_some();
         let waits = |held: &Held| {
             let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
-            held.hearing.is_open() || (embedding && held.texts_asked != embedded)
+            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            open || (embedding && held.texts_asked != embedded)
         };
-        let ids = self.deadlines.iter().map(|(_, id)| *id);
-        ids.filter(|id| self.traces.get(id).is_some_and(waits)).collect()
+        self.deadlines
+            .traces()
+            .filter(|id| self.traces.get(id).is_some_and(|held| waits(held)))
+            .collect()
     }
 
     /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
@@ -346,7 +341,8 @@ impl Assemble {
         };
         let Some(Reading { update, rubrics, texts }) = self.read(id, held) else { return };
         if let Some(rules) = &self.judging
-            && let Some(asked) = held.hearing.ask_again(rubrics)
+            && let Some(hearing) = &held.hearing
+            && let Some(asked) = hearing.ask_again(rubrics)
         {
             self.requests.push(held.request(id, &update, asked, rules));
         }
@@ -364,27 +360,29 @@ impl Assemble {
         self.traces.len()
     }
 
-    fn span(&mut self, span: Box<Span>, now: Timestamp) {
-        let max = self.options.max_spans_per_trace;
+    /// Applies a span that arrived at `now`.
+    pub fn span(&mut self, span: &Span, now: Timestamp) {
+        let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let tenant = &span.resource.tenant;
         let Some(held) = self.open(span.trace_id, tenant, now) else { return };
         if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
-            return;
-        }
-        if let Some(other) = held.parts.spans.get(&span.span_id) {
-            // Of two spans of one id the greater holds, whichever came first.
-            if *other >= span {
-                self.counts.add("spans", "duplicate");
-                return;
-            }
-        } else if held.parts.spans.len() + held.parts.logs.len() >= max {
+        } else if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
             self.counts.add("spans", "trace_full");
-            return;
+        } else if held.parts.spans.add(span, texts) == Added::Known {
+            self.counts.add("spans", "duplicate");
+        } else {
+            held.note(Sign::of(span));
+            self.touch(span.trace_id, now);
         }
-        let id = span.trace_id;
-        held.parts.spans.insert(span.span_id, span);
-        self.touch(id, now);
+    }
+
+    /// Whether anybody reads what was said, beyond the final answer.
+    fn needs_texts(&self) -> bool {
+        self.rules.keep_content
+            || !self.suites.is_empty()
+            || self.embedding.is_some()
+            || self.judging.is_some()
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
@@ -396,10 +394,11 @@ impl Assemble {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
-        } else if held.parts.spans.len() + held.parts.logs.len() >= max {
+        } else if held.parts.len() >= max {
             self.counts.add("logs", "trace_full");
         } else {
             let id = log.trace_id;
+            held.note_log(&log);
             held.parts.logs.insert(log.id, log);
             self.touch(id, now);
         }
@@ -433,12 +432,8 @@ impl Assemble {
             None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
                 held.parts.reports.insert(key, report);
-                held.read = None;
-                held.revision += 1;
                 self.counts.add("reports", "applied");
-                // A score says nothing about the trace being over: its timers stay.
-                held.touched = held.touched.max(now);
-                self.dirty.insert(id);
+                self.reported(id, now);
             }
         }
     }
@@ -481,44 +476,25 @@ impl Assemble {
         }
         if !self.traces.contains_key(&id) {
             self.evict();
-            let deadline = now.after(self.options.rootless_idle);
-            self.deadlines.insert((deadline, id));
-            let held = Held {
-                parts: Parts::default(),
-                tenant: tenant.clone(),
-                revision: 0,
-                opened: now,
-                touched: now,
-                deadline,
-                state: State::Open,
-                partial: false,
-                sent: None,
-                telling: BTreeMap::new(),
-                told: BTreeMap::new(),
-                counted_ignored: false,
-                hearing: Hearing::default(),
-                texts_asked: None,
-                embedded: None,
-                read: None,
-            };
-            self.traces.insert(id, held);
+            let held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
+            self.deadlines.insert((held.queued, id), false);
+            self.traces.insert(id, Box::new(held));
             for key in self.waiting_for.remove(&id).unwrap_or_default() {
                 if let Some(report) = self.waiting.remove(&key) {
                     self.apply_report(id, report, now);
                 }
             }
         }
-        self.traces.get_mut(&id)
+        self.traces.get_mut(&id).map(AsMut::as_mut)
     }
 
-    /// Makes room for one more trace: the one whose timer is nearest is sealed before its time.
+    /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
     fn evict(&mut self) {
         if self.traces.len() < self.options.max_open_traces {
             return;
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
-        let nearest = self.deadlines.first().map(|(_, id)| *id);
-        if let Some(id) = nearest {
+        if let Some((_, id)) = self.deadlines.least_lost() {
             if let Some(held) = self.traces.get_mut(&id) {
                 held.partial |= held.state == State::Open;
             }
@@ -544,7 +520,9 @@ impl Assemble {
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
-        let (expected, rubrics) = expectations(&update, &self.suites, held.hearing.judgements());
+        let none = Judgements::new();
+        let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
+        let (expected, rubrics) = expectations(&update, &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
         let texts = self
@@ -580,10 +558,7 @@ impl Assemble {
             return;
         };
         held.embedded = Some(Box::new(embedded));
-        held.read = None;
-        held.revision += 1;
-        held.touched = held.touched.max(now);
-        self.dirty.insert(id);
+        self.reported(id, now);
     }
 
     /// Asks for judgements of a trace, if it is done.
@@ -591,7 +566,7 @@ impl Assemble {
         let Some(rules) = &self.judging else { return };
         let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
         let Some(held) = held else { return };
-        if let Some(asked) = held.hearing.ask(|| rules.pick(update), rubrics) {
+        if let Some(asked) = held.hearing().ask(|| rules.pick(update), rubrics) {
             self.requests.push(held.request(id, update, asked, rules));
         }
     }
@@ -607,11 +582,8 @@ impl Assemble {
             self.counts.add("late", "judgement_dropped");
             return;
         };
-        if held.hearing.take(reply) {
-            held.read = None;
-            held.revision += 1;
-            held.touched = held.touched.max(now);
-            self.dirty.insert(id);
+        if held.hearing().take(reply) {
+            self.reported(id, now);
         }
     }
 
@@ -629,51 +601,87 @@ impl Assemble {
     fn touch(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
         held.revision += 1;
-        held.read = None;
         held.touched = held.touched.max(now);
-        if held.state == State::Done {
+        let idle =
+            if held.is_rooted() { self.options.trace_idle } else { self.options.rootless_idle };
+        let oldest = held.opened.after(self.options.trace_max_age);
+        held.deadline = now.after(idle).min(oldest.max(now));
+        let reopened = held.state == State::Done;
+        if reopened {
             held.revision += 1;
             held.state = State::Open;
             self.counts.add("late", "revised");
+            self.reschedule(id);
         }
-        let rooted = held.parts.spans.values().any(|span| span.parent.is_none());
-        let idle = if rooted { self.options.trace_idle } else { self.options.rootless_idle };
-        let oldest = held.opened.after(self.options.trace_max_age);
-        self.reschedule(id, now.after(idle).min(oldest.max(now)));
-        self.dirty.insert(id);
+        self.wait_to_tell(id, now);
+        self.mark(id, if reopened { Look::Tell } else { Look::News });
+    }
+
+    /// Something was said of the trace, which tells nothing about its being over: its timers stay.
+    fn reported(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        held.revision += 1;
+        held.touched = held.touched.max(now);
+        if held.state == State::Open {
+            self.wait_to_tell(id, now);
+        } else {
+            self.mark(id, Look::News);
+        }
+    }
+
+    /// What is new of an open trace is told in a while, if nothing tells it before.
+    fn wait_to_tell(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        if held.tell_at == NEVER {
+            held.tell_at = now.after(self.options.trace_idle);
+        }
+        if held.due() < held.queued {
+            self.reschedule(id);
+        }
+    }
+
+    /// Has the trace looked at with the next drain.
+    fn mark(&mut self, id: TraceId, look: Look) {
+        let Some(held) = self.traces.get_mut(&id) else { return };
+        if held.look == Look::No && look != Look::No {
+            self.dirty.push(id);
+        }
+        held.look = held.look.max(look);
     }
 
     fn close(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&id) else { return };
         held.state = State::Done;
         held.revision += 1;
-        self.reschedule(id, now.after(self.options.late_horizon));
-        self.dirty.insert(id);
+        held.deadline = now.after(self.options.late_horizon);
+        self.reschedule(id);
+        self.mark(id, Look::News);
     }
 
     /// Makes a trace final; it leaves with the next drain.
     fn seal(&mut self, id: TraceId) {
         let Some(held) = self.traces.get_mut(&id) else { return };
-        self.deadlines.remove(&(held.deadline, id));
+        self.deadlines.remove(&(held.queued, id));
         held.state = State::Sealed;
         held.revision += 1;
-        self.dirty.insert(id);
+        self.mark(id, Look::News);
         if self.sealed.insert(id, self.options.max_sealed_traces) {
             self.counts.add("sealed_traces", "forgotten");
         }
     }
 
-    fn reschedule(&mut self, id: TraceId, deadline: Timestamp) {
+    /// Moves the entry of a trace to where it is due.
+    fn reschedule(&mut self, id: TraceId) {
         if let Some(held) = self.traces.get_mut(&id) {
-            self.deadlines.remove(&(held.deadline, id));
-            held.deadline = deadline;
-            self.deadlines.insert((deadline, id));
+            self.deadlines.remove(&(held.queued, id));
+            held.queued = held.due();
+            self.deadlines.insert((held.queued, id), held.state != State::Open);
         }
     }
 
     fn remove(&mut self, id: TraceId) {
         if let Some(held) = self.traces.remove(&id) {
-            self.deadlines.remove(&(held.deadline, id));
+            self.deadlines.remove(&(held.queued, id));
         }
         // Gives memory back after a burst.
         if self.traces.capacity() > 4 * self.traces.len().max(1_024) {
@@ -682,44 +690,8 @@ impl Assemble {
     }
 }
 
-impl Held {
-    /// What the judge is given.
-    fn request(
-        &self,
-        trace_id: TraceId,
-        update: &TraceUpdate,
-        (metrics, rubrics): Asked,
-        rules: &JudgeRules,
-    ) -> JudgeRequest {
-        let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
-        let agent = update.agent.clone().unwrap_or_default();
-        let answered = self.hearing.answered().clone();
-        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, answered }
-    }
-
-    /// Fills in what the stage knows.
-    fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
-        if !update.loops.is_empty() {
-            self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
-        }
-        let told = self.told.iter();
-        let told = told
-            .map(|(agent, loops)| ToldLoops { agent: Some(agent.clone()), loops: loops.clone() });
-        let state = match self.state {
-            State::Open => TraceState::Open,
-            State::Done => TraceState::Done,
-            State::Sealed => TraceState::Sealed,
-        };
-        TraceUpdate {
-            revision: self.revision,
-            state: state.into(),
-            touched_unix_nano: self.touched.0,
-            partial: self.partial,
-            told: told.collect(),
-            ..update
-        }
-    }
-}
+/// Nothing is waiting to be told.
+const NEVER: Timestamp = Timestamp(u64::MAX);
 
 #[cfg(test)]
 mod tests;

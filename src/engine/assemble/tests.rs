@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -8,6 +9,7 @@ use crate::engine::math::Quanta;
 use crate::engine::span::{
     Arguments, ModelFacts, Operation, Resource, SessionName, Source, SpanId, Text, ToolFacts,
 };
+use crate::engine::update::TraceState;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -54,6 +56,14 @@ fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpda
     stage.drain()
 }
 
+/// Feeds the spans and lets the trace rest until it is done.
+fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
+    let mut updates = feed(stage, spans, now);
+    stage.handle_timeout(now.after(Duration::from_secs(10)));
+    updates.extend(stage.drain());
+    updates
+}
+
 fn report(score: i64) -> Report {
     Report {
         target: Target::Trace(TraceId([7; 16])),
@@ -71,8 +81,7 @@ fn report(score: i64) -> Report {
 #[test]
 fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     let mut stage = stage();
-    let updates = feed(&mut stage, vec![root(), tool(2)], at(0));
-    assert_eq!(updates[0].state(), TraceState::Open);
+    assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
     assert_eq!(stage.poll_timeout(), Some(at(10)));
     stage.handle_timeout(at(10));
     assert_eq!(stage.drain()[0].state(), TraceState::Done);
@@ -80,6 +89,51 @@ fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     stage.handle_timeout(at(310));
     assert_eq!(stage.drain()[0].state(), TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.poll_timeout()), (0, None));
+}
+
+#[test]
+fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![tool(2)], at(0)), []);
+    assert_eq!(feed(&mut stage, vec![tool(3)], at(9)), []);
+    stage.handle_timeout(at(10));
+    let updates = stage.drain();
+    assert_eq!((updates[0].state(), updates[0].tools.len()), (TraceState::Open, 2));
+    stage.handle_timeout(at(40));
+    assert_eq!(stage.drain(), []);
+    // The root is in: it is done before there would be more to tell.
+    let mut failed = tool(4);
+    failed.failed = true;
+    assert_eq!(feed(&mut stage, vec![failed, root()], at(41)), []);
+    stage.handle_timeout(at(51));
+    let updates = stage.drain();
+    assert_eq!(updates.last().map(TraceUpdate::state), Some(TraceState::Done));
+}
+
+#[test]
+fn all_is_told_when_that_is_asked_for() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
+    stage.tell_all();
+    assert_eq!(stage.drain()[0].state(), TraceState::Open);
+    stage.tell_all();
+    assert_eq!(stage.drain(), []);
+}
+
+#[test]
+fn a_trace_that_another_may_go_on_with_is_told_at_once() {
+    let mut model = span(1, 0, Operation::Chat);
+    model.model = Some(ModelFacts { asked_by_user: Some(true), ..ModelFacts::default() });
+    assert_eq!(feed(&mut stage(), vec![model.clone()], at(0))[0].state(), TraceState::Open);
+    // An agent's turn goes on with the one before only if its first model call does.
+    let below = |id, asked| {
+        let facts = ModelFacts { asked_by_user: Some(asked), ..ModelFacts::default() };
+        Span { model: Some(facts), ..span(id, 1, Operation::Chat) }
+    };
+    let turn = vec![root(), below(2, true), below(3, false)];
+    assert_eq!(feed(&mut stage(), turn, at(0)), []);
+    let turn = vec![root(), below(3, true), below(2, false)];
+    assert_eq!(feed(&mut stage(), turn, at(0)).len(), 1);
 }
 
 #[test]
@@ -102,11 +156,14 @@ fn a_late_span_reopens_the_trace_until_it_is_sealed() {
 fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
     let mut stage = stage();
     feed(&mut stage, vec![tool(2)], at(0));
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain()[0].state(), TraceState::Open);
     assert_eq!(stage.poll_timeout(), Some(at(60)));
     for minute in 1..=90_u8 {
         feed(&mut stage, vec![tool(minute + 2)], at(u64::from(minute) * 50));
         stage.handle_timeout(at(u64::from(minute) * 50));
-        if let Some(update) = stage.drain().first() {
+        let updates = stage.drain();
+        if let Some(update) = updates.iter().find(|update| update.state() == TraceState::Done) {
             assert!(update.partial);
             assert_eq!(minute, 72);
             return;
@@ -118,9 +175,9 @@ fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
 #[test]
 fn a_session_that_is_named_late_moves_the_trace() {
     let mut stage = stage();
-    let first = feed(&mut stage, vec![tool(2)], at(0));
+    let first = done(&mut stage, vec![tool(2)], at(0));
     assert_eq!(first[0].session.as_ref().unwrap().source, "trace");
-    let second = feed(&mut stage, vec![root()], at(1));
+    let second = done(&mut stage, vec![root()], at(11));
     assert!(second[0].tombstone);
     assert_eq!(second[0].session, first[0].session);
     assert_eq!(second[1].session.as_ref().unwrap().id, "s1");
@@ -134,8 +191,9 @@ fn a_loop_is_told_with_the_span_that_closes_it() {
     spans.extend((2..6).map(tool));
     for span in spans {
         let id = span.span_id.0[0];
-        let update = feed(&mut stage, vec![span], at(0)).remove(0);
-        let counts: Vec<u64> = update.loops.iter().map(|found| found.count).collect();
+        let updates = feed(&mut stage, vec![span], at(0));
+        let loops = updates.iter().flat_map(|update| &update.loops);
+        let counts: Vec<u64> = loops.map(|found| found.count).collect();
         assert_eq!(counts, if id >= 4 { vec![u64::from(id) - 1] } else { vec![] });
     }
 }
@@ -154,14 +212,14 @@ fn a_report_waits_for_its_trace_and_gives_up() {
     let mut stage = stage();
     stage.handle(Input::Report(Box::new(report(5))), at(0));
     assert_eq!(stage.drain(), []);
-    let updates = feed(&mut stage, vec![root()], at(1));
+    let updates = done(&mut stage, vec![root()], at(1));
     assert_eq!(updates[0].reported[0].score_quanta, 5);
 
     let mut stage = self::stage();
     stage.handle(Input::Report(Box::new(report(5))), at(0));
     stage.handle_timeout(at(600));
     assert_eq!(stage.counts().get("reports", "unmatched"), 1);
-    assert_eq!(feed(&mut stage, vec![root()], at(601))[0].reported, []);
+    assert_eq!(done(&mut stage, vec![root()], at(601))[0].reported, []);
 }
 
 #[test]
@@ -210,10 +268,7 @@ queries:
     let facts = call.tool.as_mut().unwrap();
     facts.arguments = Some(Arguments::from_canonical(r#"{"k":5}"#, vec![]));
     let mut stage = stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])]));
-    let open = feed(&mut stage, vec![root, call], at(0));
-    assert_eq!(open[0].expectations, []);
-    stage.handle_timeout(at(10));
-    let done = stage.drain().remove(0);
+    let done = done(&mut stage, vec![root, call], at(0)).remove(0);
     let [held] = done.expectations.as_slice() else { panic!("{done:?}") };
     let statuses = held.layers().map(|(_, layer)| layer.unwrap().status().name());
     assert_eq!(statuses, ["pass", "pass", "skip", "skip"], "{held:?}");
@@ -237,9 +292,24 @@ fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
     let mut other = root();
     other.trace_id = TraceId([8; 16]);
     let updates = feed(&mut stage, vec![other], at(1));
-    assert_eq!(updates.len(), 2);
+    assert_eq!(updates.len(), 1);
     assert!(updates[0].partial && updates[0].state() == TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.counts().get("traces", "evicted")), (1, 1));
+}
+
+#[test]
+fn what_is_done_goes_before_what_is_open() {
+    let mut stage = Assemble::new(
+        AssembleOptions { max_open_traces: 2, ..AssembleOptions::default() },
+        LoopOptions::default(),
+        &CostOptions::default(),
+    );
+    let of = |id: u8| Span { trace_id: TraceId([id; 16]), ..root() };
+    done(&mut stage, vec![of(1)], at(0));
+    feed(&mut stage, vec![of(2)], at(11));
+    let sealed = feed(&mut stage, vec![of(3)], at(12));
+    assert_eq!((sealed[0].state(), sealed[0].partial), (TraceState::Sealed, false));
+    assert_eq!(sealed[0].trace_id, [1; 16]);
 }
 
 #[test]
@@ -257,7 +327,7 @@ fn a_model_call_is_counted_once() {
     inner.model = model("b");
     let mut twin = span(4, 1, Operation::Chat);
     twin.model = model("b");
-    let update = feed(&mut stage(), vec![root(), outer, inner, twin], at(0)).remove(0);
+    let update = done(&mut stage(), vec![root(), outer, inner, twin], at(0)).remove(0);
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
 }
 
@@ -274,7 +344,7 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let mut inner = span(3, 2, Operation::Chat);
     let tokens = crate::engine::span::Tokens { input: Some(10), cached: None, output: Some(1) };
     inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
-    let update = feed(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
+    let update = done(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
     assert_eq!(update.tools[0].name, "search");
 }
@@ -285,7 +355,7 @@ fn an_evaluator_that_comes_later_is_no_behaviour() {
     judge.end = Timestamp(9_999_999);
     let mut judging = span(10, 9, Operation::Chat);
     judging.failed = true;
-    let update = feed(&mut stage(), vec![root(), judge, judging], at(0)).remove(0);
+    let update = done(&mut stage(), vec![root(), judge, judging], at(0)).remove(0);
     assert_eq!((update.end_unix_nano, update.llm_calls, update.error), (100_000, 0, false));
 }
 
@@ -302,7 +372,7 @@ fn a_tool_span_without_arguments_has_those_that_the_model_called_it_with() {
     model.model = Some(ModelFacts { tool_calls: vec![call(arguments)], ..ModelFacts::default() });
     let mut tool = span(3, 1, Operation::ExecuteTool);
     tool.tool = Some(call(None));
-    let update = feed(&mut stage(), vec![root(), model, tool], at(0)).remove(0);
+    let update = done(&mut stage(), vec![root(), model, tool], at(0)).remove(0);
     assert_eq!(update.tools.len(), 1);
     assert!(update.tools[0].arguments_hash.is_some() && update.tools[0].error == Some(false));
 }

@@ -1,6 +1,5 @@
 //! From attribute names to the lines that read them: each attribute of a span is looked up once.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::iter;
@@ -20,6 +19,8 @@ pub(super) struct Index {
     rules: Vec<Rule>,
     by_key: HashMap<String, Vec<Use>, BuildHasherDefault<KeyHasher>>,
     session_json_keys: Vec<(String, String)>,
+    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
+    lengths: [u64; 256],
     /// Conventions without marks.
     always: u64,
 }
@@ -51,8 +52,57 @@ enum Use {
 pub(super) struct Hits<'i> {
     index: &'i Index,
     // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
-    found: Vec<(Use, Reverse<usize>)>,
+    found: Vec<Found>,
     recognised: u64,
+}
+
+/// An attribute that is used: its use, and its place from the end. One number, as many are sorted for each span.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Found(u64);
+
+impl Found {
+    /// Bits of a place: no span has as many attributes.
+    const PLACE: u32 = 32;
+
+    fn new(used: Use, at: usize) -> Self {
+        let place = u64::from(u32::MAX) - at as u64;
+        Self(used.code() << Self::PLACE | place)
+    }
+
+    fn used(self) -> Use {
+        Use::of(self.0 >> Self::PLACE)
+    }
+
+    fn at(self) -> usize {
+        let place = u64::from(u32::MAX) - (self.0 & u64::from(u32::MAX));
+        usize::try_from(place).unwrap_or(usize::MAX)
+    }
+}
+
+impl Use {
+    /// Bits of a number in a list.
+    const NUMBER: u32 = 28;
+
+    /// A number that orders as uses do.
+    fn code(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Mark(number) => (0, number),
+            Self::Session(number) => (1, number),
+            Self::SessionJson(number) => (2, number),
+            Self::Rule(number) => (3, number),
+        };
+        kind << Self::NUMBER | number as u64
+    }
+
+    fn of(code: u64) -> Self {
+        let number = usize::try_from(code & ((1 << Self::NUMBER) - 1)).unwrap_or(usize::MAX);
+        match code >> Self::NUMBER {
+            0 => Self::Mark(number),
+            1 => Self::Session(number),
+            2 => Self::SessionJson(number),
+            _ => Self::Rule(number),
+        }
+    }
 }
 
 /// Hashes keys; the keys are known before any span comes, so nobody can make them collide.
@@ -112,7 +162,24 @@ impl Index {
             by_key.entry(attribute.to_owned()).or_default().push(Use::SessionJson(at));
             session_json_keys.push((key.clone(), inner.to_owned()));
         }
-        Self { rules, by_key, session_json_keys, always }
+        let mut index = Self { rules, by_key, session_json_keys, lengths: [0; 256], always };
+        let keys = index.rules.iter().map(|rule| rule.key.as_str());
+        let marks = CONVENTIONS.iter().flat_map(|convention| convention.marks());
+        let marks =
+            marks.filter_map(|mark| if let Mark::Key(key) = mark { Some(*key) } else { None });
+        let sessions = options.session_keys.iter().map(String::as_str);
+        let inside = options.session_json_keys.iter();
+        let inside =
+            inside.flat_map(|key| [key.as_str(), key.split('{').next().unwrap_or_default()]);
+        for key in keys.chain(marks).chain(sessions).chain(inside) {
+            index.lengths[first(key)] |= length(key);
+        }
+        index
+    }
+
+    /// Whether a key may be one that is used.
+    fn may_use(&self, key: &str) -> bool {
+        self.lengths[first(key)] & length(key) != 0
     }
 
     /// Conventions that are always read.
@@ -131,20 +198,29 @@ impl Index {
     }
 }
 
+fn first(key: &str) -> usize {
+    key.as_bytes().first().map_or(0, |byte| usize::from(*byte))
+}
+
+fn length(key: &str) -> u64 {
+    1 << (key.len() % 64)
+}
+
 impl<'i> Hits<'i> {
     /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
     pub(super) fn new(index: &'i Index, attributes: &RawAttributes<'_>, recognised: u64) -> Self {
         let mut found = Vec::with_capacity(attributes.len() + 4);
         for (at, (key, value)) in attributes.iter().enumerate() {
-            if *value != RawValue::Null
+            if index.may_use(key)
+                && !matches!(value, RawValue::Null)
                 && let Some(uses) = index.by_key.get(key.as_ref())
             {
-                found.extend(uses.iter().map(|used| (*used, Reverse(at))));
+                found.extend(uses.iter().map(|used| Found::new(*used, at)));
             }
         }
         found.sort_unstable();
-        found.dedup_by_key(|(used, _)| *used);
-        let marks = found.iter().filter_map(|(used, _)| match used {
+        found.dedup_by_key(|found| found.0 >> Found::PLACE);
+        let marks = found.iter().map_while(|found| match found.used() {
             Use::Mark(at) => Some(1 << at),
             Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
         });
@@ -209,9 +285,10 @@ impl<'i> Hits<'i> {
         &self,
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'v str, &'v RawValue<'v>)> {
-        self.found.iter().filter_map(|(used, at)| {
-            let (key, value) = attributes.at(at.0)?;
-            matches!(used, Use::Session(_)).then_some((key.as_ref(), value))
+        self.found.iter().filter_map(|found| {
+            let Use::Session(_) = found.used() else { return None };
+            let (key, value) = attributes.at(found.at())?;
+            Some((key.as_ref(), value))
         })
     }
 
@@ -220,10 +297,10 @@ impl<'i> Hits<'i> {
         &'a self,
         attributes: &'a RawAttributes<'_>,
     ) -> impl Iterator<Item = (&'a str, &'a str, &'a RawValue<'a>)> {
-        self.found.iter().filter_map(|(used, at)| {
-            let Use::SessionJson(number) = used else { return None };
-            let (key, inner) = self.index.session_json_keys.get(*number)?;
-            Some((key.as_str(), inner.as_str(), &attributes.at(at.0)?.1))
+        self.found.iter().filter_map(|found| {
+            let Use::SessionJson(number) = found.used() else { return None };
+            let (key, inner) = self.index.session_json_keys.get(number)?;
+            Some((key.as_str(), inner.as_str(), &attributes.at(found.at())?.1))
         })
     }
 
@@ -233,11 +310,11 @@ impl<'i> Hits<'i> {
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'i Rule, &'v RawValue<'v>)> {
         let (rules, marked) = (&self.index.rules, self.recognised);
-        self.found.iter().filter_map(move |(used, at)| {
-            let Use::Rule(number) = used else { return None };
-            let rule = rules.get(*number)?;
+        self.found.iter().filter_map(move |found| {
+            let Use::Rule(number) = found.used() else { return None };
+            let rule = rules.get(number)?;
             let recognised = rule.convention.is_none_or(|at| marked & (1 << at) != 0);
-            recognised.then_some((rule, &attributes.at(at.0)?.1))
+            recognised.then_some((rule, &attributes.at(found.at())?.1))
         })
     }
 

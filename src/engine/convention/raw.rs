@@ -128,6 +128,14 @@ impl<'a> RawAttributes<'a> {
         Self { entries: Vec::with_capacity(capacity), lengths: 0 }
     }
 
+    /// The list without what is in it, for others.
+    #[must_use]
+    pub fn cleared(mut self) -> Self {
+        self.entries.clear();
+        self.lengths = 0;
+        self
+    }
+
     /// Adds one after the others.
     pub fn push(&mut self, key: Cow<'a, str>, value: RawValue<'a>) {
         self.lengths |= length_bit(&key);

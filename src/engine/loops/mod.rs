@@ -101,6 +101,23 @@ pub fn kinds() -> [&'static str; 5] {
     kinds
 }
 
+/// How often a tool has to be called before there can be a loop of any kind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Least {
+    /// With arguments that are on the wire.
+    pub known: usize,
+    /// With or without.
+    pub names: usize,
+}
+
+/// The least that makes a loop: a call of a run is there once for each that is counted.
+pub fn least(options: &LoopOptions) -> Least {
+    let kinds = KINDS.iter().map(|kind| options.of_kind(kind.name));
+    let known = kinds.map(|needed| needed.warning.min(needed.critical)).min();
+    let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    Least { known: count(known.unwrap_or(u64::MAX)), names: count(options.names_only) }
+}
+
 /// Finds the loops among calls in order of start.
 ///
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end

@@ -23,11 +23,9 @@ pub const CONFIDENCE: &str = "confidence";
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
 
 /// What one trace contributes to the scores.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct TraceRisk {
-    /// Weighted risk of each present signal that has a weight.
-    pub risks: BTreeMap<String, Quanta>,
-    /// The greatest of them; `None` if no signal is present.
+    /// The greatest of its risks; `None` if no signal with a weight is present.
     pub risk: Option<Quanta>,
     /// Sum of the risks of all but confidence; `None` without confidence.
     pub penalty: Option<Quanta>,
@@ -35,29 +33,36 @@ pub struct TraceRisk {
     pub uncertainty: Option<Quanta>,
 }
 
+/// The weighted risk of each signal that has a weight; others have no part in scores.
+pub fn risks<'a>(
+    signals: impl IntoIterator<Item = (&'a str, Quanta)>,
+    weights: &BTreeMap<String, f64>,
+) -> impl Iterator<Item = (&'a str, Quanta)> {
+    signals.into_iter().filter_map(|(name, score)| {
+        let risk = Quanta::from_f64(weights.get(name)? * (1.0 - score.to_f64()))?;
+        Some((name, risk))
+    })
+}
+
 impl TraceRisk {
-    /// Computes the risks of the signals that have a weight; others have no part in scores.
+    /// Computes what these signals, each of another name, contribute.
     pub fn new<'a>(
         signals: impl IntoIterator<Item = (&'a str, Quanta)>,
         weights: &BTreeMap<String, f64>,
     ) -> Self {
-        let risks: BTreeMap<String, Quanta> = signals
-            .into_iter()
-            .filter_map(|(name, score)| {
-                let risk = Quanta::from_f64(weights.get(name)? * (1.0 - score.to_f64()))?;
-                Some((name.to_owned(), risk))
-            })
-            .collect();
-        let risk = risks.values().max().copied();
-        let own = risks.get(CONFIDENCE).copied();
-        let penalty = own.map(|own| {
-            let sum: i64 = risks.values().map(|risk| risk.0).sum();
-            Quanta(sum - own.0)
-        });
+        let (mut risk, mut own, mut sum) = (None, None, 0);
+        for (name, one) in risks(signals, weights) {
+            risk = risk.max(Some(one));
+            sum += one.0;
+            if name == CONFIDENCE {
+                own = Some(one);
+            }
+        }
+        let penalty = own.map(|own| Quanta(sum - own.0));
         let uncertainty = own
             .zip(penalty)
             .and_then(|(own, penalty)| Quanta::from_f64((1.0 + penalty.to_f64()) * own.to_f64()));
-        Self { risks, risk, penalty, uncertainty }
+        Self { risk, penalty, uncertainty }
     }
 
     /// Returns whether the risk is over one half, strictly.

@@ -47,6 +47,16 @@ pub struct Verdict {
 }
 
 impl TrajectoryGate {
+    /// The peak so far, and the values since the last gain.
+    pub fn parts(&self) -> (Option<f64>, u64) {
+        (self.peak, self.turns_since_gain)
+    }
+
+    /// The state with these parts.
+    pub fn of_parts(peak: Option<f64>, turns_since_gain: u64) -> Self {
+        Self { peak, turns_since_gain }
+    }
+
     /// Folds in the next value of the series.
     pub fn observe(&mut self, value: f64, rule: &GateRule) -> Verdict {
         let (peak, stalled, regressed) = match self.peak {

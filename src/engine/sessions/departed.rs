@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::hash::FixedMap;
 use super::tally::Tally;
 use crate::engine::span::TraceId;
 
@@ -13,30 +14,43 @@ pub(super) enum Fate {
     /// It went with its evicted session: final.
     Evicted,
     /// It moves to another session, which must not count again what was counted.
-    Moved(Tally),
+    Moved(Box<Tally>),
 }
 
 /// The last traces that left, at most so many; over it the oldest is forgotten.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug)]
 pub(super) struct Departed {
-    fates: BTreeMap<TraceId, (u64, Fate)>,
-    #[serde(skip)]
+    fates: FixedMap<TraceId, (u64, Fate)>,
     by_age: BTreeMap<u64, TraceId>,
     next: u64,
-    #[serde(skip)]
     max: usize,
+}
+
+/// The same as it is written down.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Saved<F> {
+    fates: BTreeMap<TraceId, (u64, F)>,
+    next: u64,
 }
 
 impl Departed {
     /// Makes room for `max` traces.
     pub(super) fn new(max: usize) -> Self {
-        Self { fates: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max }
+        Self { fates: FixedMap::default(), by_age: BTreeMap::new(), next: 0, max }
+    }
+
+    /// What outlives the process.
+    pub(super) fn save(&self) -> Saved<&Fate> {
+        let ids = self.by_age.values();
+        let fates = ids.filter_map(|id| self.fates.get(id).map(|(age, fate)| (*id, (*age, fate))));
+        Saved { fates: fates.collect(), next: self.next }
     }
 
     /// Takes over what an earlier process remembered.
-    pub(super) fn restore(&mut self, saved: Self) {
-        let by_age = saved.fates.iter().map(|(trace, (age, _))| (*age, *trace)).collect();
-        *self = Self { by_age, max: self.max, ..saved };
+    pub(super) fn restore(&mut self, saved: Saved<Fate>) {
+        self.by_age = saved.fates.iter().map(|(trace, (age, _))| (*age, *trace)).collect();
+        self.fates = saved.fates.into_iter().collect();
+        self.next = saved.next;
     }
 
     /// Remembers a trace; returns whether one had to be forgotten for it.
@@ -61,7 +75,7 @@ impl Departed {
     pub(super) fn arrive(&mut self, trace: TraceId) -> Option<Tally> {
         match self.remove(trace)? {
             Fate::Evicted => None,
-            Fate::Moved(tally) => Some(tally),
+            Fate::Moved(tally) => Some(*tally),
         }
     }
 
@@ -81,7 +95,7 @@ mod tests {
         let mut departed = Departed::new(2);
         let [a, b, c] = [1, 2, 3].map(|byte| TraceId([byte; 16]));
         assert!(!departed.insert(a, Fate::Evicted));
-        assert!(!departed.insert(b, Fate::Moved(Tally::default())));
+        assert!(!departed.insert(b, Fate::Moved(Box::default())));
         assert!(!departed.insert(a, Fate::Evicted));
         assert!(departed.insert(c, Fate::Evicted));
         assert!(departed.is_evicted(a) && departed.is_evicted(c));

@@ -4,13 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::histogram::{Histogram, bucket};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{Exemplar, ScoreHistogram};
 
 /// A histogram, and for each bucket the newest trace in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Exemplified {
     histogram: Histogram,
     newest: BTreeMap<usize, ((Timestamp, TraceId), Quanta)>,

@@ -22,7 +22,7 @@ use crate::engine::explained::{
 };
 use crate::engine::loops::{self, OUTPUT_REPEAT, worst};
 use crate::engine::math::Quanta;
-use crate::engine::score::risk::TraceRisk;
+use crate::engine::score::risk::{TraceRisk, risks};
 use crate::engine::signal::{coherence, confidence, error, loop_detection, tool_loop};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{Loop, ToolCall};
@@ -43,7 +43,7 @@ pub(super) fn explain(
         .scored
         .signals
         .iter()
-        .map(|(name, scored)| signal((session, held), (name, *scored), &found, rules))
+        .map(|(name, scored)| signal((session, held), (name.as_ref(), *scored), &found, rules))
         .collect();
     signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
     let now = outlook(session, trace, &BTreeMap::new(), rules);
@@ -88,10 +88,10 @@ fn signal(
     found: &[&Loop],
     rules: &Rules,
 ) -> SignalExplanation {
-    let risk = held.scored.risk.risks.get(name).copied();
-    let rest = held.scored.signals.iter().filter(|(other, _)| *other != name);
+    let risk = risks([(name, score)], &rules.weights).next().map(|(_, risk)| risk);
+    let rest = held.scored.signals.iter().filter(|(other, _)| other.as_ref() != name);
     let rest =
-        TraceRisk::new(rest.map(|(name, (score, _))| (name.as_str(), *score)), &rules.weights);
+        TraceRisk::new(rest.map(|(name, (score, _))| (name.as_ref(), *score)), &rules.weights);
     SignalExplanation {
         name: name.to_owned(),
         signal: view::explained(held, name, (score, source), rules),
@@ -227,8 +227,8 @@ fn without(
     };
     let scores = held.scored.signals.iter().map(|(signal, (own, source))| {
         // What somebody else said of it stands.
-        let ours = signal == name && *source == Source::Computed;
-        (signal.as_str(), if ours { score } else { *own })
+        let ours = signal.as_ref() == name && *source == Source::Computed;
+        (signal.as_ref(), if ours { score } else { *own })
     });
     Some(TraceRisk::new(scores, &rules.weights))
 }

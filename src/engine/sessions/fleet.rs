@@ -1,11 +1,12 @@
 //! All agents of a shard: bounded, first come.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::hash::FixedMap;
 use super::key::Agent;
 use super::pane;
 use super::summary::Summary;
@@ -16,11 +17,14 @@ use crate::engine::update::{AgentKey, SessionUpdate};
 /// The agents by name, and which of them changed.
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
-    agents: BTreeMap<Agent, Summary>,
+    // In no order.
+    agents: Vec<(Agent, Summary)>,
+    // Invariant: where each agent stands.
+    places: FixedMap<Agent, usize>,
     dirty: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
-    // The agent that was asked for last, if it is still among the dirty and not among the gone.
-    current: Option<Agent>,
+    // The agent that was asked for last and its place, if it is still among the dirty and not among the gone.
+    current: Option<(Agent, usize)>,
     overflow: Agent,
     widths: Arc<[u64]>,
     /// How long an agent of which nothing is held is remembered.
@@ -44,7 +48,8 @@ impl Fleet {
     pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
         let longest = options.windows.iter().max().copied().unwrap_or_default();
         Self {
-            agents: BTreeMap::new(),
+            agents: Vec::new(),
+            places: FixedMap::default(),
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),
             current: None,
@@ -57,10 +62,17 @@ impl Fleet {
         }
     }
 
+    /// Widths of panes.
+    pub(super) fn widths(&self) -> Arc<[u64]> {
+        Arc::clone(&self.widths)
+    }
+
     /// What outlives the process.
     pub(super) fn save(&self) -> Saved<&Summary> {
         let agents = self.agents.iter().map(|(agent, summary)| (agent.clone(), summary));
-        Saved { agents: agents.collect(), revision: self.revision }
+        let mut agents: Vec<_> = agents.collect();
+        agents.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Saved { agents, revision: self.revision }
     }
 
     /// Takes over what an earlier process held; everything counts as changed.
@@ -73,14 +85,13 @@ impl Fleet {
 
     /// The agent that something with this key counts towards, and whether that is
     /// `__overflow__` for want of room.
-    pub(super) fn resolve(&self, key: AgentKey) -> (Agent, bool) {
-        let agent = Agent::from(key);
-        if let Some((known, _)) = self.agents.get_key_value(&agent) {
+    pub(super) fn resolve(&self, key: &AgentKey) -> (Agent, bool) {
+        if let Some((known, _)) = self.places.get_key_value(key) {
             return (known.clone(), false);
         }
-        let others = self.agents.len() - usize::from(self.agents.contains_key(&self.overflow));
+        let others = self.agents.len() - usize::from(self.places.contains_key(&self.overflow));
         if others < self.options.max_agents {
-            (agent, false)
+            (Agent::from(key.clone()), false)
         } else {
             (self.overflow.clone(), true)
         }
@@ -88,15 +99,28 @@ impl Fleet {
 
     /// An agent's summary, which then counts as changed.
     pub(super) fn summary(&mut self, agent: &Agent) -> &mut Summary {
-        if !self.current.as_ref().is_some_and(|current| current.is(agent)) {
-            self.dirty.insert(agent.clone());
-            self.gone.remove(agent);
-            self.current = Some(agent.clone());
-        }
-        self.agents.entry(agent.clone()).or_insert_with(|| {
+        let place = match &self.current {
+            Some((current, place)) if current.is(agent) => *place,
+            Some(_) | None => self.turn_to(agent),
+        };
+        &mut self.agents[place].1
+    }
+
+    fn turn_to(&mut self, agent: &Agent) -> usize {
+        let place = self.places.get(agent).copied().unwrap_or_else(|| {
             let AgentOptions { last_traces, max_signals_per_agent, .. } = self.options;
-            Summary::new(Arc::clone(&self.widths), last_traces, max_signals_per_agent)
-        })
+            let widths = Arc::clone(&self.widths);
+            let summary = Summary::new(widths, last_traces, max_signals_per_agent);
+            self.places.insert(agent.clone(), self.agents.len());
+            self.agents.push((agent.clone(), summary));
+            self.agents.len() - 1
+        });
+        if !std::mem::replace(&mut self.agents[place].1.changed, true) {
+            self.dirty.insert(agent.clone());
+        }
+        self.gone.remove(agent);
+        self.current = Some((agent.clone(), place));
+        place
     }
 
     /// How many agents are known.
@@ -106,8 +130,10 @@ impl Fleet {
 
     /// Counts from zero again; every agent counts as changed.
     pub(super) fn restart_counts(&mut self) {
-        self.agents.values_mut().for_each(Summary::restart_counts);
-        self.dirty.extend(self.agents.keys().cloned());
+        for (agent, summary) in &mut self.agents {
+            summary.restart_counts();
+            self.dirty.insert(agent.clone());
+        }
     }
 
     /// When panes or agents may have to go next.
@@ -139,12 +165,18 @@ impl Fleet {
     }
 
     fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {
-        let summary = self.agents.get_mut(agent)?;
+        let place = *self.places.get(agent)?;
+        let (_, summary) = self.agents.get_mut(place)?;
+        summary.changed = false;
         let gone = self.gone.remove(agent) || summary.is_void();
         let announced = std::mem::replace(&mut summary.announced, true);
         let update = if gone { SessionUpdate::default() } else { summary.drain() };
         if gone {
-            self.agents.remove(agent);
+            self.places.remove(agent);
+            self.agents.swap_remove(place);
+            if let Some((moved, _)) = self.agents.get(place) {
+                self.places.insert(moved.clone(), place);
+            }
         }
         if gone && !announced {
             return None;

@@ -51,9 +51,9 @@ pub(super) struct Past {
 pub(super) struct Given {
     pub(super) agent: Agent,
     pub(super) contribution: Contribution,
-    start: Timestamp,
+    pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    panes: Vec<PaneKey>,
+    pub(super) panes: Vec<PaneKey>,
 }
 
 impl Held {
@@ -82,6 +82,12 @@ impl Held {
             all(&mut self.update, before);
         }
         same
+    }
+
+    /// Returns whether there is nothing of it that time alone could change: it is done, and what follows from it stands.
+    pub(super) fn rests(&self) -> bool {
+        let told = self.run.as_deref().is_none_or(|(agent, _)| *agent == self.agent);
+        is_done(&self.update) && self.tally.done && told
     }
 
     /// What outlives this form of the trace.
@@ -115,7 +121,7 @@ impl Held {
         let summary = fleet.summary(&self.agent);
         let signals = self.scored.signals.iter();
         let signals = signals
-            .filter(|(name, _)| rules.weights.contains_key(*name) || summary.admits(name))
+            .filter(|(name, _)| rules.weights.contains_key(name.as_ref()) || summary.admits(name))
             .map(|(name, (score, _))| (name.clone(), *score))
             .collect();
         let risk = &self.scored.risk;
@@ -205,7 +211,8 @@ impl Held {
         self.update.state() == TraceState::Open && !self.growth.is_empty()
     }
 
-    fn end(&self) -> Timestamp {
+    /// When it ended; never before its start.
+    pub(super) fn end(&self) -> Timestamp {
         Timestamp(self.update.end_unix_nano.max(self.update.start_unix_nano))
     }
 }

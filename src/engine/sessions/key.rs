@@ -1,6 +1,8 @@
 //! What things are filed under: sessions and agents, in an order.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::engine::update::AgentKey;
 
 /// A session of a tenant.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId {
     /// The tenant; empty without tenants.
     pub tenant: String,
@@ -72,7 +74,20 @@ impl Ord for Agent {
 
 impl PartialEq for Agent {
     fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
+        self.is(other) || self.key() == other.key()
+    }
+}
+
+/// As its key has it, so that it is found by its key.
+impl Hash for Agent {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl Borrow<AgentKey> for Agent {
+    fn borrow(&self) -> &AgentKey {
+        self.key()
     }
 }
 

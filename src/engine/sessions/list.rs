@@ -1,13 +1,10 @@
 //! Sessions in a list: one row each, a bounded number of traces at a time, so that a long list never holds up a stage.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::Arc;
-
 use super::held::Held;
 use super::key::SessionId;
 use super::rules::Rules;
 use super::session::Session;
+use super::shelf::Shelf;
 use super::view::{agent, dollars, is_flagged};
 use crate::engine::explained::{SessionFilter, SessionRow};
 use crate::engine::loops::{CRITICAL, WARNING};
@@ -32,24 +29,22 @@ pub struct Sought {
     pub next: Option<String>,
 }
 
-type Map = BTreeMap<Arc<SessionId>, Session>;
-
 /// Sessions after `after` that fit, until `budget` traces were looked at.
 pub(super) fn rows(
-    sessions: &Map,
+    sessions: &Shelf,
     after: Option<SessionId>,
     filter: &SessionFilter,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for (id, session) in following(sessions, filter.agent.tenant.as_deref(), after) {
+    for (id, session) in sessions.following(filter.agent.tenant.as_deref(), after, rules) {
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1;
         if let Some(first) = session.first()
-            && fits(session, first, filter)
+            && fits(&session, first, filter)
         {
             looked += session.traces.len();
-            let row = row(session, first, rules);
+            let row = row(&session, first, rules);
             if filter.loops.is_none_or(|loops| loops == (row.loops > 0)) {
                 part.rows.push(row);
             }
@@ -64,14 +59,15 @@ pub(super) fn rows(
 
 /// Looks for a trace in `budget` sessions after `after`.
 pub(super) fn find(
-    sessions: &Map,
+    sessions: &Shelf,
     tenant: &str,
     after: Option<&str>,
     (trace, budget): (TraceId, usize),
+    rules: &Rules,
 ) -> Sought {
     let mut sought = Sought::default();
     let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    for (looked, (id, session)) in following(sessions, Some(tenant), after).enumerate() {
+    for (looked, (id, session)) in sessions.following(Some(tenant), after, rules).enumerate() {
         if session.traces.contains_key(&trace) {
             return Sought { session: Some(id.id.clone()), next: None };
         }
@@ -81,21 +77,6 @@ pub(super) fn find(
         }
     }
     sought
-}
-
-/// The sessions of a tenant, or of all, after one.
-fn following<'a>(
-    sessions: &'a Map,
-    tenant: Option<&'a str>,
-    after: Option<SessionId>,
-) -> impl Iterator<Item = (&'a Arc<SessionId>, &'a Session)> {
-    let first = || SessionId { tenant: tenant.unwrap_or_default().to_owned(), id: String::new() };
-    let from = match after {
-        Some(after) => Bound::Excluded(Arc::new(after)),
-        None => Bound::Included(Arc::new(first())),
-    };
-    let sessions = sessions.range((from, Bound::Unbounded));
-    sessions.take_while(move |(id, _)| tenant.is_none_or(|tenant| id.tenant == tenant))
 }
 
 fn fits(session: &Session, first: &Held, filter: &SessionFilter) -> bool {

@@ -33,21 +33,27 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
+mod bytes;
 mod chain;
+mod codec;
 mod departed;
 mod exemplar;
 mod explain;
 mod fleet;
+mod hash;
 mod held;
 mod histogram;
 mod key;
 mod list;
 mod names;
+mod packed;
+mod packed_trace;
 mod pane;
 mod rules;
 mod run;
 mod scoring;
 mod session;
+mod shelf;
 mod summary;
 mod tally;
 #[cfg(test)]
@@ -56,20 +62,23 @@ mod verdict;
 mod view;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
 pub use list::{Part, Sought};
+pub(in crate::engine) use summary::FAMILIES;
 
 use departed::{Departed, Fate};
 use fleet::Fleet;
 use names::Names;
 use rules::Rules;
-use session::{Session, Shared};
+use session::{Session, Shared, Standing};
+use shelf::{Shelf, Written};
 use summary::Summary;
 use tally::Tally;
 use waiting::Waiting;
@@ -78,17 +87,21 @@ use super::count::Counts;
 use super::explained::{SessionFilter, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
-use super::update::{SessionUpdate, TraceState, TraceUpdate};
+use super::update::{AgentKey, SessionUpdate, TraceState, TraceUpdate};
 use super::view::SessionView;
 
 /// The sessions of one shard.
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    sessions: BTreeMap<Arc<SessionId>, Session>,
-    // Invariant: every session once, where its standing and quiet time put it.
+    sessions: Shelf,
+    // Invariant: every session once, as it is filed: where its standing and quiet time put it, or, of the same standing,
+    // before. A session of which more comes stays where it is until its turn comes.
     quiet: BTreeSet<(Standing, Timestamp, Arc<SessionId>)>,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
-    unsettled: BTreeSet<Arc<SessionId>>,
+    // In no order; some may be gone, or be there twice.
+    unsettled: Vec<Arc<SessionId>>,
+    // Invariant: every session that is not at rest, and when it was last looked at; some may be gone.
+    resting: VecDeque<(Timestamp, Arc<SessionId>)>,
     departed: Departed,
     waiting: Waiting,
     open: usize,
@@ -97,10 +110,10 @@ pub struct Sessions {
     shared: Shared,
 }
 
-/// A shard as it is written down; `S` and `A` are sessions and agents.
+/// A shard as it is written down; its sessions, and what else it knows.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<S, D, W, N, A> {
-    sessions: Vec<S>,
+    sessions: S,
     departed: D,
     waiting: W,
     names: N,
@@ -111,18 +124,15 @@ struct Saved<S, D, W, N, A> {
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedSessions(Saved<Session, Departed, Waiting, Names, fleet::Saved<Summary>>);
+pub struct SavedSessions(Read);
 
-/// How a session stands; in the order in which sessions are evicted.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Standing {
-    /// Its traces all went elsewhere.
-    Empty,
-    /// It was quiet for `session_idle`.
-    Closed,
-    /// More may come.
-    Open,
-}
+type Read = Saved<
+    Vec<Session>,
+    departed::Saved<Fate>,
+    Waiting,
+    names::Saved<String, AgentKey>,
+    fleet::Saved<Summary>,
+>;
 
 impl Sessions {
     /// No sessions yet. `shard` goes into every message.
@@ -139,10 +149,11 @@ impl Sessions {
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
-            sessions: BTreeMap::new(),
+            sessions: Shelf::new(fleet.widths()),
             quiet: BTreeSet::new(),
             loops: BTreeSet::new(),
-            unsettled: BTreeSet::new(),
+            unsettled: Vec::new(),
+            resting: VecDeque::new(),
             departed,
             waiting,
             open: 0,
@@ -159,17 +170,21 @@ impl Sessions {
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
-    pub fn handle(&mut self, update: TraceUpdate, now: Timestamp) {
+    pub fn handle(&mut self, mut update: TraceUpdate, now: Timestamp) {
         self.advance(now);
         let Some((id, trace)) = address(&update) else {
             self.shared.counts.add("trace_updates", "malformed");
             return;
         };
-        let held = self.sessions.get(&id);
+        if self.seal(&id, trace, &update) {
+            return self.names.resolve(&mut update);
+        }
+        self.wake(&id);
+        let held = self.sessions.awake(&id).map(|session| &*session);
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
-            self.forget(&id, trace, &update);
+            self.forget(id, trace, &update);
         } else if self.departed.is_evicted(trace) {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
@@ -179,9 +194,9 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
             let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update.told));
-            let update = self.names.resolve(update);
+            self.names.resolve(&mut update);
             let waited = self.waiting.arrive(&id);
-            self.change(&id, |session, shared| {
+            self.change(id, |session, shared| {
                 session.upsert(trace, update, tally, shared);
                 waited.into_iter().for_each(|report| session.report(report, shared));
             });
@@ -196,11 +211,12 @@ impl Sessions {
             return;
         };
         let tenant = tenant.as_deref().unwrap_or_default().to_owned();
-        let id = Arc::new(SessionId { tenant, id: id.to_string() });
-        match self.sessions.get_mut(&id).filter(|session| !session.traces.is_empty()) {
-            Some(session) => session.report(report, &mut self.shared),
+        let id = SessionId { tenant, id: id.to_string() };
+        self.wake(&id);
+        match self.sessions.awake(&id).filter(|session| !session.traces.is_empty()) {
+            Some(_) => self.change(id, |session, shared| session.report(report, shared)),
             None => {
-                let displaced = self.waiting.insert(id, report, self.shared.now);
+                let displaced = self.waiting.insert(Arc::new(id), report, self.shared.now);
                 self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
             }
         }
@@ -222,15 +238,16 @@ impl Sessions {
         for standing in STANDINGS {
             while let Some((_, id)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
                 match standing {
+                    _ if self.refile(&id) => {}
                     Standing::Open => {
-                        self.change(&id, |session, shared| session.close(IDLE, shared));
+                        self.change_known(&id, |session, shared| session.close(IDLE, shared));
                     }
                     Standing::Empty | Standing::Closed => self.evict(&id),
                 }
             }
         }
         while let Some((_, id)) = self.loops.first().filter(|(due, _)| *due <= now).cloned() {
-            self.change(&id, Session::refresh);
+            self.change_known(&id, Session::refresh);
         }
         self.shared.counts.add_many("reports", "unmatched", self.waiting.handle_timeout(now));
         self.shared.fleet.handle_timeout(now);
@@ -239,29 +256,34 @@ impl Sessions {
     /// The end of input: closes all sessions. They stay to be looked at.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
-        let open = self.quiet.iter().filter(|(standing, ..)| *standing == Standing::Open);
-        let open: Vec<_> = open.map(|(_, _, id)| Arc::clone(id)).collect();
-        for id in open {
-            self.change(&id, |session, shared| session.close(FINISHED, shared));
+        let places = self.sessions.ids().filter_map(|id| Some((self.sessions.places(id)?.1, id)));
+        let open = places.filter(|((standing, _), _)| *standing == Standing::Open);
+        let mut open: Vec<_> = open.map(|(place, id)| (place, Arc::clone(id))).collect();
+        open.sort_unstable();
+        for (_, id) in open {
+            self.change_known(&id, |session, shared| session.close(FINISHED, shared));
         }
     }
 
     /// One message for every agent of which something changed, in the order of their keys:
     /// everything but its panes, of which only those that changed.
     pub fn drain(&mut self) -> Vec<SessionUpdate> {
-        for id in std::mem::take(&mut self.unsettled) {
-            if let Some(session) = self.sessions.get_mut(&id) {
+        let mut unsettled = std::mem::take(&mut self.unsettled);
+        unsettled.sort_unstable();
+        for id in unsettled {
+            if let Some(session) = self.sessions.awake(&id) {
                 session.settle(&mut self.shared);
             }
         }
+        self.rest();
         self.shared.fleet.drain()
     }
 
     /// One session, explained; `None` if it is not held. The tenant is empty without tenants.
     pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        let session = self.sessions.get(&id).filter(|session| !session.traces.is_empty())?;
-        Some(view::session(session, &self.shared.rules))
+        let session = self.sessions.get(&id, &self.shared.rules)?;
+        (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
     /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
@@ -271,24 +293,28 @@ impl Sessions {
 
     /// Looks for the session that holds a trace, in `budget` sessions after an id.
     pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
-        list::find(&self.sessions, tenant, after, (trace, budget))
+        list::find(&self.sessions, tenant, after, (trace, budget), &self.shared.rules)
     }
 
     /// Why a trace has the score that it has; `None` if this session does not hold it.
     pub fn explain(&self, tenant: &str, id: &str, trace: TraceId) -> Option<TraceExplanation> {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        explain::explain(self.sessions.get(&id)?, trace, &self.shared.rules)
+        let session = self.sessions.get(&id, &self.shared.rules)?;
+        explain::explain(&session, trace, &self.shared.rules)
     }
 
     /// All sessions held, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
-        let sessions = self.sessions.values();
+        let sessions = self.sessions.iter(&self.shared.rules);
         let mut ordered: Vec<_> = sessions
-            .filter_map(|session| Some((session.order.first()?.0, &session.id.id, session)))
+            .filter_map(|session| Some((session.order.first()?.0, Arc::clone(&session.id))))
             .collect();
-        // The map is by tenant, then id, and the sort is stable.
-        ordered.sort_by_key(|(start, id, _)| (*start, *id));
-        ordered.into_iter().map(|(_, _, session)| view::session(session, &self.shared.rules))
+        ordered.sort_by(|(a, one), (b, other)| {
+            (a, &one.id, &one.tenant).cmp(&(b, &other.id, &other.tenant))
+        });
+        let seen =
+            ordered.into_iter().filter_map(|(_, id)| self.sessions.get(&id, &self.shared.rules));
+        seen.map(|session| view::session(&session, &self.shared.rules))
     }
 
     /// Sessions in which a loop began or became critical since this was last asked: tenant, id, kind, severity.
@@ -315,10 +341,10 @@ impl Sessions {
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         Saved {
-            sessions: self.sessions.values().collect(),
-            departed: &self.departed,
+            sessions: Written(&self.sessions, &self.shared.rules),
+            departed: self.departed.save(),
             waiting: &self.waiting,
-            names: &self.names,
+            names: self.names.save(),
             fleet: self.shared.fleet.save(),
             now: self.shared.now,
         }
@@ -332,7 +358,7 @@ impl Sessions {
         self.names.restore(names);
         self.shared.fleet.restore(fleet);
         self.advance(now);
-        sessions.into_iter().for_each(|session| self.file(session));
+        sessions.into_iter().for_each(|session| self.file(Box::new(session)));
     }
 
     /// How many sessions are open.
@@ -355,38 +381,41 @@ impl Sessions {
     }
 
     /// Forgets a trace that moved, and keeps what it counted for where it goes.
-    fn forget(&mut self, id: &Arc<SessionId>, trace: TraceId, update: &TraceUpdate) {
+    fn forget(&mut self, id: SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
         self.change(id, |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
         });
         if let Some(tally) = tally {
-            let forgotten = self.departed.insert(trace, Fate::Moved(tally));
+            let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }
 
     /// Changes a session, making it if need be, and files it where it belongs then.
-    fn change(&mut self, id: &Arc<SessionId>, change: impl FnOnce(&mut Session, &mut Shared)) {
-        if !self.sessions.contains_key(id) && self.sessions.len() >= self.max_sessions {
+    fn change(&mut self, id: SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+        if self.sessions.contains(&id) {
+            return self.change_known(&id, change);
+        }
+        if self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
-        let Some(session) = self.sessions.get_mut(id) else {
-            let mut session = Session::new(Arc::clone(id));
-            change(&mut session, &mut self.shared);
-            self.file(session);
-            return;
-        };
-        let (before, deadline) = (place(session), session.loop_deadline);
+        let mut session = Box::new(Session::new(Arc::new(id)));
+        change(&mut session, &mut self.shared);
+        self.file(session);
+    }
+
+    /// Changes a session, if it is held, and files it where it belongs then.
+    fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+        self.wake(id);
+        let Some(session) = self.sessions.awake(id) else { return };
+        let (before, deadline, waits) =
+            (session.place(), session.loop_deadline, session.is_unsettled());
         change(session, &mut self.shared);
-        let after = place(session);
-        if before != after {
-            self.open -= usize::from(before.0 == Standing::Open);
-            self.open += usize::from(after.0 == Standing::Open);
-            self.quiet.remove(&before);
-            self.quiet.insert(after);
-        }
+        let after = session.place();
+        self.open -= usize::from(before.0 == Standing::Open);
+        self.open += usize::from(after.0 == Standing::Open);
         if deadline != session.loop_deadline {
             if let Some(at) = deadline {
                 self.loops.remove(&(at, Arc::clone(&session.id)));
@@ -395,51 +424,111 @@ impl Sessions {
                 self.loops.insert((at, Arc::clone(&session.id)));
             }
         }
-        if session.is_unsettled() {
-            self.unsettled.insert(Arc::clone(&session.id));
+        if !waits && session.is_unsettled() {
+            self.unsettled.push(Arc::clone(&session.id));
         }
+        session.changed = self.shared.now;
+        // Within a standing it may wait until its turn comes.
+        if after.0 != session.filed.0 || after < session.filed {
+            let id = Arc::clone(&session.id);
+            self.refile(&id);
+        }
+    }
+
+    /// Takes note that nothing more will come of a trace of a session at rest, if that is all that an update says.
+    fn seal(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) -> bool {
+        let Some(held) = self.sessions.seal(id, (trace, update), &self.shared.rules) else {
+            return false;
+        };
+        self.shared.fleet.summary(&held.agent).active = self.shared.now;
+        true
+    }
+
+    /// Unpacks a session that is at rest, until it has not changed for a while.
+    fn wake(&mut self, id: &SessionId) {
+        if let Some(session) = self.sessions.wake(id, &self.shared.rules) {
+            session.changed = self.shared.now;
+            self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
+        }
+    }
+
+    /// Packs sessions that have not changed for a while. Nobody waits for it: it is done along with something else.
+    fn rest(&mut self) {
+        let now = self.shared.now;
+        while let Some((_, id)) = self.resting.pop_front_if(|(since, _)| since.after(REST) <= now) {
+            let Some(session) = self.sessions.awake(&id) else { continue };
+            let traces = u32::try_from(session.order.len()).unwrap_or(u32::MAX);
+            let rest = REST.saturating_add(REST_OF_ONE.saturating_mul(traces));
+            let ripe = session.changed.after(rest) <= now;
+            if ripe {
+                self.refile(&id);
+            }
+            // One that does not rest yet is looked at again later.
+            if !ripe || !self.sessions.pack(&id, &self.shared.rules) {
+                self.resting.push_back((now, id));
+            }
+        }
+        if self.resting.capacity() > 4 * self.resting.len().max(1_024) {
+            self.resting.shrink_to(2 * self.resting.len());
+        }
+    }
+
+    /// Puts a session where it belongs in the order in which sessions go; returns whether it was not there.
+    fn refile(&mut self, id: &SessionId) -> bool {
+        let Some(((standing, quiet), after)) = self.sessions.places(id) else { return false };
+        if (standing, quiet) == after {
+            return false;
+        }
+        // One at rest is where it belongs.
+        let Some(session) = self.sessions.awake(id) else { return false };
+        session.filed = after;
+        self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
+        self.quiet.insert((after.0, after.1, Arc::clone(&session.id)))
     }
 
     /// Takes a session out of the indexes.
-    fn unfile(&mut self, session: Session) -> Session {
-        let place = place(&session);
-        self.open -= usize::from(place.0 == Standing::Open);
-        self.quiet.remove(&place);
+    fn unfile(&mut self, session: &Session) {
+        self.open -= usize::from(session.place().0 == Standing::Open);
+        let (standing, quiet) = session.filed;
+        self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
         if let Some(deadline) = session.loop_deadline {
             self.loops.remove(&(deadline, Arc::clone(&session.id)));
         }
-        session
     }
 
     /// Puts a session where it belongs.
-    fn file(&mut self, session: Session) {
-        let place = place(&session);
-        self.open += usize::from(place.0 == Standing::Open);
-        self.quiet.insert(place);
-        let id = Arc::clone(&session.id);
+    fn file(&mut self, mut session: Box<Session>) {
+        session.filed = session.place();
+        session.changed = self.shared.now;
+        self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
+        let (standing, quiet) = session.filed;
+        self.open += usize::from(standing == Standing::Open);
+        self.quiet.insert((standing, quiet, Arc::clone(&session.id)));
         if let Some(deadline) = session.loop_deadline {
-            self.loops.insert((deadline, Arc::clone(&id)));
+            self.loops.insert((deadline, Arc::clone(&session.id)));
         }
         if session.is_unsettled() {
-            self.unsettled.insert(Arc::clone(&id));
+            self.unsettled.push(Arc::clone(&session.id));
         }
-        self.sessions.insert(id, session);
+        self.sessions.insert(session);
     }
 
     /// Evicts a session that is empty, or the one that closed first, or the quietest.
     fn make_room(&mut self) {
+        while let Some((_, _, id)) = self.quiet.first().cloned()
+            && self.refile(&id)
+        {}
         let Some((standing, _, id)) = self.quiet.first().cloned() else { return };
         if standing == Standing::Open {
-            self.change(&id, |session, shared| session.close(EVICTED, shared));
+            self.change_known(&id, |session, shared| session.close(EVICTED, shared));
         }
         self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
         self.evict(&id);
     }
 
     fn evict(&mut self, id: &Arc<SessionId>) {
-        let Some(session) = self.sessions.remove(id) else { return };
-        let session = self.unfile(session);
-        self.unsettled.remove(id);
+        let Some(session) = self.sessions.remove(id, &self.shared.rules) else { return };
+        self.unfile(&session);
         self.shared.runaways.retain(|(runaway, ..)| runaway != id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(trace, Fate::Evicted);
@@ -461,26 +550,22 @@ impl Sessions {
 }
 
 /// The session and the trace that an update is about, if it is fit for use.
-fn address(update: &TraceUpdate) -> Option<(Arc<SessionId>, TraceId)> {
+fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
     let trace = TraceId(<[u8; 16]>::try_from(update.trace_id.as_slice()).ok()?);
     let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
     let complete = update.agent.is_some() && update.state() != TraceState::Unspecified;
     let usable = !trace.is_zero() && (update.tombstone || complete);
     let id = SessionId { tenant: session.tenant.clone(), id: session.id.clone() };
-    usable.then(|| (Arc::new(id), trace))
-}
-
-fn place(session: &Session) -> (Standing, Timestamp, Arc<SessionId>) {
-    let standing = match (session.traces.is_empty(), session.closed) {
-        (true, _) => Standing::Empty,
-        (false, true) => Standing::Closed,
-        (false, false) => Standing::Open,
-    };
-    (standing, session.touched, Arc::clone(&session.id))
+    usable.then_some((id, trace))
 }
 
 /// All standings; a session that closes may be due to be let go of right away.
 const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Empty];
+
+/// How long a session has not changed before it is packed, and how much longer for each of its traces: to unpack many
+/// takes long.
+const REST: Duration = Duration::from_secs(10);
+const REST_OF_ONE: Duration = Duration::from_millis(100);
 
 /// Why sessions close.
 const IDLE: &str = "idle";

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::scoring::SignalName;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::span::Timestamp;
@@ -32,7 +33,7 @@ pub(super) struct Contribution {
     /// Its weighted uncertainty; `None` without confidence.
     pub(super) uncertainty: Option<Quanta>,
     /// Its signals.
-    pub(super) signals: BTreeMap<String, Quanta>,
+    pub(super) signals: BTreeMap<SignalName, Quanta>,
 }
 
 /// The panes of one agent.
@@ -157,9 +158,13 @@ impl Pane {
             self.uncertainty.observe(uncertainty);
         }
         for (name, score) in &trace.signals {
-            let (count, sum) = self.signals.entry(name.clone()).or_default();
-            *count += 1;
-            *sum += i128::from(score.0);
+            let score = i128::from(score.0);
+            if let Some((count, sum)) = self.signals.get_mut(name.as_ref()) {
+                *count += 1;
+                *sum += score;
+            } else {
+                self.signals.insert(name.to_string(), (1, score));
+            }
         }
     }
 
@@ -168,21 +173,27 @@ impl Pane {
         if let Some(risk) = trace.risk {
             self.risks -= 1;
             let level = level(risk);
-            if let Some(count) = self.levels.get_mut(&level) {
+            let left = self.levels.get_mut(&level).map(|count| {
                 *count -= 1;
+                *count
+            });
+            if left == Some(0) {
+                self.levels.remove(&level);
             }
-            self.levels.retain(|_, count| *count > 0);
         }
         if let Some(uncertainty) = trace.uncertainty {
             self.uncertainty.forget(uncertainty);
         }
         for (name, score) in &trace.signals {
-            if let Some((count, sum)) = self.signals.get_mut(name) {
+            let left = self.signals.get_mut(name.as_ref()).map(|(count, sum)| {
                 *count -= 1;
                 *sum -= i128::from(score.0);
+                *count
+            });
+            if left == Some(0) {
+                self.signals.remove(name.as_ref());
             }
         }
-        self.signals.retain(|_, (count, _)| *count > 0);
     }
 
     fn is_empty(&self) -> bool {
@@ -217,6 +228,27 @@ pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
         .filter(|width| *width > 0)
         .collect();
     widths.into_iter().collect()
+}
+
+/// Panes as bits: the first for the pane of everything, one for each width; `None` if one is no pane of this end.
+pub(super) fn mask_of(widths: &[u64], panes: &[PaneKey], end: Timestamp) -> Option<u64> {
+    let bit = |key: &PaneKey| {
+        let window = || {
+            let at = widths.iter().position(|width| *width == key.width)?;
+            (key.index == end.0 / key.width).then_some(at + 1)
+        };
+        let at = if *key == EVERYTHING { Some(0) } else { window() };
+        1_u64.checked_shl(u32::try_from(at?).ok()?)
+    };
+    panes.iter().try_fold(0, |mask, key| Some(mask | bit(key)?))
+}
+
+/// The panes of these bits, in their order.
+pub(super) fn keys_of(widths: &[u64], mask: u64, end: Timestamp) -> Vec<PaneKey> {
+    let windows = widths.iter().map(|width| PaneKey { width: *width, index: end.0 / width });
+    let all = std::iter::once(EVERYTHING).chain(windows).zip(0_u32..);
+    let is_set = |at: u32| mask.checked_shr(at).is_some_and(|bits| bits & 1 == 1);
+    all.filter(|(_, at)| is_set(*at)).map(|(key, _)| key).collect()
 }
 
 /// A risk in steps of 1e-4, rounded half away from zero.
@@ -272,7 +304,7 @@ mod tests {
         let trace = Contribution {
             risk: Some(Quanta(3)),
             uncertainty: Some(Quanta(4)),
-            signals: [("error".to_owned(), Quanta(5))].into(),
+            signals: [("error".into(), Quanta(5))].into(),
         };
         panes.observe(&keys, &trace);
         panes.mark(&keys);

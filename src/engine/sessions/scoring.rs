@@ -1,5 +1,6 @@
 //! One trace's signals, from whoever is believed most, and the risk they make.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -21,11 +22,14 @@ pub(super) struct Earlier<'a> {
     pub(super) output: Option<&'a OutputDigest>,
 }
 
+/// A signal's name; those that are computed are not copied.
+pub(super) type SignalName = Cow<'static, str>;
+
 /// What a trace is worth.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Scored {
     /// Signals by name, and who made them.
-    pub(super) signals: BTreeMap<String, (Quanta, Source)>,
+    pub(super) signals: BTreeMap<SignalName, (Quanta, Source)>,
     /// The risks that they make.
     pub(super) risk: TraceRisk,
     /// The output repeats that of an earlier trace; only when the trace is done.
@@ -49,16 +53,16 @@ impl Scored {
         let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
         let mut signals = computed(update, loop_severity, rules);
         if let Some(score) = similarity.or(one) {
-            signals.insert(loop_detection::NAME.to_owned(), (score, Source::Computed));
+            signals.insert(Cow::Borrowed(loop_detection::NAME), (score, Source::Computed));
         }
         let coherence = update.coherence_quanta.filter(|score| (0..=Quanta::ONE).contains(score));
         if let Some(score) = coherence.map(Quanta) {
             let score = if rules.pandaprobe { rounded(score) } else { score };
-            signals.insert(coherence::NAME.to_owned(), (score, Source::Computed));
+            signals.insert(Cow::Borrowed(coherence::NAME), (score, Source::Computed));
         }
         let (reported, malformed) = reported(&update.reported);
         signals.extend(reported);
-        let scores = signals.iter().map(|(name, (score, _))| (name.as_str(), *score));
+        let scores = signals.iter().map(|(name, (score, _))| (name.as_ref(), *score));
         let risk = TraceRisk::new(scores, &rules.weights);
         let repeats = is_done(update)
             && similarity.is_some_and(|score| score.to_f64() < rules.loop_threshold);
@@ -76,7 +80,7 @@ fn computed(
     update: &TraceUpdate,
     loop_severity: Option<&str>,
     rules: &Rules,
-) -> BTreeMap<String, (Quanta, Source)> {
+) -> BTreeMap<SignalName, (Quanta, Source)> {
     if rules.pandaprobe {
         return BTreeMap::new();
     }
@@ -85,13 +89,20 @@ fn computed(
         (signal::error::NAME, Some(signal::error::score(update.error))),
         (signal::confidence::NAME, signal::confidence::score(update.steps, update.wasted_steps)),
     ];
-    let present = scores.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
+    let present =
+        scores.into_iter().filter_map(|(name, score)| Some((Cow::Borrowed(name), score?)));
     present.map(|(name, score)| (name, (score, Source::Computed))).collect()
+}
+
+/// A name, not copied if it is that of a signal that is computed.
+pub(super) fn named(name: &str) -> SignalName {
+    let known = signal::SIGNALS.iter().find(|known| known.name == name);
+    known.map_or_else(|| Cow::Owned(name.to_owned()), |known| Cow::Borrowed(known.name))
 }
 
 /// The score to believe of each name, and how many are no score: of two of one source the later
 /// wins, then the greater (identifier, score).
-fn reported(scores: &[ReportedScore]) -> (BTreeMap<String, (Quanta, Source)>, u64) {
+fn reported(scores: &[ReportedScore]) -> (BTreeMap<SignalName, (Quanta, Source)>, u64) {
     let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
     let mut malformed = 0;
     for score in scores {
@@ -112,7 +123,7 @@ fn reported(scores: &[ReportedScore]) -> (BTreeMap<String, (Quanta, Source)>, u6
         *held = (*held).max(rank);
     }
     let best = best.into_iter();
-    let best = best.map(|(name, (source, _, _, score))| (name.to_owned(), (Quanta(score), source)));
+    let best = best.map(|(name, (source, _, _, score))| (named(name), (Quanta(score), source)));
     (best.collect(), malformed)
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chain;
 use super::fleet::Fleet;
-use super::held::{Held, Past};
+use super::held::{Given, Held, Past};
 use super::key::{Agent, SessionId};
 use super::pane::PaneKey;
 use super::rules::Rules;
@@ -27,7 +27,19 @@ use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::signal::loop_detection::WINDOW;
 use crate::engine::span::{Report, Timestamp, TraceId};
-use crate::engine::update::{TraceState, TraceUpdate};
+use crate::engine::update::{AgentKey, TraceState, TraceUpdate};
+
+/// How a session stands; in the order in which sessions are evicted.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Standing {
+    /// Its traces all went elsewhere.
+    #[default]
+    Empty,
+    /// It was quiet for `session_idle`.
+    Closed,
+    /// More may come.
+    Open,
+}
 
 /// What all sessions share.
 #[derive(Clone, Debug)]
@@ -50,23 +62,32 @@ pub(super) struct Session {
     // Invariant: exactly the traces held.
     pub(super) order: BTreeSet<(Timestamp, TraceId)>,
     // Revisions at which traces left: an older update must not bring them back.
-    left: BTreeMap<TraceId, u64>,
+    pub(super) left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// It comes from a snapshot, which may have been made under other options.
+    #[serde(skip, default = "yes")]
+    pub(super) restored: bool,
+    /// When it last changed.
+    #[serde(skip)]
+    pub(super) changed: Timestamp,
+    /// Where it stands in the order in which sessions go, at the latest.
+    #[serde(skip)]
+    pub(super) filed: (Standing, Timestamp),
     /// Arrival time of the newest thing.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
-    close_counted: bool,
+    pub(super) close_counted: bool,
     pub(super) reliability: AgentReliability,
     pub(super) consistency: AgentConsistency,
     // Done traces of each agent by end, and in which panes the session counts for the newest.
     ends: BTreeMap<Agent, BTreeSet<(Timestamp, TraceId)>>,
-    marks: BTreeMap<Agent, (Timestamp, Vec<PaneKey>)>,
-    gates: BTreeMap<String, TrajectoryGate>,
+    pub(super) marks: BTreeMap<Agent, (Timestamp, Vec<PaneKey>)>,
+    pub(super) gates: BTreeMap<String, TrajectoryGate>,
     unsettled: BTreeSet<TraceId>,
-    placed: Option<(Agent, SessionScores)>,
-    growing: BTreeSet<TraceId>,
+    pub(super) placed: Option<(Agent, SessionScores)>,
+    pub(super) growing: BTreeSet<TraceId>,
     #[serde(deserialize_with = "saved::named")]
-    looping: BTreeSet<(Agent, Name, Name)>,
+    pub(super) looping: BTreeSet<(Agent, Name, Name)>,
     /// When one of its loops will have been quiet for long enough.
     pub(super) loop_deadline: Option<Timestamp>,
 }
@@ -80,6 +101,9 @@ impl Session {
             order: BTreeSet::new(),
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
+            restored: false,
+            changed: Timestamp::default(),
+            filed: <(Standing, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,
             close_counted: false,
@@ -94,6 +118,16 @@ impl Session {
             looping: BTreeSet::new(),
             loop_deadline: None,
         }
+    }
+
+    /// Where it belongs in the order in which sessions go.
+    pub(super) fn place(&self) -> (Standing, Timestamp) {
+        let standing = match (self.traces.is_empty(), self.closed) {
+            (true, _) => Standing::Empty,
+            (false, true) => Standing::Closed,
+            (false, false) => Standing::Open,
+        };
+        (standing, self.touched)
     }
 
     /// The revision at which a trace is held or at which it left.
@@ -123,7 +157,8 @@ impl Session {
             self.refresh(shared);
             return;
         }
-        let (agent, overflow) = shared.fleet.resolve(update.agent.clone().unwrap_or_default());
+        let unnamed = AgentKey::default();
+        let (agent, overflow) = shared.fleet.resolve(update.agent.as_ref().unwrap_or(&unnamed));
         shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
         let summary = shared.fleet.summary(&agent);
         summary.held += 1;
@@ -254,8 +289,7 @@ impl Session {
 
     /// Brings the gauges up to date: whether it is open, with which scores, and what loops.
     pub(super) fn refresh(&mut self, shared: &mut Shared) {
-        let open = self.first().filter(|_| !self.closed).map(|first| first.agent.clone());
-        let placed = open.map(|agent| (agent, self.scores(&shared.rules)));
+        let placed = self.placing(&shared.rules);
         if placed != self.placed {
             if let Some((agent, scores)) = self.placed.take() {
                 shared.fleet.summary(&agent).unopen(scores);
@@ -274,6 +308,21 @@ impl Session {
             shared.runaways.insert((Arc::clone(&self.id), kind, severity));
         }
         self.looping = looping;
+    }
+
+    /// Whose open session it is and with which scores; `None` if it is closed.
+    pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
+        let first = self.first().filter(|_| !self.closed)?;
+        Some((first.agent.clone(), self.scores(rules)))
+    }
+
+    /// Holds a trace that it held before, with all that it gave.
+    pub(super) fn take_back(&mut self, held: Held) {
+        self.order.insert(held.position());
+        if let Some(given) = &held.given {
+            self.add_up(given, held.id);
+        }
+        self.traces.insert(held.id, Box::new(held));
     }
 
     /// The scores as the profile has them.
@@ -411,11 +460,15 @@ impl Session {
 
     fn count_in(&mut self, held: &Held, shared: &mut Shared) {
         let Some(given) = &held.given else { return };
+        self.add_up(given, held.id);
+        self.mark(&given.agent, shared);
+    }
+
+    fn add_up(&mut self, given: &Given, trace: TraceId) {
         given.contribution.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
         let uncertainty = given.contribution.uncertainty.into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
-        self.ends.entry(given.agent.clone()).or_default().insert((given.end, held.id));
-        self.mark(&given.agent, shared);
+        self.ends.entry(given.agent.clone()).or_default().insert((given.end, trace));
     }
 
     fn retract(&mut self, held: &mut Held, shared: &mut Shared) {
@@ -482,4 +535,8 @@ impl Session {
         }
         looping
     }
+}
+
+fn yes() -> bool {
+    true
 }

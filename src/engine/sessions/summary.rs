@@ -32,6 +32,24 @@ use crate::engine::update::{
     Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
+/// The families of counters.
+pub(in crate::engine) const FAMILIES: &[&str] = &[
+    "adjacent_tool_repeats",
+    "cost_usd",
+    "expectations",
+    "gate_breaches",
+    "loop_wasted_cost_usd",
+    "loop_wasted_tokens",
+    "loops",
+    "loops_detected",
+    "model_calls",
+    "sessions_closed",
+    "tokens",
+    "tool_calls",
+    "trace_evaluations",
+    "traces",
+];
+
 /// One agent, as far as this shard knows.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Summary {
@@ -42,19 +60,23 @@ pub(super) struct Summary {
     /// A message about this agent has gone out.
     #[serde(skip)]
     pub(super) announced: bool,
+    /// It is among those that changed.
+    #[serde(skip)]
+    pub(super) changed: bool,
     panes: Panes,
     last: BTreeMap<(Timestamp, TraceId), Worth>,
     #[serde(skip)]
     max_last: usize,
-    #[serde(skip)]
-    counters: BTreeMap<&'static str, BTreeMap<Vec<String>, u64>>,
+    // Counters belong to a process or, over several machines, to a shard. By family; each list in the order of its labels.
+    #[serde(default, deserialize_with = "saved::by_name")]
+    counters: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
     sessions_active: u64,
     #[serde(deserialize_with = "saved::by_names")]
     looping: BTreeMap<(Name, Name), u64>,
     open: Scores,
-    #[serde(skip)]
+    #[serde(default)]
     closed: Closed,
-    #[serde(skip)]
+    #[serde(default)]
     trace_signals: BTreeMap<String, Exemplified>,
     other_signals: BTreeSet<String>,
     #[serde(skip)]
@@ -81,7 +103,7 @@ struct Scores {
 }
 
 /// Likewise, of sessions that closed: with an example in each bucket.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Closed {
     reliability: Exemplified,
     consistency: Exemplified,
@@ -103,6 +125,7 @@ impl Summary {
             held: 0,
             active: Timestamp::default(),
             announced: false,
+            changed: false,
             panes: Panes::new(widths),
             last: BTreeMap::new(),
             max_last,
@@ -141,21 +164,30 @@ impl Summary {
 
     /// Raises a counter; `labels` are the values in the order of the family's labels.
     pub(super) fn count(&mut self, family: &'static str, labels: &[&str], more: u64) {
+        debug_assert!(FAMILIES.contains(&family), "{family} is not saved");
         if more == 0 {
             return;
         }
-        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        let value = self.counters.entry(family).or_default().entry(labels).or_default();
-        *value = value.saturating_add(more);
+        let values = self.counters.entry(family).or_default();
+        let place = values.binary_search_by(|(held, _)| {
+            held.iter().map(String::as_str).cmp(labels.iter().copied())
+        });
+        match place {
+            Ok(at) => values[at].1 = values[at].1.saturating_add(more),
+            Err(at) => {
+                let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+                values.insert(at, (labels, more));
+            }
+        }
     }
 
     /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
     /// there are no more go.
     pub(super) fn restore(&mut self, saved: Self) {
-        let Self { max_last, max_signals, .. } = *self;
+        let Self { max_last, max_signals, changed, .. } = *self;
         self.panes.restore(saved.panes);
         let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
-        *self = Self { panes, max_last, max_signals, announced: true, ..saved };
+        *self = Self { panes, max_last, max_signals, changed, announced: true, ..saved };
         while self.last.len() > self.max_last {
             self.last.pop_first();
         }
@@ -253,6 +285,9 @@ impl Summary {
         score: Quanta,
         trace: (Timestamp, TraceId),
     ) {
+        if let Some(scores) = self.trace_signals.get_mut(name) {
+            return scores.observe(score, Some(trace));
+        }
         self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
     }
 
@@ -309,7 +344,7 @@ fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrac
     }
 }
 
-fn family(name: &str, values: &BTreeMap<Vec<String>, u64>) -> Family {
+fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
     let counters = values.iter();
     Family {
         name: name.to_owned(),

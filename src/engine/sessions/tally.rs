@@ -38,7 +38,7 @@ struct Loops {
 }
 
 /// What a trace has spent. Cost is in 1e-12 USD.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 struct Spend {
     input: u64,
     output: u64,
@@ -77,6 +77,16 @@ impl Tally {
         (!tally.loops.is_empty()).then_some(tally)
     }
 
+    /// What a trace without loops has counted that counted all that it says.
+    pub(super) fn all_of(update: &TraceUpdate, done: bool) -> Self {
+        Self { done, loops: BTreeMap::new(), spend: Spend::of(update) }
+    }
+
+    /// Returns whether it has counted just that.
+    pub(super) fn is_all_of(&self, update: &TraceUpdate) -> bool {
+        self.loops.is_empty() && self.spend == Spend::of(update)
+    }
+
     /// Counts what the loops have more than was counted.
     ///
     /// A critical loop has been a warning, seen or not, so it counts as both: what is
@@ -98,20 +108,34 @@ impl Tally {
 
     /// Counts what the trace has spent more than was counted.
     pub(super) fn count_spend(&mut self, update: &TraceUpdate, summary: &mut Summary) {
-        let spend = &mut self.spend;
-        let tokens = update.tokens.unwrap_or_default();
-        let cost = update.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        let (spend, all) = (&mut self.spend, Spend::of(update));
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
             summary.count(family, labels, excess(counted, value));
         };
-        count("tokens", &["input"], &mut spend.input, tokens.input.unwrap_or(0));
-        count("tokens", &["output"], &mut spend.output, tokens.output.unwrap_or(0));
-        count("cost_usd", &[], &mut spend.cost, cost.unwrap_or(0));
-        count("model_calls", &[], &mut spend.model_calls, update.llm_calls);
+        count("tokens", &["input"], &mut spend.input, all.input);
+        count("tokens", &["output"], &mut spend.output, all.output);
+        count("cost_usd", &[], &mut spend.cost, all.cost);
+        count("model_calls", &[], &mut spend.model_calls, all.model_calls);
         let repeats = &mut spend.adjacent_tool_repeats;
-        count("adjacent_tool_repeats", &[], repeats, update.adjacent_tool_repeats);
-        for (outcome, calls) in outcomes(update) {
+        count("adjacent_tool_repeats", &[], repeats, all.adjacent_tool_repeats);
+        for (outcome, calls) in all.tools {
             count("tool_calls", &[outcome], spend.tools.entry(outcome).or_default(), calls);
+        }
+    }
+}
+
+impl Spend {
+    /// All that a trace says it has spent.
+    fn of(update: &TraceUpdate) -> Self {
+        let tokens = update.tokens.unwrap_or_default();
+        let cost = update.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        Self {
+            input: tokens.input.unwrap_or(0),
+            output: tokens.output.unwrap_or(0),
+            cost: cost.unwrap_or(0),
+            tools: outcomes(update),
+            model_calls: update.llm_calls,
+            adjacent_tool_repeats: update.adjacent_tool_repeats,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Facts about the stage, and the property that arrival does not matter.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -399,6 +400,32 @@ fn a_trace_that_left_before_it_came_is_remembered_for_a_while() {
 }
 
 #[test]
+fn a_session_rests_when_it_was_quiet_and_is_sealed_as_it_is() {
+    let mut stage = stage();
+    for (id, second) in [(1, 10), (2, 20)] {
+        stage.handle(detailed(trace(id, second).tokens(7, 3).done()), at(100));
+    }
+    stage.drain();
+    let before = views(&stage);
+    stage.handle_timeout(at(111));
+    stage.drain();
+    assert_eq!(views(&stage), before);
+    let id = SessionId { tenant: String::new(), id: "s".to_owned() };
+    assert!(stage.sessions.awake(&id).is_none());
+    let sealed = || {
+        let update = detailed(trace(1, 10).tokens(7, 3).revision(2));
+        TraceUpdate { state: TraceState::Sealed.into(), ..update }
+    };
+    stage.handle(sealed(), at(112));
+    assert!(stage.sessions.awake(&id).is_none());
+    stage.handle(sealed().revision(1), at(112));
+    assert_eq!(stage.counts().get("trace_updates", "stale"), 1);
+    assert_eq!(views(&stage), before);
+    stage.handle(detailed(trace(2, 20).tokens(7, 3).revision(3)), at(113));
+    assert_eq!(stage.session("", "s").unwrap().traces_evaluated, 1);
+}
+
+#[test]
 fn a_low_flat_session_stalls_at_its_sixth_trace() {
     let mut stage = stage();
     for id in 1..=6 {
@@ -432,7 +459,7 @@ proptest! {
         prop_assert_eq!(stage.sessions().collect::<Vec<_>>(), fresh.sessions().collect::<Vec<_>>());
         prop_assert_eq!(panes, fresh_panes);
         for view in stage.sessions() {
-            let held = stage.sessions.values().find(|session| session.id.id == view.session_id).unwrap();
+            let held = stage.sessions.iter(&stage.shared.rules).find(|session| session.id.id == view.session_id).unwrap();
             let mut reliability = AgentReliability::default();
             let mut consistency = AgentConsistency::default();
             for held in held.traces.values().filter(|held| scoring::is_done(&held.update)) {
@@ -442,6 +469,37 @@ proptest! {
             prop_assert_eq!(view.reliability, reliability.result().map(|result| result.score));
             prop_assert_eq!(view.consistency, consistency.result().map(|result| result.score));
         }
+    }
+
+    #[test]
+    fn a_session_at_rest_is_what_it_was(updates in updates(), order in any::<u64>(), moments in any::<u64>()) {
+        let (mut plain, mut resting) = (stage(), stage());
+        for (number, step) in script(&updates, Some(order)).into_iter().enumerate() {
+            let update = detailed(step.update);
+            plain.handle(update.clone(), at(100));
+            resting.handle(update, at(100));
+            prop_assert_eq!(plain.drain(), resting.drain());
+            if moments >> (number % 64) & 1 == 1 {
+                pack(&mut resting);
+                prop_assert_eq!(views(&plain), views(&resting));
+            }
+        }
+        pack(&mut resting);
+        for view in views(&plain).iter().filter(|view| view.traces_evaluated == view.total_traces) {
+            let id = SessionId { tenant: String::new(), id: view.session_id.clone() };
+            prop_assert!(resting.sessions.awake(&id).is_none(), "{view:?}");
+        }
+        prop_assert_eq!(plain.counts(), resting.counts());
+        let written = |stage: &Sessions| rmp_serde::to_vec_named(&Written(&stage.sessions, &stage.shared.rules)).unwrap();
+        prop_assert_eq!(written(&plain), written(&resting));
+        plain.finish(at(100));
+        resting.finish(at(100));
+        prop_assert_eq!(plain.drain(), resting.drain());
+        prop_assert_eq!(views(&plain), views(&resting));
+        plain.handle_timeout(at(100_000));
+        resting.handle_timeout(at(100_000));
+        prop_assert_eq!(plain.drain(), resting.drain());
+        prop_assert_eq!((plain.held_sessions(), resting.held_sessions(), resting.open_sessions()), (0, 0, 0));
     }
 
     #[test]
@@ -555,6 +613,49 @@ fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(String, u64, u64), PaneSum>) {
 impl Step {
     fn plain(update: TraceUpdate) -> Self {
         Self { update, again: false, drain: false }
+    }
+}
+
+/// Lets every session rest that can.
+fn pack(stage: &mut Sessions) {
+    let ids: Vec<_> = stage.sessions.ids().cloned().collect();
+    for id in ids {
+        stage.refile(&id);
+        stage.sessions.pack(&id, &stage.shared.rules);
+    }
+}
+
+fn views(stage: &Sessions) -> Vec<SessionView> {
+    stage.sessions().collect()
+}
+
+/// An update with something of everything, as its start decides.
+fn detailed(update: TraceUpdate) -> TraceUpdate {
+    let number = update.start_unix_nano / 1_000_000_000;
+    let odd = |what: u64| (number >> what) & 1 == 1;
+    let call = |at: u64| ToolCall {
+        name: format!("tool {}", at % 3),
+        error: [None, Some(false), Some(true)][usize::try_from((at + number) % 3).unwrap()],
+        start_unix_nano: update.start_unix_nano + at,
+        end_unix_nano: update.start_unix_nano + 7 * at,
+        arguments_hash: odd(0).then_some(at),
+        result_hash: odd(1).then_some(u64::MAX - at),
+        arguments: (at == 4).then(|| "{}".to_owned()),
+        ..ToolCall::default()
+    };
+    let attempt =
+        crate::engine::update::Attempt { task: Some("t".to_owned()), ..Default::default() };
+    TraceUpdate {
+        tools: (0..number).map(call).collect(),
+        cost_quanta: odd(1).then_some(-5 + 9 * i64::try_from(number).unwrap()),
+        models: (0..number % 3).map(|model| format!("model {model}")).collect(),
+        user: odd(2).then(|| "someone".to_owned()),
+        attempt: odd(2).then(|| Box::new(attempt)),
+        complete: odd(0),
+        llm_calls: number,
+        model_nanos: number << 40,
+        touched_unix_nano: at(90).0 + number,
+        ..update
     }
 }
 

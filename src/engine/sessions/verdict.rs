@@ -29,15 +29,18 @@ pub(super) fn evaluate(
         let verdict = verdict(Some(*score), rules.threshold(name));
         summary.count("trace_evaluations", &[name, verdict], 1);
         summary.observe_signal(name, *score, (given.end, held.id));
-        if rules.weights.contains_key(name) {
-            let gate = gates.entry(name.clone()).or_default();
+        if rules.weights.contains_key(name.as_ref()) {
+            if !gates.contains_key(name.as_ref()) {
+                gates.insert(name.to_string(), TrajectoryGate::default());
+            }
+            let Some(gate) = gates.get_mut(name.as_ref()) else { continue };
             let turn = gate.observe(score.to_f64(), &rules.gate);
             summary.count("gate_breaches", &[name, "stall"], u64::from(turn.stalled));
             summary.count("gate_breaches", &[name, "regression"], u64::from(turn.regressed));
         }
     }
     let absent =
-        rules.weights.keys().filter(|name| !given.contribution.signals.contains_key(*name));
+        rules.weights.keys().filter(|name| !given.contribution.signals.contains_key(name.as_str()));
     absent.for_each(|name| summary.count("trace_evaluations", &[name, SKIPPED], 1));
     let safety = given.contribution.risk.map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
     summary.count("trace_evaluations", &["trace_risk", verdict(safety, PASS)], 1);

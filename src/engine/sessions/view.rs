@@ -1,7 +1,5 @@
 //! Sessions and traces as people and scripts read them.
 
-use std::collections::BTreeMap;
-
 use serde_json::json;
 
 use super::held::Held;
@@ -10,6 +8,7 @@ use super::scoring::is_done;
 use super::session::Session;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
+use crate::engine::score::risk::risks;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{
@@ -69,6 +68,8 @@ pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
     let risk = &held.scored.risk;
     let content = update.content.as_ref();
     let signals = held.scored.signals.iter();
+    let weighed = signals.clone().map(|(name, (score, _))| (name.as_ref(), *score));
+    let weighed = risks(weighed, &rules.weights);
     TraceView {
         trace_id: held.id.to_string(),
         start_unix_nano: update.start_unix_nano.to_string(),
@@ -90,9 +91,9 @@ pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
         loops: held.loops().iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
         adjacent_tool_repeats: update.adjacent_tool_repeats,
         signals: signals
-            .map(|(name, scored)| (name.clone(), explained(held, name, *scored, rules)))
+            .map(|(name, scored)| (name.to_string(), explained(held, name, *scored, rules)))
             .collect(),
-        risks: floats(&risk.risks),
+        risks: weighed.map(|(name, risk)| (name.to_owned(), risk.to_f64())).collect(),
         risk: risk.risk.map(Quanta::to_f64),
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
@@ -225,8 +226,4 @@ fn tokens(tokens: Option<Tokens>) -> TokensView {
 
 pub(super) fn dollars(quanta: Option<i64>) -> Option<f64> {
     quanta.map(|quanta| Quanta(quanta).to_f64())
-}
-
-fn floats(quanta: &BTreeMap<String, Quanta>) -> BTreeMap<String, f64> {
-    quanta.iter().map(|(name, value)| (name.clone(), value.to_f64())).collect()
 }

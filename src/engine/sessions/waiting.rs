@@ -51,13 +51,17 @@ impl Waiting {
     }
 
     /// Takes the reports that waited for a session.
-    pub(super) fn arrive(&mut self, session: &Arc<SessionId>) -> Vec<Report> {
-        let range = (Arc::clone(session), 0)..=(Arc::clone(session), u64::MAX);
+    pub(super) fn arrive(&mut self, session: &SessionId) -> Vec<Report> {
+        if self.reports.is_empty() {
+            return Vec::new();
+        }
+        let session = Arc::new(session.clone());
+        let range = (Arc::clone(&session), 0)..=(Arc::clone(&session), u64::MAX);
         let ages: Vec<u64> = self.reports.range(range).map(|((_, age), _)| *age).collect();
         ages.into_iter()
             .filter_map(|age| {
                 self.by_age.remove(&age);
-                self.reports.remove(&(Arc::clone(session), age))
+                self.reports.remove(&(Arc::clone(&session), age))
             })
             .collect()
     }

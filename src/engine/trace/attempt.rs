@@ -11,13 +11,16 @@ use crate::engine::update::{self, Attempt};
 /// Of each concept the first value from the outermost span inwards, evaluators included, then the resources'; of
 /// documents and violations all.
 pub(super) fn of(shape: &Shape<'_>, parts: &Parts) -> Option<Attempt> {
-    let spans = shape.all_outermost_first();
-    let own = spans.iter().filter_map(|span| span.attempt.as_deref());
-    let resources = spans.iter().filter_map(|span| span.resource.attempt.as_deref());
+    let own = shape.all_outermost_first().filter_map(|span| span.attempt);
+    let resources = shape.all_outermost_first().filter_map(|span| span.resource.attempt.as_deref());
     let said: Vec<&Said> = own.chain(resources).collect();
     let logged = parts.logs.values().flat_map(|log| &log.violations);
     let violations: BTreeSet<&Violation> =
         said.iter().flat_map(|said| &said.violations).chain(logged).collect();
+    // Most traces are none.
+    if said.is_empty() && violations.is_empty() {
+        return None;
+    }
     let attempt = Attempt {
         task: first(&said, |said| said.task.as_ref()),
         run: first(&said, |said| said.run.as_ref()),
@@ -57,6 +60,6 @@ fn names(names: &[Arc<str>]) -> Vec<String> {
 /// All names on the agent's own spans, each once, in order of the spans' start.
 fn distinct(shape: &Shape<'_>, of: fn(&Said) -> &Vec<Arc<str>>) -> Vec<String> {
     let mut seen = BTreeSet::new();
-    let all = shape.behaviour().filter_map(|span| span.attempt.as_deref()).flat_map(of);
+    let all = shape.behaviour().filter_map(|span| span.attempt).flat_map(of);
     all.filter(|name| seen.insert((*name).clone())).map(ToString::to_string).collect()
 }

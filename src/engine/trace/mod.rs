@@ -4,16 +4,20 @@
 
 mod attempt;
 mod expected;
+mod packed;
+mod seen;
 mod shape;
 mod tools;
 mod transcript;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::expected::expectations;
-use self::shape::Shape;
+pub use self::packed::{Added, Spans};
+pub use self::seen::Sign;
+use self::seen::{Model, Said, Seen};
+use self::shape::{ModelCall, Shape};
 use serde::{Deserialize, Serialize};
 
 pub use self::transcript::{Step, Transcript, transcript};
@@ -23,9 +27,7 @@ use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
 use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{
-    Log, ModelFacts, Operation, Report, Span, SpanId, Status, Text, Tokens, TraceId,
-};
+use super::span::{Log, Operation, Report, Resource, Span, SpanId, Status, Text, Tokens, TraceId};
 use super::update::{
     self, AgentKey, Content, Loop, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
     TurnStart,
@@ -33,13 +35,49 @@ use super::update::{
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(from = "SavedParts")]
 pub struct Parts {
-    /// Spans by id; boxed, as a node of the map has room for eleven.
-    pub spans: BTreeMap<SpanId, Box<Span>>,
+    /// Spans by id.
+    #[serde(rename = "packed")]
+    pub spans: Spans,
     /// Log records by id.
     pub logs: BTreeMap<u64, Log>,
     /// Reports by (name, identifier).
     pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+}
+
+/// A trace as it is written down; once it was with whole spans.
+#[derive(Deserialize)]
+struct SavedParts {
+    #[serde(default)]
+    packed: Spans,
+    #[serde(default)]
+    spans: BTreeMap<SpanId, Span>,
+    logs: BTreeMap<u64, Log>,
+    reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+}
+
+impl From<SavedParts> for Parts {
+    fn from(saved: SavedParts) -> Self {
+        let SavedParts { packed, spans, logs, reports } = saved;
+        let mut parts = Self { spans: packed, logs, reports };
+        for span in spans.values() {
+            parts.spans.add(span, true);
+        }
+        parts
+    }
+}
+
+impl Parts {
+    /// Spans and log records.
+    pub fn len(&self) -> usize {
+        self.spans.len() + self.logs.len()
+    }
+
+    /// Whether there are neither.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The rules that a trace is read by.
@@ -57,7 +95,7 @@ pub struct Rules {
 
 /// Why a trace is no agent's.
 pub fn ignored(parts: &Parts) -> &'static str {
-    let has = |operation| parts.spans.values().any(|span| span.operation == operation);
+    let has = |operation| parts.spans.operations().any(|other| other == operation);
     if has(Operation::Evaluation) {
         "evaluator"
     } else if has(Operation::CreateAgent) {
@@ -79,8 +117,8 @@ pub fn evaluate(
     rules: &Rules,
     done: bool,
 ) -> Option<TraceUpdate> {
-    let shape = Shape::new(parts.spans.values().map(AsRef::as_ref));
-    let behaves = |span: &Span| {
+    let shape = Shape::new(parts.spans.iter());
+    let behaves = |span: &Seen<'_>| {
         matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
     };
     if !shape.behaviour().any(behaves) {
@@ -89,15 +127,15 @@ pub fn evaluate(
     let logs = Logs::of(parts);
     let mut models = shape.model_calls();
     blame_last(&mut models, &shape, &logs);
-    let models: Vec<&Span> = models.iter().map(AsRef::as_ref).collect();
+    let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
     let calls = tools::of(&shape, &models, &logs);
-    let outermost = shape.outermost_first();
+    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
         trace_id: trace_id.0.to_vec(),
         session: Some(session(trace_id, &shape, &outermost, rules.fallback)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
-        user: outermost.iter().find_map(|span| span.user.as_deref()).map(str::to_owned),
+        user: outermost.iter().find_map(|span| span.user).map(str::to_owned),
         attempt: attempt::of(&shape, parts).map(Box::new),
         reported: reported(parts),
         ..TraceUpdate::default()
@@ -119,7 +157,7 @@ pub fn evaluate(
 }
 
 /// How it ended.
-fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Span]) {
+fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Seen<'_>]) {
     let root = shape.root();
     let last = models.iter().max_by_key(|span| (span.end, span.span_id));
     update.complete = root.is_some();
@@ -131,19 +169,22 @@ fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Span]) {
 fn spent(
     update: &mut TraceUpdate,
     shape: &Shape<'_>,
-    models: &[&Span],
+    models: &[&Seen<'_>],
     prices: &Prices,
 ) -> Vec<Spend> {
     let totals = shape.totals(models);
     let all = models.iter().copied().chain(totals.iter().map(|(span, _)| *span));
     let spends: Vec<Spend> = all
         .map(|span| {
-            let facts = span.model.as_ref();
+            let model = span.model.as_ref();
+            let cost = |model: &Model<'_>| {
+                model.cost.or_else(|| prices.of_tokens(model.name?, &model.tokens))
+            };
             Spend {
                 start: span.start,
                 end: span.end,
-                tokens: facts.map(|facts| facts.tokens).unwrap_or_default(),
-                cost: facts.and_then(|facts| prices.cost(facts)),
+                tokens: model.map(|model| model.tokens).unwrap_or_default(),
+                cost: model.and_then(cost),
             }
         })
         .collect();
@@ -157,7 +198,7 @@ fn spent(
     });
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
     update.cost_quanta = costs.reduce(i64::saturating_add);
-    let named = models.iter().filter_map(|span| span.model.as_ref()?.model.as_deref());
+    let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
     let names: BTreeSet<&str> = named.collect();
     update.models = names.into_iter().map(str::to_owned).collect();
     spends
@@ -175,13 +216,11 @@ fn loops_of(
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
 /// model's error there alone.
-fn blame_last(models: &mut [Cow<'_, Span>], shape: &Shape<'_>, logs: &Logs<'_>) {
+fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
     let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
-    let answered = |facts: &ModelFacts| {
-        facts.tokens.input.is_some()
-            || facts.tokens.output.is_some()
-            || !facts.tool_calls.is_empty()
+    let answered = |model: &Model<'_>| {
+        model.tokens.input.is_some() || model.tokens.output.is_some() || !model.calls.is_empty()
     };
     let logged = logs.of_span(last).any(|log| log.output.is_some() || !log.tool_calls.is_empty());
     if last.output.is_none()
@@ -212,7 +251,7 @@ impl<'a> Logs<'a> {
         Self { by_span, all }
     }
 
-    fn of_span(&self, span: &Span) -> impl DoubleEndedIterator<Item = &'a Log> + '_ {
+    fn of_span(&self, span: &Seen<'_>) -> impl DoubleEndedIterator<Item = &'a Log> + use<'a, '_> {
         self.by_span.get(&span.span_id).into_iter().flatten().copied()
     }
 }
@@ -220,13 +259,13 @@ impl<'a> Logs<'a> {
 /// Sums what every model call knows; a failed call that says nothing used nothing, one that a total covers is in
 /// there, and a successful one that says nothing makes the sum unknown.
 fn sum_known(
-    models: &[&Span],
-    totals: &[(&Span, BTreeSet<SpanId>)],
+    models: &[&Seen<'_>],
+    totals: &[(&Seen<'_>, BTreeSet<usize>)],
     of: fn(&Tokens) -> Option<u64>,
 ) -> Option<u64> {
-    let known = |span: &Span| span.model.as_ref().and_then(|facts| of(&facts.tokens));
-    let covered = |span: &Span| {
-        totals.iter().any(|(total, below)| below.contains(&span.span_id) && known(total).is_some())
+    let known = |span: &Seen<'_>| span.model.as_ref().and_then(|model| of(&model.tokens));
+    let covered = |span: &Seen<'_>| {
+        totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
     };
     let counts = models
         .iter()
@@ -236,7 +275,7 @@ fn sum_known(
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.
-fn wasted(models: &[&Span], calls: &[ToolCall]) -> u64 {
+fn wasted(models: &[&Seen<'_>], calls: &[ToolCall]) -> u64 {
     let mut seen = BTreeSet::new();
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
@@ -248,21 +287,21 @@ fn wasted(models: &[&Span], calls: &[ToolCall]) -> u64 {
 }
 
 /// Where the texts of the turn are.
-struct Turn<'a, 'b> {
-    shape: &'b Shape<'a>,
-    outermost: &'b [&'a Span],
-    models: &'b [&'a Span],
-    logs: &'b Logs<'a>,
+struct Turn<'s> {
+    shape: &'s Shape<'s>,
+    outermost: &'s [&'s Seen<'s>],
+    models: &'s [&'s Seen<'s>],
+    logs: &'s Logs<'s>,
 }
 
-impl<'a> Turn<'a, '_> {
+impl<'s> Turn<'s> {
     /// Fills in the texts, and what the output's likeness is computed from.
     fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
-        let output = self.output();
-        update.output_digest = output.filter(|_| done).and_then(|text| digest(&text.text));
+        let output = || self.output().and_then(|said| said.text);
+        update.output_digest = done.then(output).flatten().and_then(digest);
         update.content = keep_content.then(|| Content {
-            input: self.input().map(|text| text.text.to_string()),
-            output: output.map(|text| text.text.to_string()),
+            input: self.input().and_then(|said| said.text).map(str::to_owned),
+            output: output().map(str::to_owned),
         });
     }
 
@@ -290,46 +329,48 @@ impl<'a> Turn<'a, '_> {
     }
 
     /// Whether a user's message ends a model call's input, on its span or in the last record of it.
-    fn asked_by_user(&self, model: &Span) -> Option<bool> {
+    fn asked_by_user(&self, model: &Seen<'_>) -> Option<bool> {
         let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
     }
 
     /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
-    fn input(&self) -> Option<&'a Text> {
-        let of_model = |span: &&'a Span| {
-            let logged = self.logs.of_span(span).rev().find_map(|log| log.input.as_ref());
-            span.input.as_ref().or(logged)
+    fn input(&self) -> Option<Said<'s>> {
+        let said = |text: &'s Text| Said::of(text, true);
+        let of_model = |span: &&'s Seen<'s>| {
+            let logged =
+                || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
+            span.input.or_else(logged)
         };
-        let own = self.owners().filter_map(|span| span.input.as_ref());
+        let own = self.owners().filter_map(|span| span.input);
         let of_models = self.models.iter().filter_map(of_model);
-        let loose = self.logs.all.iter().rev().filter_map(|log| log.input.as_ref());
+        let loose = self.logs.all.iter().rev().filter_map(|log| log.input.as_ref()).map(said);
         first_good(own.chain(of_models).chain(loose))
     }
 
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
-    fn output(&self) -> Option<&'a Text> {
+    fn output(&self) -> Option<Said<'s>> {
         let last_model = self.models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
-        let own = self.owners().filter_map(|span| span.output.as_ref());
+        let own = self.owners().filter_map(|span| span.output);
         let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
-            let logged = self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
-            span.output.as_ref().or(logged)
+            let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
+            span.output.or_else(|| logged().map(|text| Said::of(text, true)))
         });
         first_good(own.chain(of_model))
     }
 
     /// The spans that speak for the whole turn.
-    fn owners(&self) -> impl Iterator<Item = &'a Span> + '_ {
+    fn owners(&self) -> impl Iterator<Item = &'s Seen<'s>> + '_ {
         let agent =
             self.outermost.iter().copied().find(|span| span.operation == Operation::InvokeAgent);
         let speaks =
-            |span: &&Span| !matches!(span.operation, Operation::Chat | Operation::ExecuteTool);
+            |span: &&Seen<'_>| !matches!(span.operation, Operation::Chat | Operation::ExecuteTool);
         self.shape.root().filter(speaks).into_iter().chain(agent)
     }
 }
 
 /// The first text that is one; the JSON of something else only where there is no other.
-fn first_good<'a>(texts: impl Iterator<Item = &'a Text>) -> Option<&'a Text> {
+fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
     let mut last_resort = None;
     for text in texts {
         if text.rank < Text::LOOSE {
@@ -344,7 +385,7 @@ fn first_good<'a>(texts: impl Iterator<Item = &'a Text>) -> Option<&'a Text> {
 fn session(
     trace_id: TraceId,
     shape: &Shape<'_>,
-    outermost: &[&Span],
+    outermost: &[&Seen<'_>],
     fallback: SessionFallback,
 ) -> SessionKey {
     let tenant =
@@ -354,13 +395,15 @@ fn session(
         id: id.to_owned(),
         source: source.to_owned(),
     };
-    let named = outermost
-        .iter()
-        .find_map(|span| span.session.as_ref())
-        .or_else(|| outermost.iter().find_map(|span| span.resource.session.as_ref()))
-        .or_else(|| outermost.iter().find_map(|span| span.session_in_json.as_ref()));
-    if let Some(name) = named {
-        return key(&name.attribute, &name.id);
+    let of_resource = |span: &&Seen<'_>| {
+        span.resource.session.as_ref().map(|name| key(&name.attribute, &name.id))
+    };
+    let of_span = |session: seen::Session<'_>| key(session.attribute, session.id);
+    let named = outermost.iter().find_map(|span| span.session).map(of_span);
+    let named = named.or_else(|| outermost.iter().find_map(of_resource));
+    let in_json = || outermost.iter().find_map(|span| span.session_in_json).map(of_span);
+    if let Some(named) = named.or_else(in_json) {
+        return named;
     }
     let instance = outermost.iter().find_map(|span| span.resource.instance_id.as_deref());
     match (fallback, instance) {
@@ -373,33 +416,32 @@ fn session(
 
 /// The trace's agent: the outermost agent span's name; version, environment and service from that span, else its
 /// resource. And the other agents in it.
-fn agent(outermost: &[&Span]) -> (Option<AgentKey>, Vec<String>) {
-    let own_name = |span: &Span| -> Option<String> {
+fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
+    let own_name = |span: &Seen<'_>| -> Option<String> {
         let agent = span.operation == Operation::InvokeAgent;
         let from_span = || {
             agent
                 .then(|| span.name.trim_start_matches("invoke_agent").trim())
                 .filter(|name| !name.is_empty())
         };
-        span.agent_name.as_deref().or_else(from_span).map(str::to_owned)
+        span.agent_name.or_else(from_span).map(str::to_owned)
     };
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
     let chosen = agents()
         .next()
         .or_else(|| outermost.iter().find(|span| span.agent_name.is_some()))
         .or_else(|| outermost.first());
-    let resource = |of: fn(&super::span::Resource) -> Option<&Arc<str>>| -> Option<String> {
-        let own = chosen.and_then(|span| of(&span.resource));
-        own.or_else(|| outermost.iter().find_map(|span| of(&span.resource)))
-            .map(ToString::to_string)
+    let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
+        let own = chosen.and_then(|span| of(span.resource));
+        own.or_else(|| outermost.iter().find_map(|span| of(span.resource))).map(ToString::to_string)
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
     let name = chosen
         .and_then(|span| own_name(span))
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
         .unwrap_or_else(|| service_name.clone());
-    let version = chosen.and_then(|span| span.agent_version.as_ref()).map(ToString::to_string);
-    let environment = chosen.and_then(|span| span.environment.as_ref()).map(ToString::to_string);
+    let version = chosen.and_then(|span| span.agent_version).map(str::to_owned);
+    let environment = chosen.and_then(|span| span.environment).map(str::to_owned);
     let key = AgentKey {
         tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
         agent_version: version

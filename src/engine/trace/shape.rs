@@ -1,70 +1,103 @@
 //! The shape of a trace: who is below whom, and what is the agent's own behaviour.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::iter;
+use std::ops::Deref;
 
-use crate::engine::span::{Operation, Span, SpanId};
+use super::seen::{Model, Seen};
+use crate::engine::span::{Operation, SpanId, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
     /// All spans.
-    pub(super) spans: Vec<&'a Span>,
-    by_id: BTreeMap<SpanId, &'a Span>,
-    depths: BTreeMap<SpanId, usize>,
-    /// Evaluators and all below them: not the agent's behaviour.
-    evaluators: BTreeSet<SpanId>,
-    /// What model calls are told by.
+    pub(super) spans: Vec<Seen<'a>>,
+    // By place: the span above, if it is known.
+    above: Vec<Option<usize>>,
+    // How many known spans are above; those of a cycle each once.
+    depths: Vec<usize>,
+    // Evaluators and all below them: not the agent's behaviour.
+    evaluators: Vec<bool>,
+    // What model calls are told by.
     model: Operation,
-    /// Spans with model calls below them that have none below themselves, and how many.
-    models_below: BTreeMap<SpanId, usize>,
+    // Of model calls that have none below themselves, how many are below.
+    models_below: Vec<usize>,
+    // Some model call has one below it.
+    nested: bool,
+    // Places from the outermost inwards.
+    inwards: Vec<usize>,
+}
+
+/// A model call: a span, or what several say of it together.
+pub(super) struct ModelCall<'s> {
+    seen: &'s Seen<'s>,
+    completed: Option<Box<Seen<'s>>>,
+}
+
+impl<'s> ModelCall<'s> {
+    /// What is said of it, to be completed.
+    pub(super) fn to_mut(&mut self) -> &mut Seen<'s> {
+        self.completed.get_or_insert_with(|| Box::new(self.seen.clone()))
+    }
+}
+
+impl<'s> Deref for ModelCall<'s> {
+    type Target = Seen<'s>;
+
+    fn deref(&self) -> &Seen<'s> {
+        self.completed.as_deref().unwrap_or(self.seen)
+    }
 }
 
 impl<'a> Shape<'a> {
-    pub(super) fn new(spans: impl Iterator<Item = &'a Span>) -> Self {
-        let mut spans: Vec<&Span> = spans.collect();
-        spans.sort_by_key(|span| (span.start, span.end, span.span_id));
-        let by_id: BTreeMap<_, _> = spans.iter().map(|span| (span.span_id, *span)).collect();
-        let mut shape = Self {
-            spans,
-            by_id,
-            depths: BTreeMap::new(),
-            evaluators: BTreeSet::new(),
-            model: Operation::Chat,
-            models_below: BTreeMap::new(),
-        };
-        for span in shape.spans.clone() {
-            shape.place(span);
+    pub(super) fn new(spans: impl Iterator<Item = Seen<'a>>) -> Self {
+        let mut spans: Vec<Seen<'_>> = spans.collect();
+        // They are large, and often in order.
+        if !spans.is_sorted_by_key(place_in_time) {
+            spans.sort_by_cached_key(place_in_time);
         }
+        let mut places: Vec<(SpanId, usize)> = Vec::with_capacity(spans.len());
+        for (at, span) in spans.iter_mut().enumerate() {
+            span.at = at;
+            places.push((span.span_id, at));
+        }
+        places.sort_unstable();
+        let place = |id: SpanId| {
+            let found = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+            places.get(found).map(|(_, at)| *at)
+        };
+        let above: Vec<_> = spans.iter().map(|span| span.parent.and_then(place)).collect();
+        let evaluates = |at: usize| spans[at].operation == Operation::Evaluation;
+        let (depths, evaluators) = descend(&above, evaluates);
+        let mut inwards: Vec<usize> = (0..spans.len()).collect();
+        inwards.sort_unstable_by_key(|at| (depths[*at], spans[*at].start, spans[*at].span_id));
+        let (models_below, nested, model) = (Vec::new(), false, Operation::Chat);
+        let mut shape =
+            Self { spans, above, depths, evaluators, model, models_below, nested, inwards };
         // Where no model call has a span, agent spans that say what all of theirs used stand for them.
         if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
             shape.model = Operation::InvokeAgent;
         }
-        shape.count_models();
+        (shape.models_below, shape.nested) = shape.count_models();
         shape
     }
 
     /// The agent's own behaviour, in order.
-    pub(super) fn behaviour(&self) -> impl Iterator<Item = &'a Span> + '_ {
-        self.spans.iter().copied().filter(|span| !self.evaluators.contains(&span.span_id))
+    pub(super) fn behaviour(&self) -> impl Iterator<Item = &Seen<'a>> {
+        self.spans.iter().filter(|span| !self.evaluators[span.at])
     }
 
-    /// Spans from the outermost inwards: fewest known ancestors, then start, then id.
-    pub(super) fn outermost_first(&self) -> Vec<&'a Span> {
-        let mut spans: Vec<_> = self.behaviour().collect();
-        spans.sort_by_key(|span| (self.depths.get(&span.span_id), span.start, span.span_id));
-        spans
+    /// The agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
+    pub(super) fn outermost_first(&self) -> impl Iterator<Item = &Seen<'a>> {
+        self.all_outermost_first().filter(|span| !self.evaluators[span.at])
     }
 
     /// All spans, evaluators included, from the outermost inwards.
-    pub(super) fn all_outermost_first(&self) -> Vec<&'a Span> {
-        let mut spans = self.spans.clone();
-        spans.sort_by_key(|span| (self.depths.get(&span.span_id), span.start, span.span_id));
-        spans
+    pub(super) fn all_outermost_first(&self) -> impl Iterator<Item = &Seen<'a>> {
+        self.inwards.iter().map(|at| &self.spans[*at])
     }
 
     /// The earliest span without a parent.
-    pub(super) fn root(&self) -> Option<&'a Span> {
+    pub(super) fn root(&self) -> Option<&Seen<'a>> {
         self.behaviour().find(|span| span.parent.is_none())
     }
 
@@ -72,24 +105,23 @@ impl<'a> Shape<'a> {
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
     /// What one of them does not say the other one does.
-    pub(super) fn model_calls(&self) -> Vec<Cow<'a, Span>> {
-        let mut answers: BTreeMap<Arc<str>, usize> = BTreeMap::new();
-        let mut calls: Vec<Cow<'a, Span>> = Vec::new();
+    pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
+        let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut calls: Vec<ModelCall<'_>> = Vec::new();
         for span in self.behaviour().filter(|span| self.is_model(span)) {
-            if self.models_below.contains_key(&span.span_id) {
+            if self.models_below[span.at] > 0 {
                 continue;
             }
-            let call = self.completed(span);
-            let id = call.model.as_ref().and_then(|facts| facts.response_id.clone());
-            let again = id.as_ref().and_then(|id| answers.get(id).copied());
+            let mut call = self.completed(span);
+            let id = call.model.as_ref().and_then(|model| model.response_id);
+            let again = id.and_then(|id| answers.get(&id).copied());
             let again = again.or_else(|| calls.iter().position(|other| beside(other, &call)));
             match again {
-                Some(at) if known(&calls[at]) >= known(&call) => {
-                    complete(calls[at].to_mut(), &call);
-                }
                 Some(at) => {
-                    let other = std::mem::replace(&mut calls[at], call);
-                    complete(calls[at].to_mut(), &other);
+                    if known(&calls[at]) < known(&call) {
+                        std::mem::swap(&mut calls[at], &mut call);
+                    }
+                    complete(calls[at].to_mut(), &call);
                 }
                 None => calls.push(call),
             }
@@ -100,121 +132,146 @@ impl<'a> Shape<'a> {
     }
 
     /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
-    /// ids of those calls.
-    pub(super) fn totals(&self, calls: &[&'a Span]) -> Vec<(&'a Span, BTreeSet<SpanId>)> {
-        let counted = |span: &Span| {
+    /// places of those calls.
+    pub(super) fn totals(&self, calls: &[&Seen<'_>]) -> Vec<(&Seen<'a>, BTreeSet<usize>)> {
+        let counted = |span: &Seen<'_>| {
             span.model
                 .as_ref()
-                .is_some_and(|facts| facts.tokens.input.is_some() || facts.tokens.output.is_some())
+                .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
         };
-        let mut totals: Vec<(&'a Span, BTreeSet<SpanId>)> = Vec::new();
-        let outer = self.outermost_first().into_iter();
+        let mut totals: Vec<(&Seen<'a>, BTreeSet<usize>)> = Vec::new();
+        if !self.nested {
+            return totals;
+        }
+        let outer = self.outermost_first();
         for span in outer.filter(|span| self.is_model(span) && counted(span)) {
-            let above = |id: SpanId| totals.iter().any(|(_, below)| below.contains(&id));
+            let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
             let below = calls.iter().filter(|call| {
-                call.span_id != span.span_id
-                    && self.ancestors(call).any(|above| above.span_id == span.span_id)
+                call.at != span.at && self.ancestors(call).any(|above| above.at == span.at)
             });
-            let below: Vec<&&Span> = below.collect();
-            if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.span_id))
-            {
-                totals.push((span, below.iter().map(|call| call.span_id).collect()));
+            let below: Vec<&&Seen<'_>> = below.collect();
+            if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
+                totals.push((span, below.iter().map(|call| call.at).collect()));
             }
         }
         totals
     }
 
-    fn is_model(&self, span: &Span) -> bool {
-        span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
-    }
-
-    /// A model call with what the model spans around it say, as far as they are around this one alone.
-    fn completed(&self, span: &'a Span) -> Cow<'a, Span> {
-        let mut call = Cow::Borrowed(span);
-        let around = self.ancestors(span).filter(|above| self.is_model(above));
-        for outer in around.filter(|above| self.models_below.get(&above.span_id) == Some(&1)) {
-            complete(call.to_mut(), outer);
-        }
-        call
-    }
-
     /// Spans of no known operation by name: where tools have no spans of their own, the functions that ran.
-    pub(super) fn functions(&self) -> BTreeMap<&'a str, Vec<&'a Span>> {
-        let mut functions: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+    pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&Seen<'a>>> {
+        let mut functions: BTreeMap<&str, Vec<&Seen<'a>>> = BTreeMap::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
-            functions.entry(&span.name).or_default().push(span);
+            functions.entry(span.name).or_default().push(span);
         }
         functions
     }
 
     /// Tool calls of tool spans, in order; a span inside another of the same call counts once.
-    pub(super) fn tool_spans(&self) -> Vec<&'a Span> {
+    pub(super) fn tool_spans(&self) -> Vec<&Seen<'a>> {
         let mut call_ids = BTreeSet::new();
         let tools = self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         tools
             .filter(|span| {
-                let facts = span.tool.as_ref();
-                let name = facts.and_then(|facts| facts.name.as_ref());
-                let inside_itself = self.ancestors(span).any(|above| {
-                    let other =
-                        above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
-                    name.is_some() && other.is_some_and(|other| other.name.as_ref() == name)
-                });
-                let again = facts
-                    .and_then(|facts| facts.call_id.as_ref())
+                let name = span.tool.and_then(|tool| tool.name);
+                let inside_itself = name.is_some()
+                    && self.ancestors(span).any(|above| {
+                        let other =
+                            above.tool.filter(|_| above.operation == Operation::ExecuteTool);
+                        other.is_some_and(|other| other.name == name)
+                    });
+                let again = span
+                    .tool
+                    .and_then(|tool| tool.call_id)
                     .is_some_and(|id| !call_ids.insert((id, name)));
-                !inside_itself && !again && !facts.is_some_and(|facts| facts.phantom)
+                !inside_itself && !again && !span.tool.is_some_and(|tool| tool.phantom)
             })
             .collect()
     }
 
     /// Whether a span is part of a tool call.
-    pub(super) fn is_inside_tool(&self, span: &'a Span) -> bool {
+    pub(super) fn is_inside_tool(&self, span: &Seen<'_>) -> bool {
         self.ancestors(span).any(|above| above.operation == Operation::ExecuteTool)
     }
 
-    /// Notes the depth of a span and what it says of those above it.
-    fn place(&mut self, span: &'a Span) {
-        let above: Vec<&Span> = self.ancestors(span).collect();
-        self.depths.insert(span.span_id, above.len());
-        let evaluates = |span: &Span| span.operation == Operation::Evaluation;
-        if evaluates(span) || above.iter().any(|span| evaluates(span)) {
-            self.evaluators.insert(span.span_id);
-        }
+    fn is_model(&self, span: &Seen<'_>) -> bool {
+        span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
     }
 
-    fn count_models(&mut self) {
-        let is_model = |span: &&&Span| self.is_model(span);
-        let over =
-            |span: &&'a Span| self.ancestors(span).map(|above| above.span_id).collect::<Vec<_>>();
-        let models: Vec<(SpanId, Vec<SpanId>)> =
-            self.spans.iter().filter(is_model).map(|span| (span.span_id, over(span))).collect();
-        let outer: BTreeSet<SpanId> =
-            models.iter().flat_map(|(_, above)| above.iter().copied()).collect();
-        for (_, above) in models.iter().filter(|(id, _)| !outer.contains(id)) {
-            for id in above {
-                *self.models_below.entry(*id).or_default() += 1;
-            }
+    /// A model call with what the model spans around it say, as far as they are around this one alone.
+    fn completed<'s>(&'s self, span: &'s Seen<'a>) -> ModelCall<'s> {
+        let mut call = ModelCall { seen: span, completed: None };
+        let around = self.ancestors(span).filter(|above| self.is_model(above));
+        for outer in around.filter(|above| self.models_below[above.at] == 1) {
+            complete(call.to_mut(), outer);
         }
+        call
+    }
+
+    fn count_models(&self) -> (Vec<usize>, bool) {
+        let mut below = vec![0; self.spans.len()];
+        let models = || self.spans.iter().filter(|span| self.is_model(span));
+        let mut outer = vec![false; self.spans.len()];
+        models().flat_map(|model| self.ancestors(model)).for_each(|above| outer[above.at] = true);
+        for model in models().filter(|model| !outer[model.at]) {
+            self.ancestors(model).for_each(|above| below[above.at] += 1);
+        }
+        (below, models().any(|model| outer[model.at]))
     }
 
     /// The known spans above one, the nearest first; ends at a cycle.
-    fn ancestors(&self, span: &'a Span) -> impl Iterator<Item = &'a Span> + '_ {
-        let mut seen = BTreeSet::from([span.span_id]);
-        let mut next = span.parent;
-        std::iter::from_fn(move || {
-            let above = *self.by_id.get(&next?)?;
-            next = above.parent;
-            seen.insert(above.span_id).then_some(above)
-        })
+    fn ancestors(&self, span: &Seen<'_>) -> impl Iterator<Item = &Seen<'a>> {
+        let next = |at: &usize| self.above[*at];
+        let above = iter::successors(self.above[span.at], next).take(self.depths[span.at]);
+        above.map(|at| &self.spans[at])
     }
+}
+
+fn place_in_time(span: &Seen<'_>) -> (Timestamp, Timestamp, SpanId) {
+    (span.start, span.end, span.span_id)
+}
+
+/// How many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
+/// else in its cycle, as is everything else in it.
+fn descend(above: &[Option<usize>], evaluates: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<bool>) {
+    const UNKNOWN: usize = usize::MAX;
+    let (mut depths, mut evaluators) = (vec![UNKNOWN; above.len()], vec![false; above.len()]);
+    let mut path = Vec::new();
+    // By place: on the path, at which step of it.
+    let mut steps = vec![UNKNOWN; above.len()];
+    for first in 0..above.len() {
+        let mut next = Some(first);
+        while let Some(at) = next.filter(|at| depths[*at] == UNKNOWN && steps[*at] == UNKNOWN) {
+            steps[at] = path.len();
+            path.push(at);
+            next = above[at];
+        }
+        // A path ends at a root, at what is known, or in a cycle: at a step of its own.
+        let (mut depth, mut inside) = match next {
+            None => (0, false),
+            Some(at) if depths[at] != UNKNOWN => (depths[at] + 1, evaluators[at]),
+            Some(at) => {
+                let cycle = path.split_off(steps[at]);
+                let inside = cycle.iter().any(|at| evaluates(*at));
+                for at in &cycle {
+                    (depths[*at], evaluators[*at]) = (cycle.len() - 1, inside);
+                }
+                (cycle.len(), inside)
+            }
+        };
+        while let Some(at) = path.pop() {
+            inside |= evaluates(at);
+            (depths[at], evaluators[at]) = (depth, inside);
+            depth += 1;
+        }
+    }
+    (depths, evaluators)
 }
 
 /// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
 /// longer, to a millisecond, and they do not contradict each other.
-fn beside(one: &Span, other: &Span) -> bool {
+fn beside(one: &Seen<'_>, other: &Seen<'_>) -> bool {
     const MILLISECOND: u64 = 1_000_000;
-    let within = |inner: &Span, outer: &Span| {
+    let within = |inner: &Seen<'_>, outer: &Seen<'_>| {
         inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
             && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
     };
@@ -230,31 +287,66 @@ fn beside(one: &Span, other: &Span) -> bool {
 }
 
 /// Fills in what one span does not say of a call from another span of it.
-fn complete(call: &mut Span, other: &Span) {
-    call.input = call.input.take().or_else(|| other.input.clone());
-    call.output = call.output.take().or_else(|| other.output.clone());
+fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
+    call.input = call.input.or(other.input);
+    call.output = call.output.or(other.output);
     call.failed |= other.failed;
-    let (Some(facts), Some(more)) = (&mut call.model, &other.model) else { return };
-    facts.model = facts.model.take().or_else(|| more.model.clone());
-    facts.response_id = facts.response_id.take().or_else(|| more.response_id.clone());
-    facts.tokens.input = facts.tokens.input.or(more.tokens.input);
-    facts.tokens.cached = facts.tokens.cached.or(more.tokens.cached);
-    facts.tokens.output = facts.tokens.output.or(more.tokens.output);
-    facts.cost = facts.cost.or(more.cost);
-    facts.asked_by_user = facts.asked_by_user.or(more.asked_by_user);
-    if facts.tool_calls.is_empty() {
-        facts.tool_calls.clone_from(&more.tool_calls);
+    let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
+    model.name = model.name.or(more.name);
+    model.response_id = model.response_id.or(more.response_id);
+    model.tokens.input = model.tokens.input.or(more.tokens.input);
+    model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
+    model.tokens.output = model.tokens.output.or(more.tokens.output);
+    model.cost = model.cost.or(more.cost);
+    model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
+    if model.calls.is_empty() {
+        model.calls.clone_from(&more.calls);
     }
-    if facts.tool_results.is_empty() {
-        facts.tool_results.clone_from(&more.tool_results);
+    if model.results.is_empty() {
+        model.results.clone_from(&more.results);
     }
 }
 
 /// How much a model span knows of its call: of two spans for one call, the better counts.
-fn known(span: &Span) -> usize {
-    span.model.as_ref().map_or(0, |facts| {
-        usize::from(facts.tokens.input.is_some())
-            + usize::from(facts.tokens.output.is_some())
-            + usize::from(facts.cost.is_some())
-    })
+fn known(span: &Seen<'_>) -> usize {
+    let count = |model: &Model<'_>| {
+        usize::from(model.tokens.input.is_some())
+            + usize::from(model.tokens.output.is_some())
+            + usize::from(model.cost.is_some())
+    };
+    span.model.as_ref().map_or(0, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The ancestors of each, one after the other, until one comes again.
+    fn slowly(above: &[Option<usize>], from: usize) -> Vec<usize> {
+        let mut found = Vec::new();
+        let mut next = above[from];
+        while let Some(at) = next.filter(|at| *at != from && !found.contains(at)) {
+            found.push(at);
+            next = above[at];
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn depths_are_numbers_of_ancestors_whatever_hangs_on_what(
+            sent in prop::collection::vec((prop::option::of(0_usize..12), any::<bool>()), 1..12),
+        ) {
+            let above: Vec<Option<usize>> =
+                sent.iter().map(|(above, _)| above.filter(|at| *at < sent.len())).collect();
+            let (depths, evaluators) = descend(&above, |at| sent[at].1);
+            for at in 0..sent.len() {
+                let ancestors = slowly(&above, at);
+                prop_assert_eq!(depths[at], ancestors.len());
+                prop_assert_eq!(evaluators[at], sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
+            }
+        }
+    }
 }

@@ -1,98 +1,102 @@
 //! The tool calls of a trace: from tool spans, else from the model's output.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::Logs;
+use super::seen::{Seen, Told, Tool};
 use super::shape::Shape;
-use crate::engine::span::{Arguments, Span, ToolFacts, ToolResult};
 use crate::engine::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
 /// arguments has those that the model called it with.
-pub(super) fn of(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>) -> Vec<ToolCall> {
+pub(super) fn of(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>) -> Vec<ToolCall> {
     let spans = shape.tool_spans();
     let called = models
         .iter()
         .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
     let results = results(models, logs);
-    let result = |facts: &ToolFacts| results.get(facts.call_id.as_deref()?).copied();
+    let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
     if spans.is_empty() {
         let mut functions = shape.functions();
-        let tool = |(model, facts): (&Span, &ToolFacts)| {
-            let ran = facts.name.as_deref().and_then(|name| functions.get_mut(name));
+        let tool = |(model, mut tool): (&Seen<'_>, Tool<'_>)| {
+            let ran = tool.name.and_then(|name| functions.get_mut(name));
             let ran = ran.and_then(|ran| {
                 let at = ran.iter().position(|span| span.start >= model.start)?;
                 Some(ran.remove(at))
             });
-            let result = result(facts);
+            let result = result(&tool);
             let failed =
                 ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
-            let mut facts = facts.clone();
-            facts.result_hash = facts.result_hash.or_else(|| result?.hash);
-            tool_call(&facts, ran.unwrap_or(model), failed)
+            tool.result = tool.result.or_else(|| result?.hash);
+            match ran {
+                Some(ran) => tool_call(&tool, ran, failed),
+                None => tool_call(&tool, model, failed),
+            }
         };
         return called.map(tool).collect();
     }
-    let called: Vec<&ToolFacts> = called.map(|(_, facts)| facts).collect();
-    let by_id: BTreeMap<&str, &ToolFacts> =
-        called.iter().filter_map(|facts| Some((facts.call_id.as_deref()?, *facts))).collect();
-    let tool = |span: &&Span| {
-        let mut facts = span.tool.clone().unwrap_or_default();
-        let asked = facts.call_id.as_deref().and_then(|id| by_id.get(id));
-        if let Some(name) = meant_tool(&facts, &called).filter(|_| !shape.is_inside_tool(span)) {
-            facts.name = Some(name.clone());
+    let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
+    let by_id: BTreeMap<u64, &Tool<'_>> =
+        called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
+    let call = |span: &&Seen<'_>| {
+        let mut tool = span.tool.unwrap_or_default();
+        let asked = tool.call_id.and_then(|id| by_id.get(&id));
+        if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span)) {
+            tool.name = Some(name);
         }
-        facts.arguments = facts.arguments.or_else(|| asked?.arguments.clone());
-        facts.result_hash = facts.result_hash.or_else(|| result(&facts)?.hash);
-        tool_call(&facts, span, span.failed)
+        tool.arguments = tool.arguments.or_else(|| asked?.arguments);
+        tool.result = tool.result.or_else(|| result(&tool)?.hash);
+        tool_call(&tool, span, span.failed)
     };
-    spans.iter().map(tool).collect()
+    spans.iter().map(call).collect()
 }
 
 /// The tool that a span is of whose name no model called, but whose arguments one called another tool with: some
 /// libraries name the span after the tool's class.
-fn meant_tool<'a>(facts: &ToolFacts, called: &[&'a ToolFacts]) -> Option<&'a Arc<str>> {
-    let by_name = called.iter().any(|call| call.name == facts.name);
-    if by_name || facts.call_id.is_some() || facts.arguments.is_none() {
+fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
+    let by_name = called.iter().any(|call| call.name == tool.name);
+    if by_name || tool.call_id.is_some() || tool.arguments.is_none() {
         return None;
     }
-    called.iter().find(|call| call.arguments == facts.arguments)?.name.as_ref()
+    let same = |call: &&Tool<'_>| {
+        call.arguments.map(|arguments| arguments.hash) == tool.arguments.map(|own| own.hash)
+    };
+    called.iter().find(same)?.name
 }
 
 /// What models were told of calls, by the id of the call.
-fn results<'a>(models: &[&'a Span], logs: &Logs<'a>) -> BTreeMap<&'a str, &'a ToolResult> {
+fn results(models: &[&Seen<'_>], logs: &Logs<'_>) -> BTreeMap<u64, Told> {
     let own = models.iter().filter_map(|model| model.model.as_ref());
-    let own = own.flat_map(|facts| &facts.tool_results);
-    let logged = logs.all.iter().flat_map(|log| &log.tool_results);
-    own.chain(logged).filter_map(|result| Some((result.call_id.as_deref()?, result))).collect()
+    let own = own.flat_map(|model| model.results.iter().copied());
+    let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(Told::of);
+    own.chain(logged).filter_map(|told| Some((told.call_id?, told))).collect()
 }
 
 /// The tool calls in a model's output, each once, on its span or in the log records of it.
-pub(super) fn called<'a>(model: &'a Span, logs: &Logs<'a>) -> Vec<&'a ToolFacts> {
-    let own = model.model.as_ref().map(|facts| facts.tool_calls.as_slice()).unwrap_or_default();
-    let logged = || logs.of_span(model).flat_map(|log| &log.tool_calls);
-    let calls: Vec<&ToolFacts> =
-        if own.is_empty() { logged().collect() } else { own.iter().collect() };
+pub(super) fn called<'s>(model: &'s Seen<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> {
+    let own = model.model.as_ref().map(|model| model.calls.as_slice()).unwrap_or_default();
+    let mut calls: Vec<Tool<'s>> = own.to_vec();
+    if calls.is_empty() {
+        let logged = logs.of_span(model).flat_map(|log| &log.tool_calls);
+        calls = logged.map(|facts| Tool::of(facts, true)).collect();
+    }
     let mut seen = BTreeSet::new();
-    let fresh = |facts: &&ToolFacts| facts.call_id.clone().is_none_or(|id| seen.insert(id));
-    calls.into_iter().filter(|facts| !facts.phantom).filter(fresh).collect()
+    calls.retain(|tool| !tool.phantom && tool.call_id.is_none_or(|id| seen.insert(id)));
+    calls
 }
 
-fn tool_call(facts: &ToolFacts, span: &Span, failed: bool) -> ToolCall {
-    let arguments = facts.arguments.as_ref();
+fn tool_call(tool: &Tool<'_>, span: &Seen<'_>, failed: bool) -> ToolCall {
+    let arguments = tool.arguments;
     ToolCall {
-        name: facts.name.as_deref().unwrap_or_default().to_owned(),
-        arguments: arguments.map(|arguments| arguments.as_str().to_owned()),
-        result_hash: facts.result_hash,
+        name: tool.name.unwrap_or_default().to_owned(),
+        arguments: arguments.and_then(|arguments| arguments.text).map(str::to_owned),
+        result_hash: tool.result,
         error: Some(failed),
         start_unix_nano: span.start.0,
         end_unix_nano: span.end.0,
-        arguments_hash: arguments.map(|arguments| xxh3_64(arguments.as_str().as_bytes())),
-        argument_values: arguments.map(Arguments::values).unwrap_or_default().to_vec(),
-        call_id: facts.call_id.as_deref().map(|id| xxh3_64(id.as_bytes())),
+        arguments_hash: arguments.map(|arguments| arguments.hash),
+        argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
+        call_id: tool.call_id,
     }
 }
 
@@ -109,13 +113,9 @@ pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool)
 }
 
 /// What models were told of calls that may be those of an earlier trace.
-pub(super) fn results_told(models: &[&Span], logs: &Logs<'_>) -> Vec<CallResult> {
+pub(super) fn results_told(models: &[&Seen<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
     let results = results(models, logs).into_iter();
     results
-        .map(|(id, result)| CallResult {
-            call_id: xxh3_64(id.as_bytes()),
-            failed: result.failed,
-            hash: result.hash,
-        })
+        .map(|(call_id, told)| CallResult { call_id, failed: told.failed, hash: told.hash })
         .collect()
 }

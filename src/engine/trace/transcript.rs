@@ -10,10 +10,11 @@
 
 use serde::Serialize;
 
+use super::seen::{Said, Seen, Tool};
 use super::shape::Shape;
 use super::tools;
 use super::{Logs, Parts, Turn};
-use crate::engine::span::{Operation, Span, SpanId, Text, ToolFacts};
+use crate::engine::span::{Log, Operation, SpanId, Text};
 
 /// A trace as texts.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -72,13 +73,13 @@ impl Step {
 
 /// The transcript of a trace, of at most about `max_bytes` bytes, and its root's id; `None` if it is no agent's.
 pub fn transcript(parts: &Parts, max_bytes: usize) -> (Transcript, Option<SpanId>) {
-    let shape = Shape::new(parts.spans.values().map(AsRef::as_ref));
+    let shape = Shape::new(parts.spans.iter());
     let logs = Logs::of(parts);
     let models = shape.model_calls();
-    let models: Vec<&Span> = models.iter().map(AsRef::as_ref).collect();
-    let outermost = shape.outermost_first();
+    let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
+    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
-    let text = |text: Option<&Text>| text.map(|text| cut(&text.text, max_bytes / 4));
+    let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text, max_bytes / 4));
     let (input, output) = (text(turn.input()), text(turn.output()));
     let own = input.iter().chain(&output).map(String::len).sum();
     let root = shape.root();
@@ -89,16 +90,17 @@ pub fn transcript(parts: &Parts, max_bytes: usize) -> (Transcript, Option<SpanId
     (transcript, root.map(|root| root.span_id))
 }
 
-fn steps(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
+fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
     let tools = shape.tool_spans();
     let root = shape.root().map(|root| root.span_id);
     let below =
-        |span: &&Span| span.operation == Operation::InvokeAgent && Some(span.span_id) != root;
-    let agents: Vec<&Span> = shape.behaviour().filter(below).collect();
-    let mut spans: Vec<&Span> = models.iter().copied().chain(tools).chain(agents).collect();
+        |span: &&Seen<'_>| span.operation == Operation::InvokeAgent && Some(span.span_id) != root;
+    let agents: Vec<&Seen<'_>> = shape.behaviour().filter(below).collect();
+    let tools: Vec<&Seen<'_>> = tools;
+    let mut spans: Vec<&Seen<'_>> = models.iter().copied().chain(tools).chain(agents).collect();
     spans.sort_by_key(|span| (span.start, span.end, span.span_id));
     let mut asked = None;
-    let step = |span: &Span| {
+    let step = |span: &Seen<'_>| {
         let mut step = step(span, logs, max_text);
         // Every call of a turn has the user's message before it; once is enough.
         if step.kind == "model" {
@@ -113,47 +115,47 @@ fn steps(shape: &Shape<'_>, models: &[&Span], logs: &Logs<'_>, max_text: usize) 
     spans.into_iter().map(step).collect()
 }
 
-fn step(span: &Span, logs: &Logs<'_>, max_text: usize) -> Step {
-    let text = |text: Option<&Text>| text.map(|text| cut(&text.text, max_text));
+fn step(span: &Seen<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
+    let cut = |text: &str| cut(text, max_text);
+    let text = |said: Option<Said<'_>>| said?.text.map(cut);
     let own = Step { failed: span.failed, ..Step::default() };
-    if let Some(facts) = &span.tool {
-        let arguments = facts.arguments.as_ref();
+    if let Some(tool) = &span.tool {
         return Step {
             kind: "tool",
-            name: facts.name.as_deref().map(str::to_owned),
-            input: arguments.map(|arguments| cut(arguments.as_str(), max_text)),
-            output: text(span.output.as_ref()),
+            name: tool.name.map(str::to_owned),
+            input: tool.arguments.and_then(|arguments| arguments.text).map(cut),
+            output: text(span.output),
             ..own
         };
     }
-    let Some(facts) = &span.model else {
+    let Some(model) = &span.model else {
         return Step {
             kind: "agent",
-            name: span.agent_name.as_deref().map(str::to_owned),
-            input: text(span.input.as_ref()),
-            output: text(span.output.as_ref()),
+            name: span.agent_name.map(str::to_owned),
+            input: text(span.input),
+            output: text(span.output),
             ..own
         };
     };
-    let logged =
-        |of: fn(&crate::engine::span::Log) -> Option<&Text>| logs.of_span(span).rev().find_map(of);
-    let calls = tools::called(span, logs).into_iter();
+    let logged = |of: fn(&Log) -> Option<&Text>| {
+        let logged = logs.of_span(span).rev().find_map(of);
+        logged.map(|text| cut(&text.text))
+    };
+    let calls = tools::called(span, logs);
+    let (input, output) = (text(span.input), text(span.output));
     Step {
         kind: "model",
-        name: facts.model.as_deref().map(str::to_owned),
-        input: text(span.input.as_ref().or_else(|| logged(|log| log.input.as_ref()))),
-        output: text(span.output.as_ref().or_else(|| logged(|log| log.output.as_ref()))),
-        calls: calls.map(|call| call_text(call, max_text)).collect(),
+        name: model.name.map(str::to_owned),
+        input: input.or_else(|| logged(|log| log.input.as_ref())),
+        output: output.or_else(|| logged(|log| log.output.as_ref())),
+        calls: calls.iter().map(|call| cut(&call_text(call))).collect(),
         ..own
     }
 }
 
-fn call_text(call: &ToolFacts, max_text: usize) -> String {
-    let arguments = call.arguments.as_ref().map(crate::engine::span::Arguments::as_str);
-    cut(
-        &format!("{}({})", call.name.as_deref().unwrap_or("?"), arguments.unwrap_or_default()),
-        max_text,
-    )
+fn call_text(call: &Tool<'_>) -> String {
+    let arguments = call.arguments.and_then(|arguments| arguments.text);
+    format!("{}({})", call.name.unwrap_or("?"), arguments.unwrap_or_default())
 }
 
 /// The first and the last steps that there is room for, half of it each, and how many that leaves out.
@@ -195,7 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::span::{Arguments, ModelFacts, Timestamp};
+    use crate::engine::span::{Arguments, ModelFacts, Span, Timestamp, ToolFacts};
 
     fn span(id: u8, operation: Operation) -> Span {
         Span {
@@ -212,9 +214,12 @@ mod tests {
         Text { rank: 0, text: Arc::from(text) }
     }
 
-    fn parts(spans: Vec<Span>) -> Parts {
-        let spans = spans.into_iter().map(|span| (span.span_id, Box::new(span))).collect();
-        Parts { spans, ..Parts::default() }
+    fn parts(spans: &[Span]) -> Parts {
+        let mut parts = Parts::default();
+        for span in spans {
+            parts.spans.add(span, true);
+        }
+        parts
     }
 
     fn turn(result: &str) -> Parts {
@@ -239,7 +244,7 @@ mod tests {
             failed: true,
             ..span(3, Operation::ExecuteTool)
         };
-        parts(vec![root, model(2), tool, model(4)])
+        parts(&[root, model(2), tool, model(4)])
     }
 
     #[test]
@@ -270,7 +275,7 @@ mod tests {
             let tool = span(id, Operation::ExecuteTool);
             spans.push(Span { tool: Some(facts), output: Some(text(&"é".repeat(1_000))), ..tool });
         }
-        let (transcript, _) = transcript(&parts(spans), 4_000);
+        let (transcript, _) = transcript(&parts(&spans), 4_000);
         assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
         assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
         assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);

@@ -72,7 +72,7 @@ pub(super) fn producer(options: &KafkaOptions) -> Result<ClientConfig, SourceErr
     Ok(config)
 }
 
-fn client(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
+pub(crate) fn client(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     let mut config = ClientConfig::new();
     let mechanism = options.sasl_mechanism;
     config

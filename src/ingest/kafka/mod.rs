@@ -33,3 +33,5 @@ pub use self::{
     source::Source,
     status::{Status, Watch},
 };
+#[cfg(feature = "kafka")]
+pub(crate) use self::{client::client, status::Problem};

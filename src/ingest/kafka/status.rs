@@ -42,7 +42,7 @@ struct Standing {
 
 /// What keeps the source from reading. It goes on trying: each of these can be mended from outside.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Problem {
+pub(crate) enum Problem {
     /// No broker answers, and none said why.
     Unreachable { why: String },
     /// The brokers do not accept who we say we are.
@@ -58,7 +58,7 @@ pub(super) enum Problem {
 }
 
 impl Status {
-    pub(super) fn new(watch: Arc<dyn Watch>, brokers: &[String]) -> Self {
+    pub(crate) fn new(watch: Arc<dyn Watch>, brokers: &[String]) -> Self {
         watch.ready(false);
         Self { watch, brokers: brokers.join(", "), now: Mutex::default() }
     }
@@ -78,12 +78,12 @@ impl Status {
     }
 
     /// The source got its partitions, or lost its place in the group.
-    pub(super) fn joined(&self, joined: bool) {
+    pub(crate) fn joined(&self, joined: bool) {
         self.change(|now| now.joined = joined);
     }
 
     /// Something stands in the way.
-    pub(super) fn problem(&self, problem: Problem) {
+    pub(crate) fn problem(&self, problem: Problem) {
         let text = problem.describe(&self.brokers);
         let told = self.change(|now| {
             let known = now.problem.as_ref();
@@ -103,7 +103,7 @@ impl Status {
     }
 
     /// The brokers answer, and all topics are there.
-    pub(super) fn well(&self) {
+    pub(crate) fn well(&self) {
         if self.change(|now| now.problem.take()).is_some() {
             tracing::info!("the Kafka source is well again");
         }
@@ -125,7 +125,7 @@ impl fmt::Debug for Status {
 
 impl Problem {
     /// What an error of librdkafka means; `None` if it is no standing problem, or one that is told otherwise.
-    pub(super) fn of(code: Code, reason: &str) -> Option<Self> {
+    pub(crate) fn of(code: Code, reason: &str) -> Option<Self> {
         let why = reason.to_owned();
         let is = |codes: &[Code]| codes.contains(&code);
         if is(&[Code::Authentication, Code::SaslAuthenticationFailed])

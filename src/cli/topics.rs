@@ -1,0 +1,59 @@
+//! `topics`: makes what instances need that share the work through Kafka.
+
+use clap::{Args, Subcommand};
+
+use super::settings::Settings;
+use super::{CliError, Process};
+
+/// Makes the topics between instances that share the work.
+#[derive(Args, Debug)]
+pub(super) struct Topics {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes the topics that are not there yet, at `kafka.brokers`
+    Create(Create),
+}
+
+/// Makes the topics that are not there yet.
+#[derive(Args, Debug)]
+struct Create {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+impl Topics {
+    pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        let Command::Create(create) = &self.command;
+        create.run(process)
+    }
+}
+
+impl Create {
+    #[cfg(feature = "kafka")]
+    fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        let config = self.settings.load(process, &[])?;
+        if !config.kafka.enabled() {
+            return Err(CliError::NoBrokers);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(CliError::Runtime)?;
+        let made = runtime.block_on(crate::fleet::topics::create(&config.kafka, &config.fleet))?;
+        for crate::fleet::topics::Made { topic, new } in made {
+            let what = if new { "made" } else { "there already" };
+            writeln!(process.out, "{topic}: {what}").map_err(CliError::Output)?;
+        }
+        Ok(())
+    }
+
+    #[cfg(not(feature = "kafka"))]
+    fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        self.settings.load(process, &[])?;
+        Err(CliError::NoBrokers)
+    }
+}

@@ -1,0 +1,131 @@
+//! A daemon that shares its work with others: which parts it has, and how they are wired.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::watch;
+
+use super::askers::Askers;
+use super::doors::Doors;
+use super::{
+    Bound, Check, Daemon, Listeners, StartError, Work, opener, receiver, source, stopped, tasks,
+    webhook,
+};
+use crate::access::Listener;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::expect::Suite;
+use crate::engine::explained::TraceExplanation;
+use crate::engine::pipeline::EngineOptions;
+use crate::engine::span::TraceId;
+use crate::engine::view::SessionView;
+use crate::export::board::Board;
+use crate::export::http::Exporter;
+use crate::export::query::{ListRequest, Listing, Query};
+use crate::fleet::{FleetError, Gateway, Role, Share};
+use crate::health::Health;
+use crate::ingest::{grpc, http};
+
+/// Sessions are spread over instances: none of them can list them.
+#[derive(Clone, Default)]
+struct Elsewhere {
+    checks: Arc<OnceLock<Vec<Check>>>,
+}
+
+/// Starts the parts that this instance has.
+pub(super) fn start(
+    config: &Config,
+    expected: Arc<[Suite]>,
+    (bound, listeners): (Bound, Listeners),
+    doors: Doors,
+) -> Result<Daemon, StartError> {
+    let clock = Clock::system();
+    let health = Health::new(clock.now())?;
+    let board = Arc::new(Board::new(config.api));
+    let step = config.api.history_step;
+    tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
+    let (shutdown, stopping) = watch::channel(false);
+    let open = opener(doors, config, &health, &stopping);
+    let query = Elsewhere::default();
+    let gathered = health.clone();
+    let gather = Arc::new(move || gathered.registry().gather());
+    let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
+        .stopping(stopping.clone());
+    let Listeners { grpc, otlp, http: export } = listeners;
+    let mut routes = exporter.router();
+
+    let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
+    let mut tasks: Vec<_> = Vec::new();
+    tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
+    // What was spent before this process is in the checkpoints of whoever owns the traces now.
+    let (askers, judge, embedder) = Askers::new(config, &clock, &health, (Vec::new(), &board))?;
+    let engine = EngineOptions {
+        judging: config.judge.rules(),
+        embedding: config.embed.wanted(),
+        ..config.engine_options(expected)
+    };
+    let (working, halting) = watch::channel(false);
+    let share = Share {
+        kafka: &config.kafka,
+        fleet: &config.fleet,
+        engine,
+        shards: config.engine.shards,
+        clock: clock.clone(),
+        health: health.clone(),
+        board: board.clone(),
+        ask: Arc::new(move |stage, now| {
+            tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
+        }),
+        runaways: Arc::new(move |stage, now| tasks::tell(stage, now, telling.as_ref())),
+        stopping: halting,
+    };
+    let workers = share.start()?;
+    let mut checks: Vec<Check> = vec![Arc::new(workers.check())];
+    let mut sources = Vec::new();
+    if config.fleet.has(Role::Gateway) || config.fleet.has(Role::Assemble) {
+        let (prefix, partitions) = (&config.fleet.prefix, config.fleet.partitions);
+        let gateway = Gateway::new(&config.kafka, prefix, partitions).map_err(FleetError::from)?;
+        let status = gateway.status().clone();
+        checks.push(Arc::new(move || status.ready()));
+        // What they learn goes the way of requests.
+        sources.extend(askers.start(&gateway, &stopping));
+        let receiver = receiver(config, gateway, &clock, &health);
+        let listens = config.fleet.has(Role::Gateway);
+        if listens
+            && !(config.kafka.traces_topics.is_empty() && config.kafka.logs_topics.is_empty())
+        {
+            let kafka = source(config, &receiver, &health, &stopping)?;
+            let (reading, check): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
+            sources.extend(reading);
+            checks.extend(check);
+        }
+        if listens {
+            routes = http::reports(receiver.clone()).merge(routes);
+        }
+        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
+        sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
+    }
+    // Only the first time counts, and there is one.
+    let _ = query.checks.set(checks);
+    sources.push(open(Listener::Http, export, routes));
+    Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
+}
+
+impl Query for Elsewhere {
+    async fn list(&self, _: ListRequest) -> Listing {
+        Listing { rows: Vec::new(), total: 0 }
+    }
+
+    async fn session(&self, _: &str, _: &str) -> Option<SessionView> {
+        None
+    }
+
+    async fn explain(&self, _: &str, _: Option<&str>, _: TraceId) -> Option<TraceExplanation> {
+        None
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let checks = self.checks.get().ok_or("the instance is starting")?;
+        checks.iter().try_for_each(|check| check())
+    }
+}

@@ -1,0 +1,262 @@
+//! A trace that can still change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::NEVER;
+use super::hearing::{Asked, Hearing};
+use crate::engine::embedding::Embedded;
+use crate::engine::judging::{JudgeRequest, JudgeRules};
+use crate::engine::loops;
+use crate::engine::options::LoopOptions;
+use crate::engine::span::{Log, Operation, SpanId, Timestamp, TraceId};
+use crate::engine::trace::{Parts, Sign, transcript};
+use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
+
+/// A trace, and what was told of it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Held {
+    pub(super) parts: Parts,
+    /// Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
+    #[serde(default)]
+    pub(super) tenant: Option<Arc<str>>,
+    pub(super) revision: u64,
+    pub(super) opened: Timestamp,
+    pub(super) touched: Timestamp,
+    /// When it is done, or sealed.
+    pub(super) deadline: Timestamp,
+    pub(super) state: State,
+    pub(super) partial: bool,
+    sent: Option<Box<SessionKey>>,
+    // Loops by agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    told: BTreeMap<AgentKey, Vec<Loop>>,
+    pub(super) counted_ignored: bool,
+    /// When what is new of it while it is open has to be told at the latest.
+    #[serde(default = "never")]
+    pub(super) tell_at: Timestamp,
+    /// Where its entry among the deadlines is; never later than it is due.
+    #[serde(skip)]
+    pub(super) queued: Timestamp,
+    /// Whether it is among those to look at with the next drain.
+    #[serde(skip)]
+    pub(super) look: Look,
+    #[serde(skip)]
+    signs: Signs,
+    /// Present only where a judge was asked.
+    #[serde(default)]
+    pub(super) hearing: Option<Box<Hearing>>,
+    /// The texts that an embedding model was asked about, and what it made of them.
+    #[serde(default)]
+    pub(super) texts_asked: Option<u64>,
+    #[serde(default)]
+    pub(super) embedded: Option<Box<Embedded>>,
+}
+
+/// Where a trace stands.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum State {
+    Open,
+    Done,
+    Sealed,
+}
+
+/// Whether a trace is to be looked at.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Look {
+    /// Nothing has come.
+    #[default]
+    No,
+    /// Something has come; it may not be worth telling.
+    News,
+    /// What has come has to be told.
+    Tell,
+}
+
+/// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signs {
+    /// A span without a parent is in.
+    rooted: bool,
+    /// An agent was invoked: it begins with a question and ends with an answer...
+    invoked: bool,
+    /// ...unless its first model call's input ends with something else.
+    first_model: Option<(Timestamp, Timestamp, SpanId)>,
+    goes_on: bool,
+    /// Tool spans, and calls in the output of models.
+    tools: usize,
+    called: usize,
+}
+
+impl Held {
+    /// A trace of this tenant that was not there before `now`.
+    pub(super) fn new(tenant: Option<Arc<str>>, now: Timestamp, deadline: Timestamp) -> Self {
+        Self {
+            parts: Parts::default(),
+            tenant,
+            revision: 0,
+            opened: now,
+            touched: now,
+            deadline,
+            state: State::Open,
+            partial: false,
+            sent: None,
+            telling: BTreeMap::new(),
+            told: BTreeMap::new(),
+            counted_ignored: false,
+            tell_at: NEVER,
+            queued: deadline,
+            look: Look::No,
+            signs: Signs::default(),
+            hearing: None,
+            texts_asked: None,
+            embedded: None,
+        }
+    }
+
+    /// The trace before the judge.
+    pub(super) fn hearing(&mut self) -> &mut Hearing {
+        self.hearing.get_or_insert_default()
+    }
+
+    /// What the judge is given.
+    pub(super) fn request(
+        &self,
+        trace_id: TraceId,
+        update: &TraceUpdate,
+        (metrics, rubrics): Asked,
+        rules: &JudgeRules,
+    ) -> JudgeRequest {
+        let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
+        let agent = update.agent.clone().unwrap_or_default();
+        let answered =
+            self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();
+        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, answered }
+    }
+
+    /// Fills in what is not written down.
+    pub(super) fn restored(&mut self) {
+        self.parts.spans.signs().for_each(|sign| self.signs.note(sign));
+        self.parts.logs.values().for_each(|log| self.signs.note_log(log));
+        self.queued = self.due();
+    }
+
+    /// When it has to be looked at.
+    pub(super) fn due(&self) -> Timestamp {
+        if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
+    }
+
+    /// Takes the sign of a span that is added.
+    pub(super) fn note(&mut self, sign: Sign) {
+        self.signs.note(sign);
+    }
+
+    /// Takes the signs of a log record that is added.
+    pub(super) fn note_log(&mut self, log: &Log) {
+        self.signs.note_log(log);
+    }
+
+    /// Whether a span without a parent is in.
+    pub(super) fn is_rooted(&self) -> bool {
+        self.signs.rooted
+    }
+
+    /// Whether it may go on with the trace before it, or the next one with it: then a loop may be in both. That it has no
+    /// root yet tells nothing: what invokes an agent ends last.
+    pub(super) fn is_linked(&self) -> bool {
+        self.signs.rooted && (!self.signs.invoked || self.signs.goes_on)
+    }
+
+    /// Whether it may have a loop: some tool was called often enough.
+    pub(super) fn may_loop(&self, options: &LoopOptions) -> bool {
+        let least = loops::least(options);
+        let Signs { tools, called, .. } = self.signs;
+        if called > 0 || tools < least.known.min(least.names) {
+            // Names and arguments may be those that the model said.
+            return tools + called >= least.known.min(least.names);
+        }
+        let mut calls: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (name, arguments) in self.parts.spans.tools() {
+            let (known, all) = calls.entry(name).or_default();
+            *known += usize::from(arguments);
+            *all += 1;
+        }
+        calls.values().any(|(known, all)| *known >= least.known || *all >= least.names)
+    }
+
+    /// Whether a reading has loops that were not told.
+    pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
+        let Some(update) = update else { return false };
+        let agent = update.agent.clone().unwrap_or_default();
+        self.telling.get(&agent).map_or(&[][..], Vec::as_slice) != update.loops
+    }
+
+    /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
+    pub(super) fn leave(
+        &mut self,
+        id: TraceId,
+        session: Option<&SessionKey>,
+    ) -> Option<TraceUpdate> {
+        if self.sent.as_deref() == session {
+            return None;
+        }
+        let old = std::mem::replace(&mut self.sent, session.cloned().map(Box::new))?;
+        let telling = std::mem::take(&mut self.telling);
+        self.told.extend(telling);
+        Some(TraceUpdate {
+            trace_id: id.0.to_vec(),
+            revision: self.revision,
+            tombstone: true,
+            session: Some(*old),
+            ..TraceUpdate::default()
+        })
+    }
+
+    /// Fills in what the stage knows.
+    pub(super) fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
+        if !update.loops.is_empty() {
+            self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+        }
+        let told = self.told.iter();
+        let told = told
+            .map(|(agent, loops)| ToldLoops { agent: Some(agent.clone()), loops: loops.clone() });
+        let state = match self.state {
+            State::Open => TraceState::Open,
+            State::Done => TraceState::Done,
+            State::Sealed => TraceState::Sealed,
+        };
+        TraceUpdate {
+            revision: self.revision,
+            state: state.into(),
+            touched_unix_nano: self.touched.0,
+            partial: self.partial,
+            told: told.collect(),
+            ..update
+        }
+    }
+}
+
+impl Signs {
+    fn note(&mut self, sign: Sign) {
+        self.rooted |= sign.root;
+        self.invoked |= sign.operation == Operation::InvokeAgent;
+        self.tools += usize::from(sign.operation == Operation::ExecuteTool);
+        if let Some((called, asked_by_user)) = sign.model {
+            self.called += called;
+            if self.first_model.is_none_or(|first| sign.place <= first) {
+                self.first_model = Some(sign.place);
+                self.goes_on = asked_by_user == Some(false);
+            }
+        }
+    }
+
+    fn note_log(&mut self, log: &Log) {
+        self.called += log.tool_calls.len();
+    }
+}
+
+fn never() -> Timestamp {
+    NEVER
+}

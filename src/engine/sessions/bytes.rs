@@ -1,0 +1,159 @@
+//! Numbers and texts as few bytes, for what is only kept in this process.
+//!
+//! A reader never fails: what it reads was written here. Past the end there is nothing but zeros.
+
+use crate::engine::math::Quanta;
+
+/// Bytes that grow.
+#[derive(Debug, Default)]
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+/// Bytes that are read one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl Writer {
+    /// A number: seven bits a byte, so that small ones are short.
+    pub(super) fn number(&mut self, number: u64) {
+        let mut left = number;
+        while left >= 0x80 {
+            self.0.push(low(left) | 0x80);
+            left >>= 7;
+        }
+        self.0.push(low(left));
+    }
+
+    /// A number of either sign: small ones of both are short.
+    pub(super) fn signed(&mut self, number: i64) {
+        self.number((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned());
+    }
+
+    /// How far one number is from another.
+    pub(super) fn distance(&mut self, from: u64, to: u64) {
+        self.signed(to.wrapping_sub(from).cast_signed());
+    }
+
+    /// A score: most are one or zero.
+    pub(super) fn score(&mut self, score: Quanta) {
+        match score.0 {
+            Quanta::ONE => self.number(0),
+            0 => self.number(1),
+            other => {
+                self.number(2);
+                self.signed(other);
+            }
+        }
+    }
+
+    /// Bytes of a length that the reader knows.
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Bytes and how many there are.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.raw(bytes);
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// A number.
+    pub(super) fn number(&mut self) -> u64 {
+        let (mut number, mut shift) = (0, 0_u32);
+        loop {
+            let [byte] = self.array();
+            number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift += 7;
+            if byte < 0x80 {
+                return number;
+            }
+        }
+    }
+
+    /// A number that counts or numbers something here.
+    pub(super) fn size(&mut self) -> usize {
+        usize::try_from(self.number()).unwrap_or(usize::MAX)
+    }
+
+    /// A number of either sign.
+    pub(super) fn signed(&mut self) -> i64 {
+        let number = self.number();
+        (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+    }
+
+    /// A number that is so far from this one.
+    pub(super) fn distance(&mut self, from: u64) -> u64 {
+        from.wrapping_add(self.signed().cast_unsigned())
+    }
+
+    /// A score.
+    pub(super) fn score(&mut self) -> Quanta {
+        Quanta(match self.number() {
+            0 => Quanta::ONE,
+            1 => 0,
+            _ => self.signed(),
+        })
+    }
+
+    /// As many bytes.
+    pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        if let Some((bytes, rest)) = self.0.split_first_chunk::<N>() {
+            array = *bytes;
+            self.0 = rest;
+        } else {
+            self.0 = &[];
+        }
+        array
+    }
+
+    /// Bytes that were written with their length.
+    pub(super) fn bytes(&mut self) -> &'a [u8] {
+        let length = self.size();
+        let (bytes, rest) = self.0.split_at_checked(length).unwrap_or((self.0, &[]));
+        self.0 = rest;
+        bytes
+    }
+}
+
+/// The lowest eight bits.
+fn low(number: u64) -> u8 {
+    number.to_le_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            number in any::<u64>(), signed in any::<i64>(), from in any::<u64>(), text in any::<Vec<u8>>(),
+        ) {
+            let mut writer = Writer::default();
+            writer.number(number);
+            writer.signed(signed);
+            writer.distance(from, number);
+            writer.bytes(&text);
+            writer.raw(&[7]);
+            let mut reader = Reader(&writer.0);
+            prop_assert_eq!(reader.number(), number);
+            prop_assert_eq!(reader.signed(), signed);
+            prop_assert_eq!(reader.distance(from), number);
+            prop_assert_eq!(reader.bytes(), text.as_slice());
+            prop_assert_eq!(reader.array(), [7]);
+            prop_assert_eq!((reader.number(), reader.bytes()), (0, [].as_slice()));
+        }
+    }
+
+    #[test]
+    fn small_numbers_are_short() {
+        let mut writer = Writer::default();
+        writer.number(127);
+        writer.signed(-64);
+        assert_eq!(writer.0.len(), 2);
+    }
+}

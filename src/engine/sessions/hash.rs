@@ -1,0 +1,35 @@
+//! A hash of a fixed seed: a map that is looked into by key alone, the same in every process.
+//!
+//! Nothing may come out in the order of such a map: what is shown is sorted first, or stands in an ordered index beside it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A map for look-ups.
+pub(super) type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+
+/// What was hashed so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FixedHasher(u64);
+
+impl Hasher for FixedHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn write_u8(&mut self, _: u8) {
+        // Ends a text; the length of each is in its own hash.
+        self.0 = self.0.rotate_left(5);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        // The length of a list.
+        self.0 ^= number as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,211 @@
+//! A session at rest, as bytes: nothing of it is lost, and it is whole again as soon as somebody speaks of it.
+//!
+//! ```text
+//! flags, touched (8 bytes), start of the first trace, number of traces,
+//! of each trace: length, id (16 bytes), the rest; so that one of them is found, and changed, without the others,
+//! revisions of traces that left, states of gates, panes that the session counts in, reports
+//! ```
+//!
+//! Times are written as distances, names as numbers, and what follows from the rest is not written at all. What few
+//! sessions have is written as it is saved. A session that does not rest, or of which something does not follow as it
+//! should, stays as it is: after a restart with other options that may be so.
+
+use std::sync::Arc;
+
+use super::bytes::{Reader, Writer};
+use super::codec::Codec;
+use super::held::Held;
+use super::key::SessionId;
+use super::packed_trace as trace;
+use super::rules::Rules;
+use super::run;
+use super::session::{Session, Standing};
+use crate::engine::score::risk::TraceRisk;
+use crate::engine::score::trajectory_gate::TrajectoryGate;
+use crate::engine::span::{Timestamp, TraceId};
+use crate::engine::update::TraceUpdate;
+
+const CLOSED: u8 = 1;
+const CLOSE_COUNTED: u8 = 2;
+const REPORTS: u8 = 4;
+
+/// A session as bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Packed(Box<[u8]>);
+
+/// What a seal of a trace changed.
+pub(super) struct Sealed {
+    /// The session.
+    pub(super) session: Packed,
+    /// The trace.
+    pub(super) trace: Held,
+}
+
+impl Packed {
+    /// Packs a session; gives it back if it does not rest.
+    pub(super) fn new(
+        mut session: Box<Session>,
+        rules: &Rules,
+        codec: &mut Codec,
+    ) -> Result<Self, Box<Session>> {
+        if !rests(&session, rules, codec) {
+            return Err(session);
+        }
+        let base = session.order.first().map_or(0, |(start, _)| start.0);
+        let mut to = Writer(Vec::with_capacity(64 + 128 * session.order.len()));
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        to.raw(&[flag(session.closed, CLOSED)
+            | flag(session.close_counted, CLOSE_COUNTED)
+            | flag(!session.reports.is_empty(), REPORTS)]);
+        to.raw(&session.touched.0.to_le_bytes());
+        to.number(base);
+        to.number(session.order.len() as u64);
+        for (_, id) in std::mem::take(&mut session.order) {
+            if let Some(held) = session.traces.remove(&id) {
+                to.bytes(&trace::write(*held, base, codec).0);
+            }
+        }
+        tail(&session, base, codec, &mut to);
+        to.0.shrink_to_fit();
+        Ok(Self(to.0.into_boxed_slice()))
+    }
+
+    /// The session as it was.
+    pub(super) fn unpack(&self, id: &Arc<SessionId>, rules: &Rules, codec: &Codec) -> Session {
+        let mut session = Session::new(Arc::clone(id));
+        let mut from = Reader(&self.0);
+        let [flags] = from.array();
+        session.closed = flags & CLOSED > 0;
+        session.close_counted = flags & CLOSE_COUNTED > 0;
+        session.touched = Timestamp(u64::from_le_bytes(from.array()));
+        let base = from.number();
+        let mut runs = Vec::new();
+        for _ in 0..from.size() {
+            let (held, tells) = trace::read(from.bytes(), (id, base), rules, codec);
+            runs.extend(tells.then_some(held.id));
+            session.take_back(held);
+        }
+        read_tail(&mut session, base, codec, &mut from);
+        if flags & REPORTS > 0 {
+            session.reports = rmp_serde::from_slice(from.bytes()).unwrap_or_default();
+        }
+        for id in runs {
+            let Some(held) = session.traces.get(&id) else { continue };
+            let run = run::trace(held, &session.id.id, &session.reports);
+            let run = run.map(|run| Box::new((held.agent.clone(), run)));
+            session.traces.entry(id).and_modify(|held| held.run = run);
+        }
+        session.placed = session.placing(rules);
+        session.filed = session.place();
+        session
+    }
+
+    /// Where it belongs in the order in which sessions go.
+    pub(super) fn place(&self) -> (Standing, Timestamp) {
+        let mut from = Reader(&self.0);
+        let [flags] = from.array();
+        let standing = if flags & CLOSED > 0 { Standing::Closed } else { Standing::Open };
+        (standing, Timestamp(u64::from_le_bytes(from.array())))
+    }
+
+    /// The session after an update that says no more than that nothing more will come of a trace; `None` if it is another.
+    pub(super) fn seal(
+        &self,
+        id: &Arc<SessionId>,
+        (trace, update): (TraceId, &TraceUpdate),
+        (rules, codec): (&Rules, &mut Codec),
+    ) -> Option<Sealed> {
+        let mut from = Reader(&self.0);
+        from.array::<1>();
+        let touched = u64::from_le_bytes(from.array());
+        if update.touched_unix_nano == 0 || update.touched_unix_nano > touched {
+            return None;
+        }
+        let base = from.number();
+        for _ in 0..from.size() {
+            let before = self.0.len() - from.0.len();
+            let record = from.bytes();
+            if !record.starts_with(&trace.0) {
+                continue;
+            }
+            let (mut held, tells) = trace::read(record, (id, base), rules, codec);
+            if held.update.revision > update.revision || tells || !held.seal(update) {
+                return None;
+            }
+            let mut to = Writer(Vec::with_capacity(self.0.len() + 8));
+            to.raw(self.0.get(..before)?);
+            to.bytes(&trace::write(held.clone(), base, codec).0);
+            to.raw(from.0);
+            to.0.shrink_to_fit();
+            return Some(Sealed { session: Self(to.0.into_boxed_slice()), trace: held });
+        }
+        None
+    }
+}
+
+/// Whether all of a session follows from what is written of it.
+fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
+    let quiet = session.growing.is_empty()
+        && session.looping.is_empty()
+        && session.loop_deadline.is_none()
+        && !session.is_unsettled()
+        && !session.order.is_empty();
+    let known = |held: &Held| !session.restored || risk(held, rules) == held.scored.risk;
+    let tells = |held: &Held| match &held.run {
+        Some(told) => run::trace(held, &session.id.id, &session.reports).as_ref() == Some(&told.1),
+        None => true,
+    };
+    let mut traces = session.traces.values();
+    quiet
+        && traces.all(|held| trace::rests(held, codec) && known(held) && tells(held))
+        && session.placed == session.placing(rules)
+        && session.marks.values().all(|(end, panes)| codec.panes(panes, *end).is_some())
+}
+
+fn risk(held: &Held, rules: &Rules) -> TraceRisk {
+    let signals = held.scored.signals.iter();
+    TraceRisk::new(signals.map(|(name, (score, _))| (name.as_ref(), *score)), &rules.weights)
+}
+
+/// Writes what is not of one trace.
+fn tail(session: &Session, base: u64, codec: &mut Codec, to: &mut Writer) {
+    to.number(session.left.len() as u64);
+    for (id, revision) in &session.left {
+        to.raw(&id.0);
+        to.number(*revision);
+    }
+    to.number(session.gates.len() as u64);
+    for (name, gate) in &session.gates {
+        codec.name(name, to);
+        let (peak, turns) = gate.parts();
+        to.number(turns << 1 | u64::from(peak.is_some()));
+        peak.into_iter().for_each(|peak| to.raw(&peak.to_le_bytes()));
+    }
+    to.number(session.marks.len() as u64);
+    for (agent, (end, panes)) in &session.marks {
+        codec.agent(agent, to);
+        to.distance(base, end.0);
+        to.number(codec.panes(panes, *end).unwrap_or(0));
+    }
+    if !session.reports.is_empty() {
+        // A list of bytes takes all that is written to it.
+        to.bytes(&rmp_serde::to_vec(&session.reports).unwrap_or_default());
+    }
+}
+
+fn read_tail(session: &mut Session, base: u64, codec: &Codec, from: &mut Reader<'_>) {
+    for _ in 0..from.size() {
+        let id = TraceId(from.array());
+        session.left.insert(id, from.number());
+    }
+    for _ in 0..from.size() {
+        let (name, turns) = (codec.read_name(from), from.number());
+        let peak = (turns & 1 > 0).then(|| f64::from_le_bytes(from.array()));
+        session.gates.insert(name, TrajectoryGate::of_parts(peak, turns >> 1));
+    }
+    for _ in 0..from.size() {
+        let (agent, end) = (codec.read_agent(from), Timestamp(from.distance(base)));
+        let panes = codec.read_panes(from.number(), end);
+        session.marks.insert(agent, (end, panes));
+    }
+}

@@ -1,0 +1,632 @@
+//! The spans of a trace, packed: what waits for its trace to be done is many times what is worked on.
+//!
+//! A span is its id and a few dozen bytes, in order of arrival: what it is, which of the optional facts follow, then these,
+//! numbers as varints, times relative to the span before it, names as places in a table of the trace.
+
+use std::iter;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::seen::{Asked, Model, Said, Seen, Session, Sign, Told, Tool};
+use crate::engine::math::Quanta;
+use crate::engine::span::{Attempt, Operation, Resource, Span, SpanId, Status, Timestamp, Tokens};
+
+/// Spans by id, each once.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Spans {
+    ids: Vec<SpanId>,
+    // Invariant: what `push` has written, one span after the other.
+    bytes: Vec<u8>,
+    // Names and texts one after the other, and where each ends.
+    text: String,
+    ends: Vec<u32>,
+    values: Vec<u64>,
+    origins: Vec<Origin>,
+    attempts: Vec<Attempt>,
+    before: Before,
+}
+
+/// What came of adding a span.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Added {
+    /// It was not there.
+    New,
+    /// It holds in place of another of its id.
+    Instead,
+    /// One of its id is there that holds.
+    Known,
+}
+
+/// Where spans come from.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Origin {
+    resource: Arc<Resource>,
+    scope: u64,
+}
+
+/// The span before, which the next one is told by.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct Before {
+    start: u64,
+    parent: Option<SpanId>,
+}
+
+/// Reads spans in order of arrival.
+struct Reader<'a> {
+    spans: &'a Spans,
+    at: usize,
+    bytes: &'a [u8],
+    values: &'a [u64],
+    before: Before,
+}
+
+/// Names are looked for among so many that came first, and so many that came last.
+const FIRST: usize = 48;
+const LAST: usize = 16;
+
+/// Operations and states by their numbers.
+const OPERATIONS: [Operation; 8] = [
+    Operation::Chat,
+    Operation::CreateAgent,
+    Operation::Embeddings,
+    Operation::Evaluation,
+    Operation::ExecuteTool,
+    Operation::InvokeAgent,
+    Operation::Other,
+    Operation::Retrieval,
+];
+const STATUSES: [Status; 3] = [Status::Unset, Status::Ok, Status::Error];
+
+/// Flags beside operation and status.
+const FAILED: u64 = 1 << 5;
+const PARENT: u64 = 1 << 6;
+const SAME_PARENT: u64 = 1 << 7;
+
+impl Spans {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Whether there is one of this id.
+    pub fn contains(&self, id: SpanId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    /// Adds a span, with or without the texts that only people and models read. Of two spans of one id the greater
+    /// holds, whichever came first.
+    pub fn add(&mut self, span: &Span, texts: bool) -> Added {
+        let seen = Seen::of(span, texts);
+        let Some(at) = self.ids.iter().position(|id| *id == span.span_id) else {
+            self.push(&seen);
+            return Added::New;
+        };
+        if self.iter().nth(at).is_some_and(|held| held >= seen) {
+            return Added::Known;
+        }
+        let mut others = Self::default();
+        for (place, held) in self.iter().enumerate() {
+            others.push(if place == at { &seen } else { &held });
+        }
+        *self = others;
+        Added::Instead
+    }
+
+    /// The spans in order of arrival.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
+        Reader {
+            spans: self,
+            at: 0,
+            bytes: &self.bytes,
+            values: &self.values,
+            before: Before::default(),
+        }
+    }
+
+    /// What tells whether the trace is worth reading.
+    pub fn signs(&self) -> impl Iterator<Item = Sign> {
+        self.iter().map(|seen| seen.sign())
+    }
+
+    /// What the spans are about.
+    pub fn operations(&self) -> impl Iterator<Item = Operation> {
+        self.iter().map(|seen| seen.operation)
+    }
+
+    /// Names of tools called by spans of their own, and whether the arguments are known.
+    pub fn tools(&self) -> impl Iterator<Item = (&str, bool)> {
+        let tools = self.iter().filter_map(|seen| seen.tool);
+        tools.filter_map(|tool| Some((tool.name?, tool.arguments.is_some())))
+    }
+
+    /// Gives back room that is not used.
+    pub fn shrink(&mut self) {
+        self.ids.shrink_to_fit();
+        self.bytes.shrink_to_fit();
+        self.text.shrink_to_fit();
+        self.ends.shrink_to_fit();
+        self.origins.shrink_to_fit();
+    }
+
+    fn push(&mut self, seen: &Seen<'_>) {
+        let operation = OPERATIONS.iter().position(|known| *known == seen.operation);
+        let status = STATUSES.iter().position(|known| *known == seen.status);
+        let same = seen.parent == self.before.parent;
+        let head = operation.unwrap_or(0) as u64
+            | (status.unwrap_or(0) as u64) << 3
+            | flag(FAILED, seen.failed)
+            | flag(PARENT, seen.parent.is_some())
+            | flag(SAME_PARENT, same);
+        let optional = [
+            !seen.name.is_empty(),
+            seen.agent_name.is_some(),
+            seen.agent_version.is_some(),
+            seen.environment.is_some(),
+            seen.session.is_some(),
+            seen.session_in_json.is_some(),
+            seen.user.is_some(),
+            seen.tool.is_some(),
+            seen.model.is_some(),
+            seen.attempt.is_some(),
+            seen.input.is_some(),
+            seen.output.is_some(),
+        ];
+        self.ids.push(seen.span_id);
+        self.number(head);
+        self.number(flags(&optional));
+        let origin = self.origin(seen);
+        self.number(origin);
+        if let Some(parent) = seen.parent.filter(|_| !same) {
+            self.bytes.extend_from_slice(&parent.0);
+        }
+        self.signed(seen.start.0.wrapping_sub(self.before.start).cast_signed());
+        self.number(seen.end.0.wrapping_sub(seen.start.0));
+        self.before = Before { start: seen.start.0, parent: seen.parent };
+        let name = Some(seen.name).filter(|name| !name.is_empty());
+        let names = [name, seen.agent_name, seen.agent_version, seen.environment];
+        names.into_iter().flatten().for_each(|name| self.name(name));
+        for session in [seen.session, seen.session_in_json].into_iter().flatten() {
+            self.name(session.attribute);
+            self.name(session.id);
+        }
+        seen.user.into_iter().for_each(|user| self.name(user));
+        seen.tool.iter().for_each(|tool| self.tool(tool));
+        seen.model.iter().for_each(|model| self.model(model));
+        if let Some(attempt) = seen.attempt {
+            self.number(self.attempts.len() as u64);
+            self.attempts.push(attempt.clone());
+        }
+        for said in [seen.input, seen.output].into_iter().flatten() {
+            self.bytes.push(said.rank);
+            self.text(said.text);
+        }
+    }
+
+    fn tool(&mut self, tool: &Tool<'_>) {
+        self.number(flags(&[
+            tool.name.is_some(),
+            tool.call_id.is_some(),
+            tool.arguments.is_some(),
+            tool.result.is_some(),
+            tool.phantom,
+        ]));
+        tool.name.into_iter().for_each(|name| self.name(name));
+        tool.call_id.into_iter().for_each(|id| self.hash(id));
+        if let Some(arguments) = tool.arguments {
+            self.hash(arguments.hash);
+            self.number(arguments.values.len() as u64);
+            self.values.extend_from_slice(arguments.values);
+            self.text(arguments.text);
+        }
+        tool.result.into_iter().for_each(|hash| self.hash(hash));
+    }
+
+    fn model(&mut self, model: &Model<'_>) {
+        let Tokens { input, cached, output } = model.tokens;
+        self.number(flags(&[
+            model.name.is_some(),
+            model.response_id.is_some(),
+            input.is_some(),
+            cached.is_some(),
+            output.is_some(),
+            model.cost.is_some(),
+            !model.calls.is_empty() || !model.results.is_empty(),
+            model.asked_by_user.is_some(),
+            model.asked_by_user == Some(true),
+        ]));
+        model.name.into_iter().for_each(|name| self.name(name));
+        model.response_id.into_iter().for_each(|id| self.hash(id));
+        [input, cached, output].into_iter().flatten().for_each(|count| self.number(count));
+        model.cost.into_iter().for_each(|cost| self.signed(cost.0));
+        if model.calls.is_empty() && model.results.is_empty() {
+            return;
+        }
+        self.number(model.calls.len() as u64);
+        model.calls.iter().for_each(|call| self.tool(call));
+        self.number(model.results.len() as u64);
+        for told in &model.results {
+            self.number(flags(&[told.call_id.is_some(), told.failed, told.hash.is_some()]));
+            told.call_id.into_iter().chain(told.hash).for_each(|hash| self.hash(hash));
+        }
+    }
+
+    /// The place of where a span comes from.
+    fn origin(&mut self, seen: &Seen<'_>) -> u64 {
+        let same = |origin: &Origin| {
+            origin.scope == seen.scope
+                && (Arc::ptr_eq(&origin.resource, seen.resource)
+                    || origin.resource == *seen.resource)
+        };
+        let last = self.origins.len().saturating_sub(LAST);
+        let found = self.origins.iter().skip(last).position(same);
+        let at = found.map_or(self.origins.len(), |at| last + at);
+        if found.is_none() {
+            let resource = Arc::clone(seen.resource);
+            self.origins.push(Origin { resource, scope: seen.scope });
+        }
+        at as u64
+    }
+
+    /// Writes a name: its place in the table.
+    fn name(&mut self, name: &str) {
+        let known = self.ends.len();
+        let places = (0..known.min(FIRST)).chain(known.saturating_sub(LAST).max(FIRST)..known);
+        let found = places.into_iter().find(|at| self.written(*at) == Some(name));
+        let at = found.unwrap_or_else(|| self.write(name));
+        self.number(at as u64);
+    }
+
+    /// Writes a text, which is hardly ever there twice.
+    fn text(&mut self, text: Option<&str>) {
+        let at = text.map_or(0, |text| self.write(text) as u64 + 1);
+        self.number(at);
+    }
+
+    fn write(&mut self, text: &str) -> usize {
+        self.text.push_str(text);
+        // Invariant: traces are bounded far below 4 GB of names; what is beyond would be empty.
+        self.ends.push(u32::try_from(self.text.len()).unwrap_or(u32::MAX));
+        self.ends.len() - 1
+    }
+
+    fn written(&self, at: usize) -> Option<&str> {
+        let start = at.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
+        let (start, end) =
+            (usize::try_from(start).ok()?, usize::try_from(*self.ends.get(at)?).ok()?);
+        self.text.get(start..end)
+    }
+
+    fn hash(&mut self, hash: u64) {
+        self.bytes.extend_from_slice(&hash.to_le_bytes());
+    }
+
+    fn signed(&mut self, number: i64) {
+        self.number(((number << 1) ^ (number >> 63)).cast_unsigned());
+    }
+
+    fn number(&mut self, number: u64) {
+        let mut left = number;
+        while left >= 0x80 {
+            self.bytes.push(low(left) | 0x80);
+            left >>= 7;
+        }
+        self.bytes.push(low(left));
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Seen<'a>;
+
+    fn next(&mut self) -> Option<Seen<'a>> {
+        let span_id = *self.spans.ids.get(self.at)?;
+        self.at += 1;
+        self.span(span_id)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.spans.ids.len().saturating_sub(self.at);
+        (left, Some(left))
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn span(&mut self, span_id: SpanId) -> Option<Seen<'a>> {
+        let head = self.number()?;
+        let has = self.number()?;
+        let has = |at: u32| has & 1 << at != 0;
+        let origin = self.spans.origins.get(self.place()?)?;
+        let parent = match (head & PARENT != 0, head & SAME_PARENT != 0) {
+            (false, _) => None,
+            (true, true) => self.before.parent,
+            (true, false) => Some(SpanId(self.take()?)),
+        };
+        let start = self.before.start.wrapping_add(self.signed()?.cast_unsigned());
+        let end = start.wrapping_add(self.number()?);
+        self.before = Before { start, parent };
+        Some(Seen {
+            span_id,
+            parent,
+            start: Timestamp(start),
+            end: Timestamp(end),
+            operation: *OPERATIONS.get(usize::try_from(head & 7).ok()?)?,
+            status: *STATUSES.get(usize::try_from(head >> 3 & 3).ok()?)?,
+            failed: head & FAILED != 0,
+            scope: origin.scope,
+            resource: &origin.resource,
+            name: self.optional(has(0), Self::name)?.unwrap_or_default(),
+            agent_name: self.optional(has(1), Self::name)?,
+            agent_version: self.optional(has(2), Self::name)?,
+            environment: self.optional(has(3), Self::name)?,
+            session: self.optional(has(4), Self::session)?,
+            session_in_json: self.optional(has(5), Self::session)?,
+            user: self.optional(has(6), Self::name)?,
+            tool: self.optional(has(7), Self::tool)?,
+            model: self.optional(has(8), Self::model)?,
+            attempt: self.optional(has(9), Self::attempt)?,
+            input: self.optional(has(10), Self::said)?,
+            output: self.optional(has(11), Self::said)?,
+            at: 0,
+        })
+    }
+
+    /// Reads what is there; `None` where that is not what was written.
+    fn optional<T>(&mut self, there: bool, read: fn(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if there { read(self).map(Some) } else { Some(None) }
+    }
+
+    fn session(&mut self) -> Option<Session<'a>> {
+        Some(Session { attribute: self.name()?, id: self.name()? })
+    }
+
+    fn attempt(&mut self) -> Option<&'a Attempt> {
+        self.spans.attempts.get(self.place()?)
+    }
+
+    fn said(&mut self) -> Option<Said<'a>> {
+        let [rank] = self.take()?;
+        Some(Said { rank, text: self.text()? })
+    }
+
+    fn tool(&mut self) -> Option<Tool<'a>> {
+        let has = self.number()?;
+        Some(Tool {
+            name: self.optional(has & 1 != 0, Self::name)?,
+            call_id: self.optional(has & 2 != 0, Self::hash)?,
+            arguments: self.optional(has & 4 != 0, Self::arguments)?,
+            result: self.optional(has & 8 != 0, Self::hash)?,
+            phantom: has & 16 != 0,
+        })
+    }
+
+    fn arguments(&mut self) -> Option<Asked<'a>> {
+        let hash = self.hash()?;
+        let count = self.place()?;
+        let (values, rest) = self.values.split_at_checked(count)?;
+        self.values = rest;
+        Some(Asked { hash, values, text: self.text()? })
+    }
+
+    fn model(&mut self) -> Option<Model<'a>> {
+        let has = self.number()?;
+        let has = |at: u32| has & 1 << at != 0;
+        let (name, response_id) =
+            (self.optional(has(0), Self::name)?, self.optional(has(1), Self::hash)?);
+        let tokens = Tokens {
+            input: self.optional(has(2), Self::number)?,
+            cached: self.optional(has(3), Self::number)?,
+            output: self.optional(has(4), Self::number)?,
+        };
+        let cost = self.optional(has(5), Self::signed)?.map(Quanta);
+        let (mut calls, mut results) = (Vec::new(), Vec::new());
+        if has(6) {
+            let count = self.place()?;
+            calls = iter::repeat_with(|| self.tool()).take(count).collect::<Option<_>>()?;
+            let count = self.place()?;
+            results = iter::repeat_with(|| self.told()).take(count).collect::<Option<_>>()?;
+        }
+        let asked_by_user = has(7).then_some(has(8));
+        Some(Model { name, response_id, tokens, cost, calls, results, asked_by_user })
+    }
+
+    fn told(&mut self) -> Option<Told> {
+        let has = self.number()?;
+        Some(Told {
+            call_id: self.optional(has & 1 != 0, Self::hash)?,
+            failed: has & 2 != 0,
+            hash: self.optional(has & 4 != 0, Self::hash)?,
+        })
+    }
+
+    fn name(&mut self) -> Option<&'a str> {
+        let at = self.place()?;
+        self.spans.written(at)
+    }
+
+    fn text(&mut self) -> Option<Option<&'a str>> {
+        match self.place()? {
+            0 => Some(None),
+            at => self.spans.written(at - 1).map(Some),
+        }
+    }
+
+    fn hash(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.number()?;
+        Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+    }
+
+    fn place(&mut self) -> Option<usize> {
+        usize::try_from(self.number()?).ok()
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        let mut shift = 0;
+        loop {
+            let [byte] = self.take()?;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte < 0x80 {
+                return Some(number);
+            }
+            shift += 7;
+        }
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = rest;
+        Some(*taken)
+    }
+}
+
+/// The flag, if it is to be set.
+fn flag(flag: u64, set: bool) -> u64 {
+    if set { flag } else { 0 }
+}
+
+/// A bit for each, the lowest for the first.
+fn flags(set: &[bool]) -> u64 {
+    set.iter().rev().fold(0, |all, set| all << 1 | u64::from(*set))
+}
+
+/// The lowest seven bits.
+fn low(number: u64) -> u8 {
+    u8::try_from(number & 0x7f).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::span::{Arguments, ModelFacts, SessionName, Text, ToolFacts, ToolResult};
+
+    fn name() -> impl Strategy<Value = Option<Arc<str>>> {
+        prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
+    }
+
+    fn text() -> impl Strategy<Value = Option<Text>> {
+        let text = (any::<u8>(), "[a-dé]{0,9}");
+        prop::option::of(text.prop_map(|(rank, text)| Text { rank, text: Arc::from(text) }))
+    }
+
+    fn tool() -> impl Strategy<Value = ToolFacts> {
+        let arguments = ("[a-d]{0,9}", prop::collection::vec(any::<u64>(), 0..4));
+        let arguments =
+            arguments.prop_map(|(text, values)| Arguments::from_canonical(text, values));
+        let facts =
+            (name(), name(), prop::option::of(arguments), any::<Option<u64>>(), any::<bool>());
+        facts.prop_map(|(name, call_id, arguments, result_hash, phantom)| ToolFacts {
+            name,
+            call_id,
+            arguments,
+            result_hash,
+            phantom,
+        })
+    }
+
+    fn model() -> impl Strategy<Value = ModelFacts> {
+        let told = (name(), any::<bool>(), any::<Option<u64>>());
+        let told = told.prop_map(|(call_id, failed, hash)| ToolResult { call_id, failed, hash });
+        let counts = any::<(Option<u64>, Option<u64>, Option<u64>, Option<i64>, Option<bool>)>();
+        let lists = (prop::collection::vec(tool(), 0..3), prop::collection::vec(told, 0..3));
+        (name(), name(), counts, lists).prop_map(|(model, response_id, counts, lists)| {
+            let (input, cached, output, cost, asked_by_user) = counts;
+            let (tool_calls, tool_results) = lists;
+            let (tokens, cost) = (Tokens { input, cached, output }, cost.map(Quanta));
+            ModelFacts { model, response_id, tokens, cost, tool_calls, tool_results, asked_by_user }
+        })
+    }
+
+    fn span() -> impl Strategy<Value = Span> {
+        let ids = (0_u8..9, any::<Option<[u8; 8]>>(), any::<(u64, u64)>());
+        let what = (0_usize..8, 0_usize..3, any::<bool>(), 0_u64..3, any::<bool>());
+        let names = (name(), name(), name(), name(), name(), name(), name());
+        let facts = (prop::option::of(tool()), prop::option::of(model()), text(), text());
+        (ids, what, names, facts).prop_map(|(ids, what, names, facts)| {
+            let (operation, status, failed, scope, attempted) = what;
+            let (name, agent_name, agent_version, environment, user, session, service_name) = names;
+            let session = session.map(|id| SessionName { attribute: Arc::from("session.id"), id });
+            let attempt = Attempt { success: Some(failed), ..Attempt::default() };
+            let (tool, model, input, output) = facts;
+            Span {
+                span_id: SpanId([ids.0; 8]),
+                parent: ids.1.map(SpanId),
+                start: Timestamp(ids.2.0.min(ids.2.1)),
+                end: Timestamp(ids.2.0.max(ids.2.1)),
+                name: name.unwrap_or_default(),
+                operation: OPERATIONS[operation],
+                status: STATUSES[status],
+                failed,
+                scope,
+                resource: Arc::new(Resource { service_name, ..Resource::default() }),
+                agent_name,
+                agent_version,
+                environment,
+                session_in_json: session.clone(),
+                session,
+                user,
+                tool,
+                model,
+                attempt: attempted.then(|| Box::new(attempt)),
+                input,
+                output,
+                ..Span::default()
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_is_what_counts_of_the_greatest_of_each_id(
+            sent in prop::collection::vec(span(), 0..90),
+            texts in any::<bool>(),
+        ) {
+            let mut spans = Spans::default();
+            let mut greatest: Vec<Seen<'_>> = Vec::new();
+            for span in &sent {
+                let seen = Seen::of(span, texts);
+                let held = greatest.iter_mut().find(|held| held.span_id == seen.span_id);
+                let added = spans.add(span, texts);
+                match held {
+                    Some(held) if *held >= seen => prop_assert_eq!(added, Added::Known),
+                    Some(held) => {
+                        *held = seen;
+                        prop_assert_eq!(added, Added::Instead);
+                    }
+                    None => {
+                        greatest.push(seen);
+                        prop_assert_eq!(added, Added::New);
+                    }
+                }
+            }
+            spans.shrink();
+            prop_assert_eq!(spans.iter().collect::<Vec<_>>(), greatest);
+            prop_assert_eq!(spans.len(), spans.operations().count());
+            let written = rmp_serde::to_vec_named(&spans).unwrap();
+            let again: Spans = rmp_serde::from_slice(&written).unwrap();
+            prop_assert_eq!(again.iter().collect::<Vec<_>>(), spans.iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn names_stay_what_they_are_however_many_there_are(count in 0_usize..300) {
+            let names: Vec<Arc<str>> = (0..count).map(|at| Arc::from(format!("n{}", at % 97))).collect();
+            let mut spans = Spans::default();
+            for (at, name) in (0_u64..).zip(&names) {
+                let span = Span { span_id: SpanId(at.to_be_bytes()), agent_name: Some(name.clone()), ..Span::default() };
+                spans.add(&span, false);
+            }
+            let read: Vec<&str> = spans.iter().filter_map(|seen| seen.agent_name).collect();
+            prop_assert_eq!(read, names.iter().map(|name| &**name).collect::<Vec<_>>());
+        }
+    }
+}

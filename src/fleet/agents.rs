@@ -1,0 +1,173 @@
+//! The agent stage of a partition: what the shards know of its agents in, series out.
+//!
+//! What shards told of an agent is read from the compacted topic by every owner anew. A checkpoint has what is told once
+//! (runs, what drift has seen) and the offset up to which it has that.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::part::{Begin, Part, Stage, Taken, section};
+use super::wire::{Record, pack, unpack};
+use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
+use crate::engine::pipeline::EngineOptions;
+use crate::engine::span::{Report, Timestamp};
+use crate::engine::update::envelope::Message;
+use crate::engine::update::{AgentKey, LastTrace};
+use crate::export::board::Board;
+
+/// Done traces remembered, so that one told again by the next owner of a shard counts once.
+const REMEMBERED: usize = 65_536;
+
+/// Sums up agents.
+pub(super) struct FleetStage {
+    pub(super) options: EngineOptions,
+    pub(super) board: Arc<Board>,
+}
+
+/// The agents of a partition.
+pub(super) struct Summed {
+    partition: u32,
+    stage: Agents,
+    board: Arc<Board>,
+    // What is told once is in the state already up to here.
+    known: i64,
+    recent: Recent,
+    shown: BTreeSet<AgentKey>,
+}
+
+/// The traces that were told last.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Recent {
+    order: VecDeque<Vec<u8>>,
+    #[serde(skip)]
+    ids: BTreeSet<Vec<u8>>,
+}
+
+impl Stage for FleetStage {
+    type Part = Summed;
+
+    const BEGIN: Begin = Begin::Everything;
+
+    fn take_over(&self, taken: &Taken<'_>) -> Result<Summed, String> {
+        let mut stage = Agents::new(AgentsOptions {
+            agents: self.options.agents.clone(),
+            tasks: self.options.tasks.clone(),
+            ars: self.options.ars.clone(),
+            drift: self.options.drift,
+        });
+        let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
+        saved.into_iter().for_each(|saved| stage.restore(saved));
+        let mut recent: Recent = section(taken.checkpoint, RECENT)?.unwrap_or_default();
+        recent.ids = recent.order.iter().cloned().collect();
+        Ok(Summed {
+            partition: taken.partition,
+            stage,
+            board: Arc::clone(&self.board),
+            known: taken.checkpoint.map_or(0, |checkpoint| checkpoint.next),
+            recent,
+            shown: BTreeSet::new(),
+        })
+    }
+}
+
+impl Part for Summed {
+    fn apply(
+        &mut self,
+        message: Message,
+        (offset, now): (i64, Timestamp),
+        _: &mut Vec<Record>,
+    ) -> Result<(), &'static str> {
+        match message {
+            Message::Session(mut update) => {
+                if offset < self.known {
+                    update.run_traces.clear();
+                    update.done_traces.clear();
+                }
+                update.done_traces.retain(|trace| self.recent.is_new(trace));
+                self.stage.handle(*update, now);
+                Ok(())
+            }
+            Message::Began(began) => {
+                self.stage.began(began.shard, began.revision);
+                Ok(())
+            }
+            Message::Report(_) if offset < self.known => Ok(()),
+            Message::Report(bytes) => {
+                let report: Report = unpack(&bytes).map_err(|_| "malformed")?;
+                self.stage.report(report, now);
+                Ok(())
+            }
+            Message::Trace(_)
+            | Message::Inputs(_)
+            | Message::Barrier(_)
+            | Message::Responses(_) => Err("misdirected"),
+        }
+    }
+
+    fn due(&self) -> Option<Timestamp> {
+        self.stage.poll_timeout()
+    }
+
+    fn timers(&mut self, now: Timestamp, _: &mut Vec<Record>) {
+        self.stage.handle_timeout(now);
+    }
+
+    fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {
+        for mut update in self.stage.drain() {
+            if update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
+                // Each partition has agents that no room is left for, and each series has one owner.
+                update.agent.agent_name = format!("partition {}", self.partition);
+            }
+            if update.gone {
+                self.shown.remove(&update.agent);
+            } else {
+                self.shown.insert(update.agent.clone());
+            }
+            self.board.apply(update);
+        }
+    }
+
+    fn save(&self) -> Option<BTreeMap<String, Vec<u8>>> {
+        let (agents, recent) = (pack(&self.stage.save())?, pack(&self.recent)?);
+        Some([(AGENTS.to_owned(), agents), (RECENT.to_owned(), recent)].into())
+    }
+
+    fn give_up(&mut self) {
+        for agent in std::mem::take(&mut self.shown) {
+            let gone =
+                crate::engine::agents::AgentUpdate { agent, gone: true, ..Default::default() };
+            self.board.apply(gone);
+        }
+    }
+
+    fn holds(&self) -> (&'static str, usize) {
+        ("agents", self.shown.len())
+    }
+
+    fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
+        let counts = self.stage.counts().iter();
+        counts.map(|(what, why, n)| (self.partition.to_string(), what, why, n)).collect()
+    }
+}
+
+impl Recent {
+    /// Whether this trace was not told lately; from now on it was.
+    fn is_new(&mut self, trace: &LastTrace) -> bool {
+        let new = self.ids.insert(trace.trace_id.clone());
+        if new {
+            self.order.push_back(trace.trace_id.clone());
+            if self.order.len() > REMEMBERED
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.ids.remove(&oldest);
+            }
+        }
+        new
+    }
+}
+
+/// The names of the sections.
+const AGENTS: &str = "agents";
+const RECENT: &str = "recent";

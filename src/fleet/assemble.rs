@@ -1,0 +1,231 @@
+//! The assemble stage of a partition: spans by trace in, traces by session out.
+//!
+//! What is sent follows from each record by itself, so an owner that begins at a checkpoint sends at least what the one
+//! before sent, in the same order, under a higher generation.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::part::{Begin, Part, Stage, Taken, section};
+use super::wire::{Map, Record, pack, unpack};
+use crate::engine::assemble::{Assemble, Input, SavedTraces};
+use crate::engine::pipeline::EngineOptions;
+use crate::engine::resolve::Resolve;
+use crate::engine::span::{Report, Target, Timestamp, TraceId};
+use crate::engine::update::Responses;
+use crate::engine::update::envelope::Message;
+
+/// Takes what a stage asks.
+pub type Ask = Arc<dyn Fn(&mut Assemble, Timestamp) + Send + Sync>;
+
+/// Makes traces.
+pub(super) struct AssembleStage {
+    pub(super) options: EngineOptions,
+    pub(super) map: Map,
+    pub(super) ask: Ask,
+}
+
+/// The shards of a partition.
+pub(super) struct Traces {
+    map: Map,
+    generation: u64,
+    shards: Vec<(u32, Assemble)>,
+    // When a timer of each is due.
+    due: Vec<Option<Timestamp>>,
+    resolve: Resolve,
+    ask: Ask,
+    // It has caught up. Until then what is asked may have been answered.
+    live: bool,
+}
+
+impl Stage for AssembleStage {
+    type Part = Traces;
+
+    const BEGIN: Begin = Begin::Lookback;
+
+    fn take_over(&self, taken: &Taken<'_>) -> Result<Traces, String> {
+        let EngineOptions { assemble, loops, cost, expected, judging, embedding, .. } =
+            &self.options;
+        let mut shards = Vec::new();
+        for shard in self.map.shards(taken.partition) {
+            let mut stage = Assemble::new(assemble.clone(), loops.clone(), cost)
+                .expecting(Arc::clone(expected))
+                .judging(judging.clone())
+                .embedding(*embedding);
+            let saved: Option<SavedTraces> = section(taken.checkpoint, &shard.to_string())?;
+            saved.into_iter().for_each(|saved| stage.restore(saved));
+            shards.push((shard, stage));
+        }
+        let mut resolve = Resolve::new(assemble.max_waiting_reports, assemble.report_wait);
+        let saved: Option<Resolve> = section(taken.checkpoint, RESOLVE)?;
+        saved.into_iter().for_each(|saved| resolve.restore(saved));
+        let due = shards.iter().map(|(_, stage)| stage.poll_timeout()).collect();
+        let (map, generation) = (self.map, taken.generation);
+        let ask = self.ask.clone();
+        Ok(Traces { map, generation, shards, due, resolve, ask, live: false })
+    }
+}
+
+impl Part for Traces {
+    fn apply(
+        &mut self,
+        message: Message,
+        (_, now): (i64, Timestamp),
+        out: &mut Vec<Record>,
+    ) -> Result<(), &'static str> {
+        match message {
+            Message::Inputs(bytes) => {
+                let inputs: Vec<Input> = unpack(&bytes).map_err(|_| "malformed")?;
+                self.inputs(inputs, now, out)
+            }
+            Message::Report(bytes) => {
+                let report: Report = unpack(&bytes).map_err(|_| "malformed")?;
+                match self.resolve.report(report, now) {
+                    Some(report) => self.forward(report, out),
+                    None => Ok(()),
+                }
+            }
+            Message::Responses(Responses { seen }) => {
+                for response in seen {
+                    let trace = response.trace_id.try_into().map(TraceId);
+                    let trace = trace.map_err(|_| "malformed")?;
+                    let tenant = response.tenant.map(Arc::from);
+                    let id = Arc::from(response.id);
+                    for report in self.resolve.seen(tenant.as_ref(), &id, trace, now) {
+                        self.forward(report, out)?;
+                    }
+                }
+                Ok(())
+            }
+            Message::Trace(_) | Message::Session(_) | Message::Barrier(_) | Message::Began(_) => {
+                Err("misdirected")
+            }
+        }
+    }
+
+    fn due(&self) -> Option<Timestamp> {
+        self.due.iter().copied().chain([self.resolve.poll_timeout()]).flatten().min()
+    }
+
+    fn timers(&mut self, now: Timestamp, out: &mut Vec<Record>) {
+        self.resolve.handle_timeout(now);
+        for place in 0..self.shards.len() {
+            if self.due[place].is_some_and(|due| due <= now) {
+                self.shards[place].1.handle_timeout(now);
+                self.hand_on(place, now, out);
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Timestamp, _: &mut Vec<Record>) {
+        if std::mem::replace(&mut self.live, true) {
+            return;
+        }
+        for (_, stage) in &mut self.shards {
+            // One by one: each is as large as a trace.
+            for trace in stage.unanswered() {
+                stage.ask_again(trace);
+                (self.ask)(stage, now);
+            }
+        }
+    }
+
+    fn save(&self) -> Option<BTreeMap<String, Vec<u8>>> {
+        let shards = self.shards.iter();
+        let mut sections = shards
+            .map(|(shard, stage)| Some((shard.to_string(), pack(&stage.save())?)))
+            .collect::<Option<BTreeMap<_, _>>>()?;
+        sections.insert(RESOLVE.to_owned(), pack(&self.resolve)?);
+        Some(sections)
+    }
+
+    fn give_up(&mut self) {}
+
+    fn holds(&self) -> (&'static str, usize) {
+        ("traces", self.shards.iter().map(|(_, stage)| stage.open_traces()).sum())
+    }
+
+    fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
+        let named = |name: String, counts: &crate::engine::count::Counts| {
+            let all = counts.iter().map(|(what, why, n)| (name.clone(), what, why, n));
+            all.collect::<Vec<_>>()
+        };
+        let shards = self.shards.iter();
+        let shards = shards.flat_map(|(shard, stage)| named(shard.to_string(), stage.counts()));
+        shards.chain(named(RESOLVE.to_owned(), self.resolve.counts())).collect()
+    }
+}
+
+impl Traces {
+    fn inputs(
+        &mut self,
+        inputs: Vec<Input>,
+        now: Timestamp,
+        out: &mut Vec<Record>,
+    ) -> Result<(), &'static str> {
+        let mut touched = None;
+        for input in inputs {
+            let trace = match &input {
+                Input::Span(span) => span.trace_id,
+                Input::Log(log) => log.trace_id,
+                Input::Judged(reply) => reply.trace_id,
+                Input::Embedded(trace, _) => *trace,
+                Input::Report(report) => match report.target {
+                    Target::Trace(trace) => trace,
+                    Target::Response { .. } | Target::Session { .. } | Target::Run(_) => {
+                        return Err("misdirected");
+                    }
+                },
+            };
+            let place = self.place(trace).ok_or("misdirected")?;
+            // A record is of one trace.
+            touched = Some(place);
+            self.shards[place].1.handle(input, now);
+        }
+        if let Some(place) = touched {
+            self.hand_on(place, now, out);
+        }
+        Ok(())
+    }
+
+    /// A report whose trace is known now goes to that trace.
+    fn forward(&self, report: Report, out: &mut Vec<Record>) -> Result<(), &'static str> {
+        let Target::Trace(trace) = report.target else { return Err("misdirected") };
+        let packed = pack(&[Input::Report(Box::new(report))]).ok_or("malformed")?;
+        out.push(self.map.to_trace(trace, Message::Inputs(packed)));
+        Ok(())
+    }
+
+    /// Where the shard of a trace is; `None` if it is not of this partition.
+    fn place(&self, trace: TraceId) -> Option<usize> {
+        let shard = self.map.route().trace(trace);
+        let place = self.map.place(shard);
+        let found = self.shards.get(place).filter(|(held, _)| usize::try_from(*held) == Ok(shard));
+        found.map(|_| place)
+    }
+
+    fn hand_on(&mut self, place: usize, now: Timestamp, out: &mut Vec<Record>) {
+        let (shard, stage) = &mut self.shards[place];
+        for mut update in stage.drain() {
+            // Whatever an owner says holds against all that those before it said.
+            update.revision = update.revision.saturating_add(self.generation << GENERATION);
+            let mut record = self.map.to_session(update);
+            record.envelope.shard = *shard;
+            record.envelope.generation = self.generation;
+            record.envelope.time_unix_nano = now.0;
+            out.push(record);
+        }
+        if self.live {
+            (self.ask)(stage, now);
+        } else {
+            drop((stage.requests(), stage.embed_requests()));
+        }
+        self.due[place] = stage.poll_timeout();
+    }
+}
+
+/// The name of the section that has the reports that wait for their response.
+const RESOLVE: &str = "resolve";
+
+/// Bits of a revision below the generation.
+pub(super) const GENERATION: u32 = 32;

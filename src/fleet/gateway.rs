@@ -1,0 +1,203 @@
+//! The way in of a fleet: what a request holds goes to the partitions of its traces, and is acknowledged when the brokers
+//! have all of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prost::Message as _;
+use rdkafka::ClientContext;
+use rdkafka::Statistics;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
+use tokio::sync::oneshot;
+
+use super::context::connected;
+use super::outbox::config;
+use super::start::Deaf;
+use super::wire::{HOPS, Hop, Map, Record, pack};
+use crate::engine::assemble::Input;
+use crate::engine::span::{Target, TraceId};
+use crate::engine::update::envelope::Message;
+use crate::engine::update::{Response, Responses};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
+use crate::ingest::{Batch, Overloaded, Sink};
+
+/// When a refused sender should come back.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the brokers may take for a record.
+const TIMEOUT_MS: u64 = 10_000;
+
+/// Inputs of one trace that go into one record.
+const CHUNK: usize = 64;
+
+/// Writes requests to the topic of spans. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway {
+    producer: Arc<ThreadedProducer<Deliveries>>,
+    topics: Arc<[String; HOPS.len()]>,
+    map: Map,
+    status: Arc<Status>,
+}
+
+/// The records of one request that have not arrived yet.
+struct Pending {
+    left: AtomicUsize,
+    failed: AtomicBool,
+    done: Mutex<Option<oneshot::Sender<bool>>>,
+}
+
+/// Told of deliveries, and of what stands in their way.
+struct Deliveries(Arc<Status>);
+
+impl Gateway {
+    /// A way in to these brokers.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an option cannot be followed at all.
+    pub fn new(options: &KafkaOptions, prefix: &str, partitions: u32) -> Result<Self, SourceError> {
+        let status = Arc::new(Status::new(Arc::new(Deaf), &options.brokers));
+        status.joined(true);
+        let context = Deliveries(status.clone());
+        let producer = config(options, TIMEOUT_MS)?.create_with_context(context)?;
+        let topics = Arc::new(HOPS.map(|hop| hop.topic(prefix)));
+        let producer = Arc::new(producer);
+        Ok(Self { producer, topics, map: Map::new(partitions), status })
+    }
+
+    /// How it stands with its brokers.
+    pub fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
+    /// The records that a batch becomes.
+    fn records(&self, batch: Batch) -> Option<Vec<Record>> {
+        let mut traces: BTreeMap<TraceId, Vec<Input>> = BTreeMap::new();
+        let mut responses: BTreeMap<u32, Responses> = BTreeMap::new();
+        let mut records = Vec::new();
+        for span in batch.spans {
+            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.as_ref()) {
+                let tenant = span.resource.tenant.as_deref();
+                let seen = Response {
+                    tenant: tenant.map(str::to_owned),
+                    id: id.to_string(),
+                    trace_id: span.trace_id.0.to_vec(),
+                };
+                let partition = self.map.of_response(tenant, id);
+                responses.entry(partition).or_default().seen.push(seen);
+            }
+            traces.entry(span.trace_id).or_default().push(Input::Span(Box::new(span)));
+        }
+        for log in batch.logs {
+            traces.entry(log.trace_id).or_default().push(Input::Log(Box::new(log)));
+        }
+        for reply in batch.judged {
+            traces.entry(reply.trace_id).or_default().push(Input::Judged(Box::new(reply)));
+        }
+        for (trace, embedded) in batch.embedded {
+            traces.entry(trace).or_default().push(Input::Embedded(trace, embedded));
+        }
+        for report in batch.reports {
+            match report.target {
+                Target::Trace(trace) => {
+                    traces.entry(trace).or_default().push(Input::Report(Box::new(report)));
+                }
+                Target::Response { .. } | Target::Session { .. } | Target::Run(_) => {
+                    records.push(self.map.to_report(&report)?);
+                }
+            }
+        }
+        for (trace, inputs) in traces {
+            for chunk in inputs.chunks(CHUNK) {
+                records.push(self.map.to_trace(trace, Message::Inputs(pack(chunk)?)));
+            }
+        }
+        for (partition, seen) in responses {
+            records.push(self.map.to_responses(partition, Message::Responses(seen)));
+        }
+        for record in &mut records {
+            record.envelope.time_unix_nano = batch.arrival.0;
+        }
+        Some(records)
+    }
+}
+
+impl Sink for Gateway {
+    /// Refused where the brokers do not take all of it: what they have of it already is sent again, and counts once.
+    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+        let overloaded = Overloaded { retry_after: RETRY_AFTER };
+        let records = self.records(batch).ok_or(overloaded)?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        let (done, delivered) = oneshot::channel();
+        let pending = Arc::new(Pending {
+            left: AtomicUsize::new(records.len()),
+            failed: AtomicBool::new(false),
+            done: Mutex::new(Some(done)),
+        });
+        for Record { hop, partition, key, envelope } in &records {
+            let payload = envelope.encode_to_vec();
+            let next: BaseRecord<'_, [u8], [u8], Arc<Pending>> =
+                BaseRecord::with_opaque_to(&self.topics[*hop as usize], pending.clone())
+                    .partition(i32::try_from(*partition).unwrap_or(0))
+                    .key(key.as_slice())
+                    .payload(payload.as_slice());
+            if let Err((error, _)) = self.producer.send(next) {
+                tracing::debug!(%error, "a request was refused");
+                return Err(overloaded);
+            }
+        }
+        if delivered.await.unwrap_or(false) { Ok(()) } else { Err(overloaded) }
+    }
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway")
+            .field("topics", &self.topics[Hop::Spans as usize])
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        match error.rdkafka_error_code().and_then(|code| Problem::of(code, reason)) {
+            Some(problem) => self.0.problem(problem),
+            None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
+        }
+    }
+
+    /// Every second: a broker that we are connected with mends what was wrong.
+    fn stats(&self, statistics: Statistics) {
+        if connected(statistics) {
+            self.0.well();
+        }
+    }
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = Arc<Pending>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, pending: Arc<Pending>) {
+        if let Err((error, _)) = result {
+            tracing::debug!(%error, "a record of a request was not delivered");
+            pending.failed.store(true, Ordering::SeqCst);
+        }
+        if pending.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let done = pending.done.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(done) = done {
+                // Whoever asked may have gone.
+                let _ = done.send(!pending.failed.load(Ordering::SeqCst));
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the workers say of themselves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+
+use super::options::Role;
+use crate::health::Health;
+
+/// The families, shared by all workers of the instance.
+#[derive(Clone)]
+pub(super) struct Families {
+    records: IntCounterVec,
+    checkpoints: IntCounterVec,
+    anew: IntCounterVec,
+    gone: IntCounterVec,
+    owned: IntGaugeVec,
+    behind: IntGaugeVec,
+    lag: GaugeVec,
+    complete: IntGauge,
+    standing: Arc<Mutex<BTreeMap<Role, Standing>>>,
+    health: Arc<Health>,
+}
+
+/// How one worker stands.
+#[derive(Debug, Default)]
+struct Standing {
+    behind: usize,
+    partial: usize,
+    problem: Option<String>,
+    partitions: Vec<i32>,
+}
+
+/// The metrics of one worker.
+pub(super) struct WorkerMetrics {
+    role: Role,
+    families: Families,
+}
+
+impl Families {
+    pub(super) fn new(health: &Arc<Health>) -> Result<Self, prometheus::Error> {
+        let registry = health.registry();
+        let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_{name}"), help);
+        let counter = |name, help, labels: &[&str]| {
+            let family = IntCounterVec::new(opts(name, help), labels)?;
+            registry.register(Box::new(family.clone())).map(|()| family)
+        };
+        let gauge = |name, help| {
+            let family = IntGaugeVec::new(opts(name, help), &["role"])?;
+            registry.register(Box::new(family.clone())).map(|()| family)
+        };
+        let lag = GaugeVec::new(
+            opts(
+                "input_lag_seconds",
+                "How far the time of a partition is behind, while it is not at its end.",
+            ),
+            &["role", "partition"],
+        )?;
+        registry.register(Box::new(lag.clone()))?;
+        let complete = IntGauge::with_opts(opts(
+            "state_complete",
+            "Whether all partitions of this instance have caught up; 0 where one without a checkpoint reads back.",
+        ))?;
+        registry.register(Box::new(complete.clone()))?;
+        Ok(Self {
+            records: counter(
+                "fleet_records_total",
+                "Records between stages, by what became of them.",
+                &["role", "outcome"],
+            )?,
+            checkpoints: counter(
+                "fleet_checkpoints_total",
+                "Checkpoints of partitions, by outcome.",
+                &["role", "outcome"],
+            )?,
+            anew: counter(
+                "fleet_begun_anew_total",
+                "Times that everything was given up, as others may own it.",
+                &["role"],
+            )?,
+            gone: counter(
+                "fleet_records_gone_total",
+                "Records that the brokers no longer had when they were to be read.",
+                &["role"],
+            )?,
+            owned: gauge("fleet_partitions_owned", "Partitions of this instance.")?,
+            behind: gauge(
+                "fleet_partitions_behind",
+                "Partitions of this instance that have not caught up since they were taken over.",
+            )?,
+            lag,
+            complete,
+            standing: Arc::default(),
+            health: Arc::clone(health),
+        })
+    }
+
+    pub(super) fn of(&self, role: Role) -> Arc<WorkerMetrics> {
+        self.change(role, |_| {});
+        Arc::new(WorkerMetrics { role, families: self.clone() })
+    }
+
+    /// Fails, and says why, while a worker has not caught up.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        for (role, standing) in &*standing {
+            if let Some(problem) = &standing.problem {
+                return Err(problem.clone());
+            }
+            if standing.behind > 0 {
+                let (role, behind) = (role.name(), standing.behind);
+                return Err(format!("{behind} partitions of role `{role}` have not caught up"));
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, role: Role, change: impl FnOnce(&mut Standing)) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        change(standing.entry(role).or_default());
+        let complete = standing.values().all(|standing| standing.partial == 0);
+        self.complete.set(i64::from(complete));
+    }
+}
+
+impl WorkerMetrics {
+    /// A record was applied, or why not.
+    pub(super) fn record(&self, result: Result<(), &'static str>) {
+        let outcome = result.err().unwrap_or("applied");
+        self.families.records.with_label_values(&[self.role.name(), outcome]).inc();
+    }
+
+    pub(super) fn checkpoint(&self, written: bool) {
+        let outcome = if written { "written" } else { "failed" };
+        self.families.checkpoints.with_label_values(&[self.role.name(), outcome]).inc();
+    }
+
+    pub(super) fn begun_anew(&self) {
+        self.families.anew.with_label_values(&[self.role.name()]).inc();
+    }
+
+    pub(super) fn gone(&self, records: i64) {
+        let records = u64::try_from(records).unwrap_or(0);
+        self.families.gone.with_label_values(&[self.role.name()]).inc_by(records);
+    }
+
+    /// Something stands in the way of a partition.
+    pub(super) fn problem(&self, why: String) {
+        self.families.change(self.role, |standing| standing.problem = Some(why));
+    }
+
+    pub(super) fn well(&self) {
+        self.families.change(self.role, |standing| standing.problem = None);
+    }
+
+    /// How many partitions are owned, have not caught up, and did not even begin with a checkpoint.
+    pub(super) fn held(&self, owned: usize, behind: usize, partial: usize) {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let role = [self.role.name()];
+        self.families.owned.with_label_values(&role).set(gauge(owned));
+        self.families.behind.with_label_values(&role).set(gauge(behind));
+        self.families.change(self.role, |standing| {
+            (standing.behind, standing.partial) = (behind, partial);
+        });
+    }
+
+    /// How far each partition is behind, in nanoseconds.
+    pub(super) fn lags(&self, lags: BTreeMap<i32, u64>) {
+        let role = self.role.name();
+        self.families.change(self.role, |standing| {
+            for partition in &standing.partitions {
+                if !lags.contains_key(partition) {
+                    // An error means that it was not there.
+                    let _ = self.families.lag.remove_label_values(&[role, &partition.to_string()]);
+                }
+            }
+            standing.partitions = lags.keys().copied().collect();
+        });
+        for (partition, nanos) in lags {
+            let seconds = std::time::Duration::from_nanos(nanos).as_secs_f64();
+            self.families.lag.with_label_values(&[role, &partition.to_string()]).set(seconds);
+        }
+    }
+
+    /// How many things a partition holds.
+    pub(super) fn items(&self, partition: i32, (what, count): (&'static str, usize)) {
+        self.families.health.held(what, &partition.to_string(), count);
+    }
+
+    pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {
+        self.families.health.counts(who, [(what, why, count)]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Several instances that share the work through Kafka.
+//!
+//! ```text
+//! OTLP --> gateway --spans, by trace--> assemble --traces, by session--> score --agents, by (agent, shard, pane)--> fleet --> board
+//! ```
+//!
+//! The stages are those of one process, and so are the numbers: there are 256 logical shards, each is owned by one instance
+//! at a time, and a sum over shards has the same bits wherever they are. Every hop is an upsert, so records may come again
+//! after a crash; each record carries which owner of its shard sent it, and one who was replaced is not heard. What an owner
+//! holds is in checkpoints, with the offset to go on from.
+
+#[cfg(feature = "kafka")]
+mod agents;
+#[cfg(feature = "kafka")]
+mod assemble;
+#[cfg(feature = "kafka")]
+mod checkpoint;
+#[cfg(feature = "kafka")]
+mod context;
+#[cfg(feature = "kafka")]
+mod gateway;
+#[cfg(feature = "kafka")]
+mod lease;
+#[cfg(feature = "kafka")]
+mod metrics;
+mod options;
+#[cfg(feature = "kafka")]
+mod outbox;
+#[cfg(feature = "kafka")]
+mod part;
+#[cfg(feature = "kafka")]
+mod score;
+#[cfg(feature = "kafka")]
+mod start;
+#[cfg(feature = "kafka")]
+pub mod topics;
+#[cfg(feature = "kafka")]
+mod wire;
+#[cfg(feature = "kafka")]
+mod worker;
+
+pub use options::{FleetOptions, Role};
+
+#[cfg(feature = "kafka")]
+pub use self::{
+    assemble::Ask,
+    checkpoint::CheckpointError,
+    gateway::Gateway,
+    lease::Lease,
+    score::Runaways,
+    start::{FleetError, Share, Workers},
+};

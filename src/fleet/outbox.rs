@@ -1,0 +1,137 @@
+//! The producer of a worker: nothing is lost on the way, however long its brokers are gone; there is a bound on what waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use prost::Message as _;
+use rdkafka::ClientConfig;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
+
+use super::wire::{HOPS, Record};
+use crate::ingest::kafka::{KafkaOptions, SourceError, client};
+
+/// Largest record that is tried, in bytes; `topics create` allows it.
+pub(super) const MAX_RECORD_BYTES: u32 = 16 << 20;
+
+/// How long is waited at most before brokers that are away are tried again.
+pub(super) const RECONNECT_MS: &str = "1000";
+
+/// How long a record waits for others to be sent with.
+const LINGER_MS: &str = "5";
+
+/// Records that wait to be delivered, in KiB.
+const QUEUE_KBYTES: &str = "131072";
+
+/// How long is waited for room before it is looked whether to go on.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// The producer.
+pub(super) struct Outbox {
+    producer: BaseProducer<Deliveries>,
+    topics: [String; HOPS.len()],
+}
+
+/// Whether something did not arrive.
+#[derive(Clone, Default)]
+struct Deliveries(Arc<AtomicBool>);
+
+/// What producers are told; `timeout_ms` of zero is for ever. What comes twice replaces itself.
+pub(super) fn config(options: &KafkaOptions, timeout_ms: u64) -> Result<ClientConfig, SourceError> {
+    let mut config = client(options)?;
+    config
+        .set("acks", "all")
+        .set("message.timeout.ms", timeout_ms.to_string())
+        .set("message.max.bytes", MAX_RECORD_BYTES.to_string())
+        .set("linger.ms", LINGER_MS)
+        .set("queue.buffering.max.kbytes", QUEUE_KBYTES)
+        .set("statistics.interval.ms", "1000")
+        .set("reconnect.backoff.max.ms", RECONNECT_MS)
+        .set("compression.codec", "lz4");
+    Ok(config)
+}
+
+impl Outbox {
+    pub(super) fn new(options: &KafkaOptions, prefix: &str) -> Result<Self, SourceError> {
+        let mut config = config(options, 0)?;
+        // In order: panes are told one after the other under one revision.
+        config.set("enable.idempotence", "true");
+        let producer = config.create_with_context(Deliveries::default())?;
+        Ok(Self { producer, topics: HOPS.map(|hop| hop.topic(prefix)) })
+    }
+
+    /// Sends a record; waits for room as long as `goes_on`. Returns whether it is on its way.
+    pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> bool {
+        let payload = record.envelope.encode_to_vec();
+        let topic = &self.topics[record.hop as usize];
+        let mut next: BaseRecord<'_, [u8], [u8], ()> = BaseRecord::to(topic)
+            .partition(i32::try_from(record.partition).unwrap_or(0))
+            .key(record.key.as_slice())
+            .payload(payload.as_slice());
+        loop {
+            match self.producer.send(next) {
+                Ok(()) => return true,
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
+                    if !goes_on() {
+                        return false;
+                    }
+                    self.producer.poll(WAIT);
+                    next = back;
+                }
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
+                    let bytes = payload.len();
+                    tracing::error!(topic, bytes, "a record is too large, and was left out");
+                    return true;
+                }
+                Err((error, _)) => {
+                    tracing::error!(%error, topic, "a record was not sent");
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Serves deliveries.
+    pub(super) fn poll(&self) {
+        self.producer.poll(Duration::ZERO);
+    }
+
+    /// Waits until everything has arrived, at most so long; returns whether it has.
+    pub(super) fn flush(&self, patience: Duration) -> bool {
+        self.producer.flush(patience).is_ok()
+    }
+
+    /// Whether a record did not arrive, and never will.
+    pub(super) fn has_lost(&self) -> bool {
+        self.producer.context().0.load(Ordering::Relaxed)
+    }
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, "{reason}");
+    }
+
+    // How it stands with the brokers is told by the consumer.
+    fn stats_raw(&self, _: &[u8]) {}
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, message)) = result {
+            use rdkafka::Message as _;
+            let (topic, bytes) = (message.topic(), message.payload_len());
+            tracing::debug!(%error, topic, bytes, "a record between the stages was not delivered");
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}

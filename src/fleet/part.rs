@@ -1,0 +1,84 @@
+//! What the owner of a partition holds, and what every stage can do with it.
+
+use std::collections::BTreeMap;
+
+use super::checkpoint::Checkpoint;
+use super::wire::Record;
+use crate::engine::span::Timestamp;
+use crate::engine::update::envelope::Message;
+
+/// Where a partition without a checkpoint begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Begin {
+    /// As far back as `fleet.lookback` says.
+    Lookback,
+    /// With all that there is, with a checkpoint too: the topic is compacted to what holds.
+    Everything,
+}
+
+/// A partition that was just taken over.
+pub(super) struct Taken<'c> {
+    pub(super) partition: u32,
+    pub(super) generation: u64,
+    pub(super) checkpoint: Option<&'c Checkpoint>,
+}
+
+/// A stage: makes what the owner of a partition holds.
+pub(super) trait Stage: Send {
+    type Part: Part + Send;
+
+    /// Where it begins.
+    const BEGIN: Begin;
+
+    /// Takes a partition over.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read of its checkpoint.
+    fn take_over(&self, taken: &Taken<'_>) -> Result<Self::Part, String>;
+}
+
+/// What the owner of a partition holds. Outputs go to the end of `out`.
+pub(super) trait Part {
+    /// Applies what came at this offset.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be used.
+    fn apply(
+        &mut self,
+        message: Message,
+        at: (i64, Timestamp),
+        out: &mut Vec<Record>,
+    ) -> Result<(), &'static str>;
+
+    /// When a timer is due.
+    fn due(&self) -> Option<Timestamp>;
+
+    /// Runs the timers that are due.
+    fn timers(&mut self, now: Timestamp, out: &mut Vec<Record>);
+
+    /// Tells what has changed since; never before it has caught up.
+    fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>);
+
+    /// What the next owner needs; `None` if it cannot be written down.
+    fn save(&self) -> Option<BTreeMap<String, Vec<u8>>>;
+
+    /// It is no longer ours: takes back what it shows.
+    fn give_up(&mut self);
+
+    /// What it holds (`traces`, `sessions`, `agents`), and how many of them.
+    fn holds(&self) -> (&'static str, usize);
+
+    /// What it could not use, and how often a bound bit, as (who, what, why, how often).
+    fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)>;
+}
+
+/// Reads a section of a checkpoint; none if it has none of that name.
+pub(super) fn section<T: serde::de::DeserializeOwned>(
+    checkpoint: Option<&Checkpoint>,
+    name: &str,
+) -> Result<Option<T>, String> {
+    let Some(bytes) = checkpoint.and_then(|held| held.sections.get(name)) else { return Ok(None) };
+    super::wire::unpack(bytes).map(Some).map_err(|error| format!("section {name}: {error}"))
+}

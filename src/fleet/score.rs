@@ -1,0 +1,172 @@
+//! The session stage of a partition: traces by session in, what its shards know of every agent out.
+//!
+//! Nothing is told before it has caught up, so that no counter falls. Then all that is held is told, and after it that this
+//! was all: what an earlier owner told and this one does not know of is no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assemble::GENERATION;
+use super::part::{Begin, Part, Stage, Taken, section};
+use super::wire::{Map, Record, unpack};
+use crate::engine::options::SessionOptions;
+use crate::engine::pipeline::EngineOptions;
+use crate::engine::sessions::{SavedSessions, Sessions};
+use crate::engine::span::{Report, Target, Timestamp};
+use crate::engine::update::Began;
+use crate::engine::update::envelope::Message;
+
+/// Who is told of sessions that run away.
+pub type Runaways = std::sync::Arc<dyn Fn(&mut Sessions, Timestamp) + Send + Sync>;
+
+/// Makes sessions.
+pub(super) struct ScoreStage {
+    pub(super) options: EngineOptions,
+    pub(super) map: Map,
+    pub(super) runaways: Runaways,
+}
+
+/// The shards of a partition.
+pub(super) struct Scored {
+    map: Map,
+    generation: u64,
+    shards: Vec<(u32, Sessions)>,
+    due: Vec<Option<Timestamp>>,
+    changed: BTreeSet<usize>,
+    began: bool,
+    runaways: Runaways,
+}
+
+impl Stage for ScoreStage {
+    type Part = Scored;
+
+    const BEGIN: Begin = Begin::Lookback;
+
+    fn take_over(&self, taken: &Taken<'_>) -> Result<Scored, String> {
+        let EngineOptions { session, loops, agents, .. } = &self.options;
+        let mut shards = Vec::new();
+        for shard in self.map.shards(taken.partition) {
+            let options: SessionOptions = session.clone();
+            let mut stage = Sessions::new(shard, options, loops.clone(), agents.clone());
+            let saved: Option<SavedSessions> = section(taken.checkpoint, &shard.to_string())?;
+            saved.into_iter().for_each(|saved| stage.restore(saved));
+            shards.push((shard, stage));
+        }
+        Ok(Scored {
+            map: self.map,
+            generation: taken.generation,
+            due: shards.iter().map(|(_, stage)| stage.poll_timeout()).collect(),
+            changed: (0..shards.len()).collect(),
+            shards,
+            began: false,
+            runaways: self.runaways.clone(),
+        })
+    }
+}
+
+impl Part for Scored {
+    fn apply(
+        &mut self,
+        message: Message,
+        (_, now): (i64, Timestamp),
+        _: &mut Vec<Record>,
+    ) -> Result<(), &'static str> {
+        match message {
+            Message::Trace(update) => {
+                let session = update.session.as_ref().ok_or("malformed")?;
+                let place = self.place(&session.tenant, &session.id).ok_or("misdirected")?;
+                self.change(place, |stage| stage.handle(*update, now));
+                Ok(())
+            }
+            Message::Report(bytes) => {
+                let report: Report = unpack(&bytes).map_err(|_| "malformed")?;
+                let Target::Session { tenant, id } = &report.target else {
+                    return Err("misdirected");
+                };
+                let place = self.place(tenant.as_deref().unwrap_or_default(), id);
+                self.change(place.ok_or("misdirected")?, |stage| stage.report(report, now));
+                Ok(())
+            }
+            Message::Inputs(_)
+            | Message::Session(_)
+            | Message::Barrier(_)
+            | Message::Responses(_)
+            | Message::Began(_) => Err("misdirected"),
+        }
+    }
+
+    fn due(&self) -> Option<Timestamp> {
+        self.due.iter().flatten().min().copied()
+    }
+
+    fn timers(&mut self, now: Timestamp, _: &mut Vec<Record>) {
+        for place in 0..self.shards.len() {
+            if self.due[place].is_some_and(|due| due <= now) {
+                self.change(place, |stage| stage.handle_timeout(now));
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>) {
+        let first = !std::mem::replace(&mut self.began, true);
+        for place in std::mem::take(&mut self.changed) {
+            let (shard, stage) = &mut self.shards[place];
+            if first {
+                // Told by those who owned it before, if it was told at all.
+                stage.runaways();
+            }
+            (self.runaways)(stage, now);
+            let begin = out.len();
+            for mut update in stage.drain() {
+                update.revision = update.revision.saturating_add(self.generation << GENERATION);
+                out.extend(self.map.to_agent(update));
+            }
+            if first {
+                let revision = self.generation << GENERATION;
+                let began = Message::Began(Began { shard: *shard, revision });
+                out.extend(self.map.to_all_agents(*shard, &began));
+            }
+            for record in &mut out[begin..] {
+                record.envelope.shard = *shard;
+                record.envelope.generation = self.generation;
+                record.envelope.time_unix_nano = now.0;
+            }
+        }
+    }
+
+    fn save(&self) -> Option<BTreeMap<String, Vec<u8>>> {
+        let shards = self.shards.iter();
+        shards
+            .map(|(shard, stage)| Some((shard.to_string(), super::wire::pack(&stage.save())?)))
+            .collect()
+    }
+
+    fn give_up(&mut self) {}
+
+    fn holds(&self) -> (&'static str, usize) {
+        ("sessions", self.shards.iter().map(|(_, stage)| stage.open_sessions()).sum())
+    }
+
+    fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
+        let shards = self.shards.iter();
+        let counts = shards.flat_map(|(shard, stage)| {
+            stage.counts().iter().map(|(what, why, n)| (shard.to_string(), what, why, n))
+        });
+        counts.collect()
+    }
+}
+
+impl Scored {
+    fn place(&self, tenant: &str, id: &str) -> Option<usize> {
+        let shard = self.map.route().session(tenant, id);
+        let place = self.map.place(shard);
+        let found = self.shards.get(place).filter(|(held, _)| usize::try_from(*held) == Ok(shard));
+        found.map(|_| place)
+    }
+
+    fn change(&mut self, place: usize, change: impl FnOnce(&mut Sessions)) {
+        let stage = &mut self.shards[place].1;
+        change(stage);
+        self.due[place] = stage.poll_timeout();
+        self.changed.insert(place);
+    }
+}

@@ -1,0 +1,211 @@
+//! Starts the workers of the roles that an instance has.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+
+use super::agents::FleetStage;
+use super::assemble::{Ask, AssembleStage};
+use super::checkpoint::{CheckpointError, Checkpoints};
+use super::lease::Lease;
+use super::metrics::Families;
+use super::options::{FleetOptions, Role};
+use super::part::Stage;
+use super::score::{Runaways, ScoreStage};
+use super::wire::{Hop, Map, SHARDS};
+use super::worker::{Setup, Worker};
+use crate::clock::Clock;
+use crate::engine::pipeline::EngineOptions;
+use crate::export::board::Board;
+use crate::health::Health;
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
+
+/// Why an instance cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// The client cannot be set up.
+    #[error(transparent)]
+    Client(#[from] SourceError),
+    /// There can be no checkpoints.
+    #[error(transparent)]
+    Checkpoints(#[from] CheckpointError),
+    /// The daemon's own metrics cannot be set up.
+    #[error("cannot set up the daemon's own metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The system has no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What an instance works with.
+pub struct Share<'s> {
+    /// Where the brokers are.
+    pub kafka: &'s KafkaOptions,
+    /// Its part.
+    pub fleet: &'s FleetOptions,
+    /// How the stages work.
+    pub engine: EngineOptions,
+    /// Shards that a process by itself has: bounds are for one of these.
+    pub shards: u32,
+    /// The time.
+    pub clock: Clock,
+    /// Where it is counted.
+    pub health: Arc<Health>,
+    /// Where agents are shown.
+    pub board: Arc<Board>,
+    /// Whom traces are asked about.
+    pub ask: Ask,
+    /// Who is told of sessions that run away.
+    pub runaways: Runaways,
+    /// True once the daemon goes down.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// The workers of an instance.
+pub struct Workers {
+    ends: Vec<oneshot::Receiver<()>>,
+    statuses: Vec<Arc<Status>>,
+    families: Families,
+}
+
+/// A worker is told of by metrics of its own.
+pub(super) struct Deaf;
+
+impl Share<'_> {
+    /// Starts a worker for each role that reads.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an option cannot be followed at all; brokers that do not answer are no error.
+    pub fn start(mut self) -> Result<Workers, FleetError> {
+        let families = Families::new(&self.health)?;
+        let mut workers = Workers { ends: Vec::new(), statuses: Vec::new(), families };
+        let reads = [Role::Assemble, Role::Score, Role::Fleet];
+        if !reads.iter().any(|role| self.fleet.has(*role)) {
+            return Ok(workers);
+        }
+        self.spread();
+        let checkpoints = Checkpoints::open(&self.fleet.checkpoints, Handle::current())?;
+        let map = Map::new(self.fleet.partitions);
+        if self.fleet.has(Role::Assemble) {
+            let (options, ask) = (self.engine.clone(), self.ask.clone());
+            let stage = AssembleStage { options, map, ask };
+            self.work(stage, (Role::Assemble, Hop::Spans), &checkpoints, &mut workers)?;
+        }
+        if self.fleet.has(Role::Score) {
+            let (options, runaways) = (self.engine.clone(), self.runaways.clone());
+            let stage = ScoreStage { options, map, runaways };
+            self.work(stage, (Role::Score, Hop::Traces), &checkpoints, &mut workers)?;
+        }
+        if self.fleet.has(Role::Fleet) {
+            let (options, board) = (self.engine.clone(), self.board.clone());
+            let lease = self.work(
+                FleetStage { options, board },
+                (Role::Fleet, Hop::Agents),
+                &checkpoints,
+                &mut workers,
+            )?;
+            self.board.show_while(move || lease.holds());
+        }
+        Ok(workers)
+    }
+
+    /// Bounds that hold for a process by itself are shared out over all logical shards, wherever they are.
+    fn spread(&mut self) {
+        let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
+        let (alone, all) = (count(self.shards), count(SHARDS));
+        let share = |bound: usize| bound.saturating_mul(alone).div_ceil(all).max(1);
+        let EngineOptions { assemble, session, .. } = &mut self.engine;
+        for bound in [
+            &mut assemble.max_open_traces,
+            &mut assemble.max_sealed_traces,
+            &mut session.max_sessions,
+            &mut session.max_departed_traces,
+        ] {
+            *bound = share(*bound);
+        }
+    }
+
+    fn work<S: Stage + 'static>(
+        &self,
+        stage: S,
+        (role, hop): (Role, Hop),
+        checkpoints: &Checkpoints,
+        workers: &mut Workers,
+    ) -> Result<Lease, FleetError> {
+        let status = Arc::new(Status::new(Arc::new(Deaf), &self.kafka.brokers));
+        let lease = Lease::new(self.clock.clone(), self.fleet.session_timeout);
+        let setup = Setup {
+            kafka: self.kafka,
+            fleet: self.fleet,
+            role,
+            hop,
+            checkpoints: checkpoints.clone(),
+            clock: self.clock.clone(),
+            metrics: workers.families.of(role),
+            status: status.clone(),
+            lease: lease.clone(),
+            stopping: self.stopping.clone(),
+        };
+        let worker = Worker::new(stage, setup)?;
+        let (running, ended) = oneshot::channel::<()>();
+        let (stopping, told) = (self.stopping.clone(), status.clone());
+        let name = thread::Builder::new().name(role.name().to_owned());
+        name.spawn(move || {
+            let _running = running;
+            let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
+            if ended.is_err() || !*stopping.borrow() {
+                told.problem(Problem::Other { why: "a worker has ended; restart".to_owned() });
+            }
+        })
+        .map_err(FleetError::Thread)?;
+        workers.ends.push(ended);
+        workers.statuses.push(status);
+        Ok(lease)
+    }
+}
+
+impl Workers {
+    /// Waits until all have ended.
+    pub async fn end(&mut self) {
+        for end in self.ends.drain(..) {
+            // What is told is that the other half is gone.
+            let _ = end.await;
+        }
+    }
+
+    /// How to ask whether all have their partitions, and have caught up.
+    pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let (statuses, families) = (self.statuses.clone(), self.families.clone());
+        move || {
+            statuses.iter().try_for_each(|status| status.ready())?;
+            families.ready()
+        }
+    }
+}
+
+impl Watch for Deaf {
+    fn applied(&self, _: &str) {}
+    fn skipped(&self, _: &str, _: &'static str) {}
+    fn dead_letter(&self, _: bool) {}
+    fn paused(&self, _: bool) {}
+    fn ready(&self, _: bool) {}
+    fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("running", &self.ends.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Share<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Share").field("fleet", &self.fleet).finish_non_exhaustive()
+    }
+}

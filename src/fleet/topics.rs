@@ -1,0 +1,84 @@
+//! The topics between the stages, made as they have to be.
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::options::FleetOptions;
+use super::outbox::MAX_RECORD_BYTES;
+use super::wire::{HOPS, Hop};
+use crate::ingest::kafka::{KafkaOptions, SourceError, client};
+
+/// How long the brokers may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A topic, and whether it was made just now.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Made {
+    /// Its name.
+    pub topic: String,
+    /// It was not there before.
+    pub new: bool,
+}
+
+/// Why topics cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TopicsError {
+    /// The client cannot be set up.
+    #[error(transparent)]
+    Client(#[from] SourceError),
+    /// The brokers do not answer, or do not let us.
+    #[error("the topics cannot be made at {brokers} (`kafka.brokers`): {source}")]
+    Brokers {
+        /// The brokers.
+        brokers: String,
+        /// What they said, or that they said nothing.
+        source: KafkaError,
+    },
+    /// A topic was refused.
+    #[error("topic `{topic}` was not made: {code}; see `fleet.partitions` and `fleet.replication`")]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// Why.
+        code: RDKafkaErrorCode,
+    },
+}
+
+/// Makes the topics that are not there. Those that are stay as they are.
+///
+/// # Errors
+///
+/// Fails if the brokers do not make one of them.
+pub async fn create(kafka: &KafkaOptions, fleet: &FleetOptions) -> Result<Vec<Made>, TopicsError> {
+    let admin: AdminClient<DefaultClientContext> =
+        client(kafka)?.create().map_err(SourceError::from)?;
+    let names = HOPS.map(|hop| hop.topic(&fleet.prefix));
+    let retention = fleet.retention.as_millis().to_string();
+    let bytes = MAX_RECORD_BYTES.to_string();
+    let replicas = i32::try_from(fleet.replication).unwrap_or(1);
+    let partitions = i32::try_from(fleet.partitions).unwrap_or(1);
+    let topics = HOPS.iter().zip(&names).map(|(hop, name)| {
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(replicas))
+            .set("retention.ms", &retention)
+            .set("max.message.bytes", &bytes);
+        match hop {
+            Hop::Spans | Hop::Traces => topic.set("cleanup.policy", "delete"),
+            // What was told of a pane holds until it is told again; what is told once goes with time.
+            Hop::Agents => topic.set("cleanup.policy", "compact,delete"),
+        }
+    });
+    let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+    let brokers = kafka.brokers.join(", ");
+    let fail = |source| TopicsError::Brokers { brokers, source };
+    let made = admin.create_topics(topics.collect::<Vec<_>>().iter(), &options).await;
+    let results = made.map_err(fail)?;
+    let made = results.into_iter().map(|result| match result {
+        Ok(topic) => Ok(Made { topic, new: true }),
+        Err((topic, RDKafkaErrorCode::TopicAlreadyExists)) => Ok(Made { topic, new: false }),
+        Err((topic, code)) => Err(TopicsError::Refused { topic, code }),
+    });
+    made.collect()
+}

@@ -1,0 +1,213 @@
+//! Records between the stages: which topic and partition they go to, and what is in them.
+//!
+//! ```text
+//! shard     = hash(key) % 256           for good: state, counters and sums are a shard's
+//! partition = shard % partitions        so all of a shard is in one partition
+//! ```
+//!
+//! Spans are keyed by trace, traces by session, what is told of an agent by (agent, shard, pane): that topic is compacted,
+//! so each record has to stand for itself.
+
+use prost::Message as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::engine::route::Route;
+use crate::engine::span::{Report, Target, TraceId};
+use crate::engine::update::envelope::Message;
+use crate::engine::update::{AgentKey, Envelope, SessionUpdate, TraceUpdate};
+
+/// Logical shards of each stage.
+pub(super) const SHARDS: u32 = 256;
+
+/// A topic between two stages.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Hop {
+    /// To assemble.
+    Spans,
+    /// To score.
+    Traces,
+    /// To fleet.
+    Agents,
+}
+
+/// All of them.
+pub(super) const HOPS: [Hop; 3] = [Hop::Spans, Hop::Traces, Hop::Agents];
+
+/// A record on its way.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) hop: Hop,
+    pub(super) partition: u32,
+    pub(super) key: Vec<u8>,
+    pub(super) envelope: Envelope,
+}
+
+/// Where things go; the same in every instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Map {
+    route: Route,
+    partitions: u32,
+}
+
+impl Hop {
+    pub(super) fn topic(self, prefix: &str) -> String {
+        let name = match self {
+            Self::Spans => "spans",
+            Self::Traces => "traces",
+            Self::Agents => "agents",
+        };
+        format!("{prefix}.{name}")
+    }
+}
+
+impl Map {
+    pub(super) fn new(partitions: u32) -> Self {
+        Self { route: Route::new(SHARDS, 0), partitions: partitions.clamp(1, SHARDS) }
+    }
+
+    /// Shards are told apart without a seed: every instance has to come to the same.
+    pub(super) fn route(self) -> Route {
+        self.route
+    }
+
+    /// The shards of a partition.
+    pub(super) fn shards(self, partition: u32) -> impl Iterator<Item = u32> + use<> {
+        (partition..SHARDS).step_by(usize::try_from(self.partitions).unwrap_or(1))
+    }
+
+    /// The place of a shard among those of its partition.
+    pub(super) fn place(self, shard: usize) -> usize {
+        shard / usize::try_from(self.partitions).unwrap_or(1)
+    }
+
+    fn partition(self, shard: usize) -> u32 {
+        u32::try_from(shard).unwrap_or(0) % self.partitions
+    }
+
+    /// Something of a trace, to assemble.
+    pub(super) fn to_trace(self, trace: TraceId, message: Message) -> Record {
+        let (hop, partition) = (Hop::Spans, self.partition(self.route.trace(trace)));
+        Record { hop, partition, key: trace.0.to_vec(), envelope: envelope(message) }
+    }
+
+    /// The partition that knows what became of this response.
+    pub(super) fn of_response(self, tenant: Option<&str>, id: &str) -> u32 {
+        self.partition(self.route.session(tenant.unwrap_or_default(), id))
+    }
+
+    /// Something about responses, to those who know them.
+    pub(super) fn to_responses(self, partition: u32, message: Message) -> Record {
+        let key = partition.to_be_bytes().to_vec();
+        Record { hop: Hop::Spans, partition, key, envelope: envelope(message) }
+    }
+
+    /// A trace, to its session.
+    pub(super) fn to_session(self, update: TraceUpdate) -> Record {
+        let session = update.session.clone().unwrap_or_default();
+        let message = Message::Trace(Box::new(update));
+        self.about_session(&session.tenant, &session.id, message)
+    }
+
+    fn about_session(self, tenant: &str, id: &str, message: Message) -> Record {
+        let partition = self.partition(self.route.session(tenant, id));
+        let key = [tenant.as_bytes(), b"\0", id.as_bytes()].concat();
+        Record { hop: Hop::Traces, partition, key, envelope: envelope(message) }
+    }
+
+    /// What a shard says of an agent: everything but the panes under one key, and each pane under its own. What is told
+    /// once has a key that no other record has.
+    pub(super) fn to_agent(self, mut update: SessionUpdate) -> Vec<Record> {
+        let agent = update.agent.clone().unwrap_or_default();
+        let partition = self.of_agent(&agent);
+        let name = xxh3_64(&agent.encode_to_vec()).to_be_bytes();
+        let shard = update.shard.to_be_bytes();
+        let record = |what: &[u8], update| {
+            let key = [&name[..], &shard, what].concat();
+            let message = Message::Session(Box::new(update));
+            Record { hop: Hop::Agents, partition, key, envelope: envelope(message) }
+        };
+        let mut once = bare(&update);
+        once.run_traces = std::mem::take(&mut update.run_traces);
+        once.done_traces = std::mem::take(&mut update.done_traces);
+        let panes: Vec<_> = std::mem::take(&mut update.panes)
+            .into_iter()
+            .map(|pane| {
+                let what = [pane.width_nanos.to_be_bytes(), pane.index.to_be_bytes()].concat();
+                (what, SessionUpdate { panes: vec![pane], ..bare(&once) })
+            })
+            .collect();
+        let told = !once.run_traces.is_empty() || !once.done_traces.is_empty();
+        let revision = update.revision.to_be_bytes();
+        let mut records = vec![record(b"", update)];
+        records.extend(panes.into_iter().map(|(what, update)| record(&what, update)));
+        records.extend(told.then(|| record(&[b"once", &revision[..]].concat(), once)));
+        records
+    }
+
+    /// Every partition is to hear that a shard has told everything.
+    pub(super) fn to_all_agents(self, shard: u32, message: &Message) -> Vec<Record> {
+        let record = |partition| Record {
+            hop: Hop::Agents,
+            partition,
+            key: [b"began", &shard.to_be_bytes()[..]].concat(),
+            envelope: envelope(message.clone()),
+        };
+        (0..self.partitions).map(record).collect()
+    }
+
+    /// A report on its own.
+    pub(super) fn to_report(self, report: &Report) -> Option<Record> {
+        let message = Message::Report(pack(report)?);
+        match &report.target {
+            Target::Trace(trace) => Some(self.to_trace(*trace, message)),
+            Target::Response { tenant, id } => {
+                let partition = self.of_response(tenant.as_deref(), id);
+                Some(self.to_responses(partition, message))
+            }
+            Target::Session { tenant, id } => {
+                Some(self.about_session(tenant.as_deref().unwrap_or_default(), id, message))
+            }
+            Target::Run(run) => {
+                let Message::Report(bytes) = &message else { return None };
+                let key = [b"report", &xxh3_64(bytes).to_be_bytes()[..]].concat();
+                let partition = self.of_agent(&run.agent);
+                Some(Record { hop: Hop::Agents, partition, key, envelope: envelope(message) })
+            }
+        }
+    }
+
+    /// All versions of an agent are summed up together: they are compared.
+    fn of_agent(self, agent: &AgentKey) -> u32 {
+        let AgentKey { tenant, service_name, agent_name, environment, .. } = agent;
+        let name = [service_name.as_str(), agent_name, environment].join("\0");
+        self.partition(self.route.session(tenant, &name))
+    }
+}
+
+/// A word about the same agent under the same revision, that says nothing yet.
+fn bare(update: &SessionUpdate) -> SessionUpdate {
+    SessionUpdate {
+        agent: update.agent.clone(),
+        shard: update.shard,
+        revision: update.revision,
+        panes_only: true,
+        ..SessionUpdate::default()
+    }
+}
+
+fn envelope(message: Message) -> Envelope {
+    Envelope { message: Some(message), ..Envelope::default() }
+}
+
+/// A value of the engine as it travels and as it is kept: with the names of its fields, so that fields can be added.
+pub(super) fn pack<T: Serialize + ?Sized>(value: &T) -> Option<Vec<u8>> {
+    let packed = rmp_serde::to_vec_named(value);
+    packed.inspect_err(|error| tracing::error!(%error, "what a stage holds cannot be written")).ok()
+}
+
+/// Reads what [`pack`] wrote.
+pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
+    rmp_serde::from_slice(bytes)
+}

@@ -1,0 +1,582 @@
+//! The loop of a stage: one thread, one consumer, the partitions that the group gave it.
+//!
+//! ```text
+//! taken over:  checkpoint -> state -> replay up to the end as it was -> live: tells, and its timers follow the clock
+//! given up:    what was sent has arrived -> checkpoint -> offset committed -> the next owner begins
+//! ```
+//!
+//! The offset to go on from is the checkpoint's; the committed one follows it and is a hint for people. Records are applied
+//! in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::watch;
+
+use super::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use super::context::{Change, Context};
+use super::lease::Lease;
+use super::metrics::WorkerMetrics;
+use super::options::{FleetOptions, Role};
+use super::outbox::{Outbox, RECONNECT_MS};
+use super::part::{Begin, Part, Stage, Taken};
+use super::wire::{Hop, Record};
+use crate::clock::Clock;
+use crate::engine::span::Timestamp;
+use crate::engine::update::Envelope;
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, client};
+
+/// How long a poll waits for a record.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Records between two looks at timers.
+const BURST: usize = 256;
+
+/// Timers of a replay that are due within this time run together.
+const STEP: Duration = Duration::from_millis(100);
+
+/// How long brokers may take for an answer, and for what was sent to arrive.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long is waited before what failed is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What a worker is made of.
+pub(super) struct Setup<'s> {
+    pub(super) kafka: &'s KafkaOptions,
+    pub(super) fleet: &'s FleetOptions,
+    pub(super) role: Role,
+    pub(super) hop: Hop,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<WorkerMetrics>,
+    pub(super) status: Arc<Status>,
+    pub(super) lease: Lease,
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+/// A stage at work.
+pub(super) struct Worker<S: Stage> {
+    stage: S,
+    role: Role,
+    topic: String,
+    fleet: FleetOptions,
+    consumer: BaseConsumer<Context>,
+    kafka: KafkaOptions,
+    outbox: Outbox,
+    checkpoints: Checkpoints,
+    clock: Clock,
+    metrics: Arc<WorkerMetrics>,
+    status: Arc<Status>,
+    lease: Lease,
+    stopping: watch::Receiver<bool>,
+    held: BTreeMap<i32, Held<S::Part>>,
+    out: Vec<Record>,
+    told: Timestamp,
+    saved: Timestamp,
+    /// Set where something has to be begun anew: what is held is given up unsaved.
+    broken: bool,
+}
+
+/// A partition and how far it has come.
+struct Held<P> {
+    part: P,
+    generation: u64,
+    /// The next record to be applied.
+    next: i64,
+    /// The end as it was when it was taken over.
+    target: i64,
+    /// It has caught up.
+    live: bool,
+    /// There was no record after the last one.
+    at_end: bool,
+    /// It began with a checkpoint, or with everything.
+    whole: bool,
+    now: Timestamp,
+    senders: BTreeMap<u32, u64>,
+    /// What the last checkpoint goes on from.
+    saved: Option<i64>,
+}
+
+impl<S: Stage> Worker<S> {
+    pub(super) fn new(stage: S, setup: Setup<'_>) -> Result<Self, SourceError> {
+        let Setup { kafka, fleet, role, hop, checkpoints, clock, metrics, .. } = setup;
+        let (status, lease, stopping) = (setup.status, setup.lease, setup.stopping);
+        let context = Context::new(status.clone(), lease.clone());
+        let consumer = consumer(kafka, fleet, role)?.create_with_context(context)?;
+        let outbox = Outbox::new(kafka, &fleet.prefix)?;
+        Ok(Self {
+            stage,
+            role,
+            topic: hop.topic(&fleet.prefix),
+            fleet: fleet.clone(),
+            consumer,
+            kafka: kafka.clone(),
+            outbox,
+            checkpoints,
+            told: clock.now(),
+            saved: clock.now(),
+            clock,
+            metrics,
+            status,
+            lease,
+            stopping,
+            held: BTreeMap::new(),
+            out: Vec::new(),
+            broken: false,
+        })
+    }
+
+    /// Works until it is told to stop. Blocks its thread.
+    pub(super) fn run(mut self) {
+        self.find_topic();
+        if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
+            let why = format!("{error}; check `fleet.prefix`");
+            self.status.problem(Problem::Other { why });
+            return;
+        }
+        while !self.stopping() {
+            if self.lease.has_lapsed() || std::mem::take(&mut self.broken) {
+                self.begin_anew();
+            }
+            self.change_assignment();
+            self.read();
+            self.keep_time();
+        }
+        let all: Vec<i32> = self.held.keys().copied().collect();
+        self.hand_over(&all);
+        self.consumer.context().close(&self.consumer);
+        self.show();
+    }
+
+    fn stopping(&self) -> bool {
+        // Without a sender the daemon has gone.
+        *self.stopping.borrow() || self.stopping.has_changed().is_err()
+    }
+
+    /// Waits until the topic is there, with all its partitions.
+    fn find_topic(&self) {
+        while !self.stopping() {
+            let found = self.consumer.fetch_metadata(Some(&self.topic), PATIENCE);
+            let problem = match found {
+                Ok(found) => {
+                    let topic = found.topics().iter().find(|topic| topic.name() == self.topic);
+                    let partitions = topic.map_or(0, |topic| topic.partitions().len());
+                    let wanted = usize::try_from(self.fleet.partitions).unwrap_or(0);
+                    if partitions >= wanted {
+                        self.status.well();
+                        if partitions > wanted {
+                            tracing::warn!(
+                                topic = self.topic,
+                                partitions,
+                                wanted,
+                                "there are more partitions than `fleet.partitions`; the rest is not used"
+                            );
+                        }
+                        return;
+                    }
+                    if partitions == 0 {
+                        let topic = format!("{} (`agentgauge topics create` makes it)", self.topic);
+                        Problem::Missing { topic, key: "fleet.prefix" }
+                    } else {
+                        let why = format!(
+                            "topic `{}` has {partitions} partitions, `fleet.partitions` says {wanted}",
+                            self.topic
+                        );
+                        Problem::Other { why }
+                    }
+                }
+                Err(error) => Problem::Unreachable { why: error.to_string() },
+            };
+            self.status.problem(problem);
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Applies what there is, as much as fits between two looks at the time.
+    fn read(&mut self) {
+        let mut wait = POLL;
+        for _ in 0..BURST {
+            let message = match self.consumer.poll(wait) {
+                Some(Ok(message)) => message,
+                Some(Err(KafkaError::PartitionEOF(partition))) => {
+                    if let Some(held) = self.held.get_mut(&partition) {
+                        held.at_end = true;
+                        held.live = true;
+                    }
+                    return;
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "no Kafka record");
+                    return;
+                }
+                None => return,
+            };
+            wait = Duration::ZERO;
+            let (partition, offset) = (message.partition(), message.offset());
+            let Some(held) = self.held.get_mut(&partition) else { continue };
+            if offset < held.next {
+                continue;
+            }
+            held.next = offset + 1;
+            held.at_end = false;
+            let payload = message.payload().unwrap_or_default();
+            let out = &mut self.out;
+            let apply = AssertUnwindSafe(|| held.apply(payload, offset, out));
+            // One record that no stage was made for must not stop those after it.
+            let result = catch_unwind(apply).unwrap_or(Err("internal"));
+            held.live |= held.next >= held.target;
+            drop(message);
+            self.metrics.record(result);
+            self.send();
+        }
+    }
+
+    /// Runs timers, tells, writes checkpoints, and says how it stands.
+    fn keep_time(&mut self) {
+        let now = self.clock.now();
+        for held in self.held.values_mut().filter(|held| held.live && held.at_end) {
+            held.advance(now, &mut self.out);
+        }
+        self.send();
+        if self.told.after(self.fleet.tell_interval) <= now {
+            self.told = now;
+            for held in self.held.values_mut().filter(|held| held.live) {
+                held.part.tell(held.now, &mut self.out);
+            }
+            self.send();
+            self.show();
+        }
+        if self.saved.after(self.fleet.checkpoint_interval) <= now {
+            self.saved = now;
+            let changed = self.held.iter().filter(|(_, held)| held.saved != Some(held.next));
+            let changed: Vec<i32> = changed.map(|(partition, _)| *partition).collect();
+            self.save(&changed);
+        }
+        self.outbox.poll();
+        // What is behind it must not be saved without it.
+        self.broken |= self.outbox.has_lost();
+    }
+
+    fn send(&mut self) {
+        for record in std::mem::take(&mut self.out) {
+            let goes_on = || !self.stopping() && !self.lease.has_lapsed();
+            if !self.outbox.send(&record, goes_on) {
+                // What follows from the state has not gone out, so the state must not be saved.
+                self.broken = true;
+                return;
+            }
+        }
+    }
+
+    /// Tells what is left to be told of these partitions, and writes checkpoints. One that has not caught up has told
+    /// nothing: for that the checkpoint holds that it began with.
+    fn save(&mut self, partitions: &[i32]) {
+        let live = |partition: &i32| self.held.get(partition).is_some_and(|held| held.live);
+        let live: Vec<i32> = partitions.iter().copied().filter(live).collect();
+        for partition in &live {
+            if let Some(held) = self.held.get_mut(partition) {
+                held.part.tell(held.now, &mut self.out);
+            }
+        }
+        self.send();
+        self.checkpoint(&live);
+    }
+
+    /// Writes what these partitions hold, once all that follows from it has arrived.
+    fn checkpoint(&mut self, partitions: &[i32]) {
+        if partitions.is_empty() || self.broken {
+            return;
+        }
+        if !self.outbox.flush(PATIENCE) || self.outbox.has_lost() {
+            self.metrics.checkpoint(false);
+            return;
+        }
+        let mut committed = TopicPartitionList::new();
+        for partition in partitions {
+            let Some(held) = self.held.get_mut(partition) else { continue };
+            let written = match held.part.save() {
+                Some(sections) => {
+                    let checkpoint = Checkpoint {
+                        next: held.next,
+                        now: held.now,
+                        senders: held.senders.clone(),
+                        sections,
+                    };
+                    let of = format!("{}/{partition}", self.topic);
+                    self.checkpoints.write(&of, held.generation, &checkpoint)
+                }
+                None => Err(CheckpointError::Unwritable),
+            };
+            self.metrics.checkpoint(written.is_ok());
+            match written {
+                Ok(()) => {
+                    held.saved = Some(held.next);
+                    self.metrics.well();
+                    let offset = Offset::Offset(held.next);
+                    // Fails for offsets that are none.
+                    let _ = committed.add_partition_offset(&self.topic, *partition, offset);
+                }
+                Err(CheckpointError::Replaced) => {
+                    tracing::warn!(partition, role = self.role.name(), "replaced by another owner");
+                    self.broken = true;
+                    return;
+                }
+                Err(error) => {
+                    tracing::error!(%error, partition, role = self.role.name(), "no checkpoint");
+                    self.metrics.problem(error.to_string());
+                    continue;
+                }
+            }
+        }
+        if committed.count() > 0
+            && let Err(error) = self.consumer.commit(&committed, CommitMode::Async)
+        {
+            tracing::debug!(%error, "Kafka offsets were not committed");
+        }
+    }
+
+    /// Saves partitions and lets them go.
+    fn hand_over(&mut self, partitions: &[i32]) {
+        self.save(partitions);
+        self.forget(partitions);
+    }
+
+    /// Makes the changes that the group asks for.
+    fn change_assignment(&mut self) {
+        while let Some(change) = self.consumer.context().change() {
+            let change = match change {
+                Change::Revoke(partitions) => {
+                    let numbers = numbers(&partitions);
+                    if self.consumer.assignment_lost() {
+                        self.forget(&numbers);
+                    } else {
+                        self.hand_over(&numbers);
+                    }
+                    Change::Revoke(partitions)
+                }
+                Change::Assign(partitions) => Change::Assign(self.take_over(&numbers(&partitions))),
+            };
+            if let Err(error) = self.consumer.context().make(&self.consumer, &change) {
+                tracing::warn!(%error, "the assignment of Kafka partitions did not change");
+                self.broken = true;
+            }
+            self.show();
+        }
+    }
+
+    fn forget(&mut self, partitions: &[i32]) {
+        for partition in partitions {
+            if let Some(mut held) = self.held.remove(partition) {
+                held.part.give_up();
+                self.metrics.items(*partition, (held.part.holds().0, 0));
+            }
+        }
+    }
+
+    /// The brokers may have given away what is held: lets go of it unsaved, and asks for partitions anew.
+    fn begin_anew(&mut self) {
+        let all: Vec<i32> = self.held.keys().copied().collect();
+        tracing::warn!(role = self.role.name(), partitions = all.len(), "beginning anew");
+        self.forget(&all);
+        self.out.clear();
+        self.metrics.begun_anew();
+        // What still waits to be delivered is of a state that is no longer ours.
+        match Outbox::new(&self.kafka, &self.fleet.prefix) {
+            Ok(outbox) => self.outbox = outbox,
+            Err(error) => tracing::error!(%error, "there is no new producer"),
+        }
+        // A new member of the group: what the old one was told, or was not, does not matter any more.
+        self.consumer.context().close(&self.consumer);
+        let context = Context::new(self.status.clone(), self.lease.clone());
+        let fresh = consumer(&self.kafka, &self.fleet, self.role)
+            .and_then(|config| Ok(config.create_with_context(context)?));
+        match fresh {
+            Ok(fresh) => self.consumer = fresh,
+            Err(error) => tracing::error!(%error, "there is no new consumer"),
+        }
+        if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
+            tracing::error!(%error, "cannot subscribe");
+        }
+        self.lease.renew();
+        self.show();
+    }
+
+    /// Loads what these partitions held; returns them with the offsets to begin at.
+    fn take_over(&mut self, partitions: &[i32]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            let offset = loop {
+                match self.load(*partition) {
+                    Ok(offset) => break offset,
+                    Err(why) => {
+                        tracing::error!(partition, role = self.role.name(), "cannot begin: {why}");
+                        self.metrics.problem(why);
+                    }
+                }
+                if self.stopping() || self.lease.has_lapsed() {
+                    break Offset::Invalid;
+                }
+                std::thread::sleep(AGAIN);
+            };
+            // Fails for offsets that are none.
+            let _ = list.add_partition_offset(&self.topic, *partition, offset);
+        }
+        list
+    }
+
+    fn load(&mut self, partition: i32) -> Result<Offset, String> {
+        let number = u32::try_from(partition).map_err(|_| "no such partition".to_owned())?;
+        if number >= self.fleet.partitions {
+            // More than there were: nobody writes to it.
+            return Ok(Offset::End);
+        }
+        let now = self.clock.now();
+        let told = |error: KafkaError| error.to_string();
+        let ends = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
+        let (low, target) = ends.map_err(told)?;
+        let of = format!("{}/{partition}", self.topic);
+        let claimed = self.checkpoints.claim(&of, now);
+        let (generation, checkpoint) = claimed.map_err(|error| error.to_string())?;
+        let next = match (&checkpoint, S::BEGIN) {
+            (_, Begin::Everything) => low,
+            (Some(checkpoint), Begin::Lookback) => {
+                if checkpoint.next < low {
+                    tracing::error!(of, from = checkpoint.next, to = low, "records are gone");
+                    self.metrics.gone(low - checkpoint.next);
+                }
+                checkpoint.next.max(low)
+            }
+            (None, Begin::Lookback) => {
+                let from = now.before(self.fleet.lookback);
+                self.offset_at(partition, from).map_err(told)?.unwrap_or(target).max(low)
+            }
+        };
+        let taken = Taken { partition: number, generation, checkpoint: checkpoint.as_ref() };
+        let part = self.stage.take_over(&taken)?;
+        self.metrics.well();
+        let whole = checkpoint.is_some() || S::BEGIN == Begin::Everything || next == low;
+        let held = Held {
+            part,
+            generation,
+            next,
+            target,
+            live: next >= target,
+            at_end: false,
+            whole,
+            now: checkpoint.as_ref().map_or(Timestamp(0), |checkpoint| checkpoint.now),
+            senders: checkpoint.map(|checkpoint| checkpoint.senders).unwrap_or_default(),
+            saved: None,
+        };
+        tracing::info!(of, generation, next, target, "took a partition over");
+        self.held.insert(partition, held);
+        Ok(Offset::Offset(next))
+    }
+
+    /// The first record from this time on; `None` if there is none.
+    fn offset_at(&self, partition: i32, from: Timestamp) -> KafkaResult<Option<i64>> {
+        let mut asked = TopicPartitionList::new();
+        let millis = i64::try_from(from.0 / 1_000_000).unwrap_or(i64::MAX);
+        asked.add_partition_offset(&self.topic, partition, Offset::Offset(millis))?;
+        let found = self.consumer.offsets_for_times(asked, PATIENCE)?;
+        let found = found.find_partition(&self.topic, partition);
+        Ok(found.and_then(|found| found.offset().to_raw()).filter(|offset| *offset >= 0))
+    }
+
+    /// Says how it stands.
+    fn show(&self) {
+        let now = self.clock.now();
+        let lags = self.held.iter().map(|(partition, held)| {
+            let behind = now.0.saturating_sub(held.now.0);
+            (*partition, if held.live && held.at_end || held.now.0 == 0 { 0 } else { behind })
+        });
+        self.metrics.lags(lags.collect());
+        let behind = self.held.values().filter(|held| !held.live);
+        let (behind, partial) = behind
+            .fold((0, 0), |(all, partial), held| (all + 1, partial + usize::from(!held.whole)));
+        self.metrics.held(self.held.len(), behind, partial);
+        for (partition, held) in &self.held {
+            self.metrics.items(*partition, held.part.holds());
+            for (who, what, why, count) in held.part.counts() {
+                let who = format!("{}/{who}@{}", self.role.name(), held.generation);
+                self.metrics.count(&who, what, why, count);
+            }
+        }
+    }
+}
+
+impl<P: Part> Held<P> {
+    /// Applies a record; what cannot be used is skipped, and why is returned.
+    fn apply(
+        &mut self,
+        payload: &[u8],
+        offset: i64,
+        out: &mut Vec<Record>,
+    ) -> Result<(), &'static str> {
+        let envelope = Envelope::decode(payload).map_err(|_| "malformed")?;
+        let message = envelope.message.ok_or("malformed")?;
+        if envelope.generation > 0 {
+            let known = self.senders.entry(envelope.shard).or_default();
+            if envelope.generation < *known {
+                return Err("replaced_sender");
+            }
+            *known = envelope.generation;
+        }
+        self.advance(Timestamp(envelope.time_unix_nano), out);
+        self.part.apply(message, (offset, self.now), out)
+    }
+
+    /// Time goes on to `now`: timers run, each about when it is due.
+    fn advance(&mut self, now: Timestamp, out: &mut Vec<Record>) {
+        self.now = self.now.max(now);
+        while let Some(due) = self.part.due().filter(|due| *due <= self.now) {
+            let at = due.after(STEP).min(self.now);
+            self.part.timers(at, out);
+            if at == self.now {
+                return;
+            }
+        }
+    }
+}
+
+fn numbers(partitions: &TopicPartitionList) -> Vec<i32> {
+    partitions
+        .elements()
+        .iter()
+        .map(rdkafka::topic_partition_list::TopicPartitionListElem::partition)
+        .collect()
+}
+
+fn consumer(
+    kafka: &KafkaOptions,
+    fleet: &FleetOptions,
+    role: Role,
+) -> Result<ClientConfig, SourceError> {
+    let mut config = client(kafka)?;
+    let timeout = fleet.session_timeout.as_millis();
+    config
+        .set("group.id", format!("{}.{}", fleet.prefix, role.name()))
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("session.timeout.ms", timeout.to_string())
+        .set("heartbeat.interval.ms", (timeout / 15).clamp(100, 3000).to_string())
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("allow.auto.create.topics", "false")
+        .set("statistics.interval.ms", "1000")
+        .set("fetch.wait.max.ms", "100")
+        .set("reconnect.backoff.max.ms", RECONNECT_MS)
+        .set("queued.max.messages.kbytes", (kafka.max_queued_bytes >> 10).max(1).to_string());
+    if !kafka.group_instance_id.is_empty() {
+        config.set("group.instance.id", format!("{}.{}", kafka.group_instance_id, role.name()));
+    }
+    Ok(config)
+}

@@ -1,0 +1,170 @@
+//! Instances that share the work show what one process shows, bit for bit; over librdkafka's broker in the process.
+
+#![cfg(feature = "kafka")]
+#![expect(clippy::float_cmp, reason = "counts and flags are whole numbers")]
+#![expect(clippy::unwrap_used, reason = "a test whose set-up fails has failed")]
+
+mod support;
+
+use agentgauge::fleet::Role;
+use support::{Fleet, Input};
+
+/// As many instances with every role, fed by turns.
+async fn shows_the_same(instances: usize) {
+    let input = Input::new(60);
+    let mut fleet = Fleet::new();
+    for _ in 0..instances {
+        fleet.join().await;
+    }
+    fleet.ready().await;
+    for number in 0..input.len() {
+        fleet.send(number % instances, &input.request(number)).await;
+        if number % 5 == 0 {
+            // Twice, by way of another.
+            fleet.send((number + 1) % instances, &input.request(number)).await;
+        }
+    }
+    fleet.shows(&input.replayed()).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_instance_shows_what_a_replay_shows() {
+    shows_the_same(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_instances_show_what_a_replay_shows() {
+    shows_the_same(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_instances_show_what_a_replay_shows() {
+    shows_the_same(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_come_and_go_without_a_trace() {
+    let input = Input::new(60);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    let third = input.len() / 3;
+    for number in 0..third {
+        fleet.send(0, &input.request(number)).await;
+    }
+    fleet.join().await;
+    for number in third..2 * third {
+        fleet.send(number % 2, &input.request(number)).await;
+        fleet.shown();
+    }
+    fleet.ready().await;
+    fleet.leave(0).await;
+    for number in 2 * third..input.len() {
+        fleet.send(0, &input.request(number)).await;
+    }
+    fleet.shows(&input.replayed()).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_go_and_others_take_up_where_they_left() {
+    let input = Input::new(30);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    let half = input.len() / 2;
+    for number in 0..half {
+        fleet.send(0, &input.request(number)).await;
+    }
+    fleet.leave(0).await;
+    fleet.join().await;
+    for number in half..input.len() {
+        fleet.send(0, &input.request(number)).await;
+    }
+    fleet.shows(&input.replayed()).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_checkpoints_an_instance_reads_back() {
+    let input = Input::new(30);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    for number in 0..input.len() {
+        fleet.send(0, &input.request(number)).await;
+    }
+    let expected = input.replayed();
+    fleet.shows(&expected).await;
+    fleet.leave(0).await;
+    std::fs::remove_dir_all(fleet.checkpoints.path()).unwrap();
+    fleet.join().await;
+    fleet.ready().await;
+    assert_eq!(fleet.metric(0, "agentgauge_state_complete").await, 1.0);
+    fleet.shows(&expected).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_holds_up_nothing() {
+    let input = Input::new(30);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    let poison: [&[u8]; 4] = [b"", b"\xff\xff", &[0x22, 1, 0xc1], &[0x2a, 2, 0x90, 0x90]];
+    for number in 0..input.len() {
+        fleet.send(0, &input.request(number)).await;
+        for topic in ["spans", "traces", "agents"] {
+            fleet.put(topic, poison[number % poison.len()]);
+        }
+    }
+    fleet.shows(&input.replayed()).await;
+    let skipped = "agentgauge_fleet_records_total{outcome=\"malformed\",role=\"assemble\"}";
+    fleet.counts(0, skipped, input.len() as f64).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_can_have_an_instance_of_its_own() {
+    let input = Input::new(30);
+    let mut fleet = Fleet::new();
+    for role in [Role::Gateway, Role::Assemble, Role::Score, Role::Fleet] {
+        fleet.join_as(&[role]).await;
+    }
+    fleet.ready().await;
+    for number in 0..input.len() {
+        fleet.send(0, &input.request(number)).await;
+    }
+    fleet.shows(&input.replayed()).await;
+    assert!(fleet.instances[1].bound().otlp_http.is_none());
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_and_what_makes_it_are_named() {
+    let mut fleet = Fleet::without_topics();
+    fleet.join().await;
+    fleet.answers(0, "/readyz", &["503", "agentgauge.", "topics create", "fleet.prefix"]).await;
+    fleet.make_topics();
+    fleet.ready().await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_goes_is_named_and_a_request_is_not_acknowledged_without_it() {
+    let input = Input::new(2);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    fleet.cluster.broker_down(1).unwrap();
+    let answer = fleet.post(0, &input.request(0)).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    fleet.answers(0, "/readyz", &["503", "kafka.brokers"]).await;
+    fleet.cluster.broker_up(1).unwrap();
+    for number in 0..input.len() {
+        fleet.send(0, &input.request(number)).await;
+    }
+    fleet.shows(&input.replayed()).await;
+    fleet.stop().await;
+}

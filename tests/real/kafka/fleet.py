@@ -1,0 +1,490 @@
+"""Instances that share the work over Apache Kafka: whatever happens to them, they show what one process shows.
+
+Usage: fleet.py BINARY WORKDIR, with the broker's jars and certificate under WORKDIR. Larger by the environment:
+AGENTGAUGE_REBALANCES (10), AGENTGAUGE_OUTAGE_SECONDS (15), AGENTGAUGE_REQUESTS (1500). Further arguments name the parts to run.
+"""
+
+import http.client
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent))
+from end_to_end import get, until  # noqa: E402
+from pipeline import Broker  # noqa: E402
+
+PARTITIONS = 8
+ROLES = ["assemble", "score", "fleet"]
+REBALANCES = int(os.environ.get("AGENTGAUGE_REBALANCES", "10"))
+OUTAGE = float(os.environ.get("AGENTGAUGE_OUTAGE_SECONDS", "15"))
+REQUESTS = int(os.environ.get("AGENTGAUGE_REQUESTS", "1500"))
+SESSION_TIMEOUT = 6
+
+# Each of these is of all traces that came, whatever came first. Verdicts look at a trace once, when it is done.
+LASTING = re.compile(
+    r"agentgauge_(agent_|loops_|loop_wasted|tokens_|cost_|tool_calls|model_calls|sessions_active|traces_total|runs)"
+)
+
+
+class Instance:
+    """An instance with every role, or, without a fleet, a process by itself."""
+
+    def __init__(self, binary, work, broker=None, **options):
+        environment = {
+            "AGENTGAUGE__ASSEMBLE__TRACE_IDLE": "3s",
+            "AGENTGAUGE__AGENTS__WINDOWS": '["1h", "1d"]',
+            "AGENTGAUGE__METRICS__DETAIL": "full",
+        }
+        if broker:
+            environment |= {
+                "AGENTGAUGE__KAFKA__BROKERS": json.dumps([broker.address()]),
+                "AGENTGAUGE__KAFKA__TRACES_TOPICS": "[]",
+                "AGENTGAUGE__KAFKA__LOGS_TOPICS": "[]",
+                "AGENTGAUGE__FLEET__ROLES": json.dumps(["gateway", *ROLES]),
+                "AGENTGAUGE__FLEET__PARTITIONS": str(PARTITIONS),
+                "AGENTGAUGE__FLEET__CHECKPOINTS": str(work / "checkpoints"),
+                "AGENTGAUGE__FLEET__CHECKPOINT_INTERVAL": "2s",
+                "AGENTGAUGE__FLEET__TELL_INTERVAL": "500ms",
+                "AGENTGAUGE__FLEET__SESSION_TIMEOUT": f"{SESSION_TIMEOUT}s",
+            }
+        environment |= options
+        serve = [binary, "serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        self.log = open(work / "instances.log", "a")
+        self.process = subprocess.Popen(
+            serve, env=os.environ | environment, stdout=subprocess.PIPE, stderr=self.log, text=True
+        )
+        bound = json.loads(self.process.stdout.readline())
+        self.otlp, self.http = bound["otlp_http"], f"http://{bound['http']}"
+        self.stopped = False
+
+    def page(self):
+        return get(f"{self.http}/metrics")[0]
+
+    def ready(self):
+        try:
+            get(f"{self.http}/readyz")
+            return True
+        except OSError:
+            return False
+
+    def post(self, body):
+        """Whether it was acknowledged."""
+        try:
+            connection = http.client.HTTPConnection(self.otlp, timeout=12)
+            connection.request("POST", "/v1/traces", body, {"Content-Type": "application/json"})
+            status = connection.getresponse().status
+            assert status in (200, 503), status
+            return status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def send(self, number):
+        self.process.send_signal(number)
+        self.stopped = number == signal.SIGSTOP
+
+    def ends(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        code = self.process.wait(60)
+        assert how != signal.SIGTERM or code == 0, f"the instance ended with {code}"
+
+
+def owned(page, role):
+    found = re.search(rf'^agentgauge_fleet_partitions_owned{{role="{role}"}} (\d+)$', page, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def value(page, name):
+    found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def series(page):
+    """The lasting series of agents, with their values as they are written."""
+    lines = (line.rsplit(" ", 1) for line in page.splitlines() if LASTING.match(line))
+    return {name: number for name, number in lines if "gen_ai_agent_name" in name}
+
+
+def agents(page):
+    return {re.search(r'gen_ai_agent_name="([^"]*)"', name)[1] for name in series(page)}
+
+
+def attribute(key, text):
+    return {"key": key, "value": {"stringValue": text}}
+
+
+def request(number, base):
+    """A part of a trace; the first has the tool calls, some of them in a loop, the second the root."""
+    trace, root = number // 2, number % 2 == 1
+    agent, session = f"agent-{trace // 5 % 40}", f"session-{trace // 5}"
+    start = base + trace * 1_000_000
+
+    def span(which, name, *attributes):
+        return {
+            "traceId": f"{trace + 1:032x}",
+            "spanId": f"{which:016x}",
+            "parentSpanId": "" if which == 1 else f"{1:016x}",
+            "name": name,
+            "startTimeUnixNano": str(start + which * 1000),
+            "endTimeUnixNano": str(start + which * 1000 + 900 + (100_000 if which == 1 else 0)),
+            "attributes": [attribute("gen_ai.agent.name", agent), *attributes],
+        }
+
+    if root:
+        spans = [
+            span(
+                1, f"invoke_agent {agent}", attribute("gen_ai.operation.name", "invoke_agent"),
+                attribute("gen_ai.conversation.id", session),
+                attribute("gen_ai.output.messages", f"answer {trace % 4} of {session}"),
+                attribute("agentgauge.task.id", f"task-{trace % 3}"), attribute("agentgauge.run.id", f"run-{trace}"),
+                attribute("agentgauge.outcome", "success" if trace % 11 < 8 else "failure"),
+            )
+        ]
+    else:
+        spans = [
+            span(
+                which, "execute_tool search", attribute("gen_ai.operation.name", "execute_tool"),
+                attribute("gen_ai.tool.name", "search"),
+                attribute("gen_ai.tool.call.arguments", json.dumps({"query": 0 if trace % 4 == 0 else which})),
+                attribute("gen_ai.tool.call.result", "nothing"),
+                *([attribute("error.type", "timeout")] if trace % 7 == 0 and which == 3 else []),
+            )
+            for which in range(2, 4 + trace % 5)
+        ]
+    resource = {"attributes": [attribute("service.name", "shop")]}
+    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]})
+
+
+class Fleet:
+    """Instances under load, and what they have shown."""
+
+    def __init__(self, binary, work, broker):
+        self.binary, self.work, self.broker = binary, work, broker
+        self.instances, self.sent, self.base = [], [], time.time_ns() - 2_000_000_000
+        self.over, self.twice, self.scrapes = threading.Event(), {}, 0
+        self.lock = threading.Lock()
+        shutil.rmtree(work / "checkpoints", ignore_errors=True)
+
+    def topics(self):
+        environment = {
+            "AGENTGAUGE__KAFKA__BROKERS": json.dumps([self.broker.address()]),
+            "AGENTGAUGE__FLEET__PARTITIONS": str(PARTITIONS),
+        }
+        create = [self.binary, "topics", "create"]
+        return subprocess.run(create, env=os.environ | environment, capture_output=True, text=True)
+
+    def join(self, **options):
+        instance = Instance(self.binary, self.work, self.broker, **options)
+        with self.lock:
+            self.instances.append(instance)
+        return instance
+
+    def drop(self, instance, how):
+        with self.lock:
+            self.instances.remove(instance)
+        instance.ends(how)
+
+    def running(self):
+        with self.lock:
+            return [instance for instance in self.instances if not instance.stopped]
+
+    def is_steady(self):
+        pages = [instance.page() for instance in self.running()]
+        whole = all(sum(owned(page, role) for page in pages) == PARTITIONS for role in ROLES)
+        return whole and all(instance.ready() for instance in self.running())
+
+    def steady(self):
+        until("the instances to own everything once", self.is_steady, 120)
+
+    def load(self, per_second):
+        """Sends parts in their order, each until somebody acknowledges it."""
+        for number in itertools.count():
+            if self.over.is_set():
+                return
+            body = request(number, self.base)
+            while not random.choice(self.running()).post(body):
+                time.sleep(0.05)
+            self.sent.append(body)
+            time.sleep(1 / per_second)
+
+    def scrape(self):
+        """Once a second, as Prometheus does: who shows which agent, and for how many scrapes two did."""
+        while not self.over.is_set():
+            shown = {}
+            for instance in self.running():
+                try:
+                    for agent in agents(instance.page()):
+                        shown.setdefault(agent, []).append(instance.http)
+                except OSError:
+                    continue
+            now = {agent for agent, by in shown.items() if len(by) > 1}
+            self.twice = {agent: self.twice.get(agent, 0) + 1 for agent in now}
+            assert all(times <= 1 for times in self.twice.values()), f"shown by two: {self.twice}"
+            self.scrapes += 1
+            time.sleep(1)
+
+    def during(self, work, per_second=60):
+        """Does something under load and under watch; returns what one process shows of what was sent."""
+        failed = []
+
+        def watched(part, *arguments):
+            try:
+                part(*arguments)
+            except BaseException as error:
+                failed.append(error)
+                self.over.set()
+
+        threads = [
+            threading.Thread(target=watched, args=(self.load, per_second)),
+            threading.Thread(target=watched, args=(self.scrape,)),
+        ]
+        [thread.start() for thread in threads]
+        try:
+            work()
+        finally:
+            # A trace is whole before the load ends.
+            self.over.set()
+            [thread.join() for thread in threads]
+        assert not failed, failed
+        if len(self.sent) % 2:
+            body = request(len(self.sent), self.base)
+            until("the last part", lambda: random.choice(self.running()).post(body))
+            self.sent.append(body)
+
+    def expected(self):
+        """What a process by itself shows after the same."""
+        alone = Instance(self.binary, self.work)
+        for body in self.sent:
+            assert alone.post(body)
+        traces = len(self.sent) // 2
+        until("the process by itself", lambda: total_traces(alone.page()) == traces)
+        shown = series(alone.page())
+        alone.ends()
+        return shown
+
+    def shows(self, expected, what):
+        def union():
+            shown = {}
+            for instance in self.running():
+                for name, number in series(instance.page()).items():
+                    assert name not in shown, f"{name} is shown twice"
+                    shown[name] = number
+            return shown
+
+        def same():
+            try:
+                return union() == expected
+            except AssertionError:
+                return False
+
+        try:
+            until("the same", same, 60)
+        except BaseException:
+            shown = union()
+            names = sorted(set(shown) ^ set(expected))
+            other = [(n, shown[n], expected[n]) for n in shown if n in expected and shown[n] != expected[n]]
+            print(f"only one has {len(names)}: {names[:5]}; {len(other)} differ: {other[:5]}")
+            raise
+        print(f"{what}: {len(self.sent)} requests, {len(expected)} series equal, {self.scrapes} scrapes")
+
+    def ends(self):
+        for instance in list(self.instances):
+            self.drop(instance, signal.SIGTERM)
+
+
+def total_traces(page):
+    lines = re.findall(r"^agentgauge_traces_total{[^}]*} (\S+)$", page, re.MULTILINE)
+    return sum(map(float, lines))
+
+
+def topics(binary, work, broker):
+    fleet = Fleet(binary, work, broker)
+    first = fleet.topics()
+    assert first.returncode == 0 and first.stdout.count("made") == 3, first
+    again = fleet.topics()
+    assert again.returncode == 0 and again.stdout.count("there already") == 3, again
+    print("topics are made once")
+    return 1
+
+
+def one_two_three(binary, work, broker):
+    """The same input to one, two and three instances; each time other topics."""
+    cpu = {}
+    for instances in [1, 2, 3]:
+        options = {"AGENTGAUGE__FLEET__PREFIX": f"of-{instances}"}
+        make(broker, options["AGENTGAUGE__FLEET__PREFIX"])
+        fleet = Fleet(binary, work, broker)
+        for _ in range(instances):
+            fleet.join(**options)
+        fleet.steady()
+        before = sum(seconds(instance) for instance in fleet.instances)
+        for number in range(REQUESTS):
+            assert fleet.instances[number % instances].post(request(number, fleet.base))
+            fleet.sent.append(request(number, fleet.base))
+        fleet.shows(fleet.expected(), f"{instances} instances")
+        spans = sum(body.count('"spanId"') for body in fleet.sent)
+        cpu[instances] = (sum(seconds(instance) for instance in fleet.instances) - before) / spans * 1e6
+        fleet.ends()
+    print("CPU per span, all instances together:", ", ".join(f"{n}: {us:.0f} us" for n, us in cpu.items()))
+    return 3
+
+
+def seconds(instance):
+    fields = pathlib.Path(f"/proc/{instance.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def make(broker, prefix):
+    names = [f"{prefix}.{name}" for name in ["spans", "traces", "agents"]]
+    for future in broker.admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        future.result(30)
+
+
+def rebalances(binary, work, broker):
+    """Instances join, leave, are killed, and are stopped for so long that others take their place, then go on."""
+    fleet = Fleet(binary, work, broker)
+    for _ in range(3):
+        fleet.join()
+    fleet.steady()
+
+    def change():
+        kinds = itertools.cycle(["kill", "join", "zombie", "leave", "join"])
+        for number, kind in zip(range(REBALANCES), kinds):
+            victim = random.choice(fleet.running())
+            if kind == "join":
+                fleet.join()
+            elif kind == "leave":
+                fleet.drop(victim, signal.SIGTERM)
+            elif kind == "kill":
+                fleet.drop(victim, signal.SIGKILL)
+            else:
+                victim.send(signal.SIGSTOP)
+                fleet.steady()
+                victim.send(signal.SIGCONT)
+            time.sleep(1)
+            fleet.steady()
+            print(f"  {number + 1}: {kind}, {len(fleet.running())} instances", flush=True)
+
+    fleet.during(change)
+    fleet.shows(fleet.expected(), f"{REBALANCES} rebalances")
+    lost_checkpoints(fleet)
+    poison(fleet)
+    fleet.ends()
+    return 3
+
+
+def lost_checkpoints(fleet):
+    for instance in list(fleet.instances):
+        fleet.drop(instance, signal.SIGKILL)
+    shutil.rmtree(fleet.work / "checkpoints")
+    for _ in range(3):
+        fleet.join()
+    fleet.steady()
+    for instance in fleet.running():
+        assert value(instance.page(), "agentgauge_state_complete") == 1
+    fleet.shows(fleet.expected(), "all killed, their checkpoints lost")
+
+
+def poison(fleet):
+    """Records that no stage can read, among those that it can."""
+    producer = Producer({"bootstrap.servers": fleet.broker.address(), "log_level": 0})
+    records = [b"", b"\xff\xff", os.urandom(1000), b"\x22\x01\xc1", None]
+    for number, topic in itertools.product(range(200), ["spans", "traces", "agents"]):
+        producer.produce(f"agentgauge.{topic}", records[number % len(records)], partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+    fleet.over.clear()
+    begin = len(fleet.sent)
+    for number in range(begin, begin + 200):
+        body = request(number, fleet.base)
+        until("a part", lambda: random.choice(fleet.running()).post(body))
+        fleet.sent.append(body)
+    fleet.shows(fleet.expected(), "600 records that nobody can read")
+
+
+def outage(binary, work, broker):
+    fleet = Fleet(binary, work, broker)
+    options = {"AGENTGAUGE__FLEET__PREFIX": "outage"}
+    make(broker, "outage")
+    for _ in range(3):
+        fleet.join(**options)
+    fleet.steady()
+
+    def change():
+        time.sleep(3)
+        broker.stop(signal.SIGKILL)
+        time.sleep(OUTAGE)
+        broker.start()
+        fleet.steady()
+        time.sleep(3)
+
+    fleet.during(change)
+    fleet.shows(fleet.expected(), f"brokers away for {OUTAGE:.0f} s")
+    fleet.ends()
+    return 1
+
+
+def producers(binary, work, broker):
+    """Whoever writes the topic, keyed by whatever: the gateways bring it in order."""
+    for kind in ["unkeyed", "murmur2", "fnv1a", "consistent"]:
+        prefix = f"from-{kind}"
+        make(broker, prefix)
+        broker.create(f"{prefix}.otlp")
+        fleet = Fleet(binary, work, broker)
+        options = {
+            "AGENTGAUGE__FLEET__PREFIX": prefix,
+            "AGENTGAUGE__KAFKA__TRACES_TOPICS": json.dumps([f"{prefix}.otlp"]),
+            "AGENTGAUGE__KAFKA__TRACES_ENCODING": "otlp_json",
+            "AGENTGAUGE__KAFKA__GROUP": prefix,
+        }
+        for _ in range(2):
+            fleet.join(**options)
+        fleet.steady()
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.address(),
+                "log_level": 0,
+                **({} if kind == "unkeyed" else {"partitioner": kind}),
+            }
+        )
+        for number in range(1000):
+            body = request(number, fleet.base)
+            producer.produce(f"{prefix}.otlp", body, key=None if kind == "unkeyed" else f"{number // 2:032x}")
+            fleet.sent.append(body)
+        assert producer.flush(60) == 0
+        fleet.shows(fleet.expected(), f"a producer, {kind}")
+        fleet.ends()
+    return 4
+
+
+def main():
+    binary, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    parts = [topics, one_two_three, rebalances, outage, producers]
+    named = sys.argv[3:]
+    broker = Broker(work)
+    passed = 0
+    try:
+        for part in parts:
+            if not named or part.__name__ in named:
+                passed += part(binary, work, broker)
+    except BaseException:
+        print((work / "instances.log").read_text()[-4000:])
+        raise
+    finally:
+        broker.stop(signal.SIGKILL)
+    print(f"{passed} passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()
