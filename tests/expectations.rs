@@ -98,3 +98,94 @@ fn a_done_trace_is_held_against_the_query_that_it_answers() {
     );
     assert!(!session.to_string().contains("Within 30 days"), "{session}");
 }
+
+/// Two agents, the second of which takes over and looks a document up.
+fn handed_over(result: Option<&str>) -> Value {
+    let span = |name: &str, start: u64, end: u64, attributes: Value| json!({"name": name, "startTimeUnixNano": start, "endTimeUnixNano": end, "attributes": attributes});
+    let mut call = json!({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"});
+    if let Some(result) = result {
+        call["gen_ai.tool.call.result"] = json!(result);
+    }
+    json!([
+        span(
+            "turn",
+            1_000_000,
+            90_000_000,
+            json!({
+                "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "front",
+                "gen_ai.input.messages": message("user", "Why was I charged?"),
+                "gen_ai.output.messages": message("assistant", "For May."),
+            })
+        ),
+        span(
+            "chat m",
+            2_000_000,
+            20_000_000,
+            json!({
+                "gen_ai.operation.name": "chat", "gen_ai.request.model": "m",
+                "gen_ai.input.messages": message("user", "Why was I charged?"),
+            })
+        ),
+        span(
+            "turn",
+            30_000_000,
+            80_000_000,
+            json!({
+                "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "billing",
+            })
+        ),
+        span("execute_tool search", 40_000_000, 50_000_000, call),
+        span("grade", 60_000_000, 70_000_000, json!({})),
+    ])
+}
+
+/// The layers of the one query of a file against the one trace of a list of spans.
+fn layers(spec: &str, spans: &Value) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let (list, file) = (folder.path().join("spans.json"), folder.path().join("spec.yaml"));
+    fs::write(&list, spans.to_string()).unwrap();
+    fs::write(&file, spec).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .args(["replay", "--output", "json", "--expect"])
+        .args([&file, &list])
+        .output()
+        .unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["sessions"][0]["traces"][0]["expectations"][0].clone()
+}
+
+#[test]
+fn handoffs_results_and_spans_are_looked_at_where_the_trace_has_them() {
+    let spec =
+        |rest: &str| format!("agent: front\nqueries:\n  - query: Why was I charged?\n{rest}");
+    let found = Some("[{\"id\": \"d1\"}, {\"id\": \"d2\"}]");
+
+    let path = "    path: {expected_handoff: billing, max_handoff_count: 0}\n";
+    let path = layers(&spec(path), &handed_over(found))["path"].clone();
+    assert_eq!(
+        (&path["status"], &path["details"]["handoffs"]),
+        (&json!("warn"), &json!(["billing"]))
+    );
+    assert_eq!(path["problems"], json!(["handoffs: 1 > 0"]), "{path}");
+
+    let assertion = |kind: &str, name: &str, field: &str, value: &str| {
+        let rest = format!(
+            "    span_assertions:\n      - selector: {{kind: {kind}, name: {name}}}\n        asserts: [{{type: contains, field: {field}, value: {value}}}]\n"
+        );
+        let layers = layers(&spec(&rest), &handed_over(found));
+        layers["correctness"]["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(assertion("TOOL", "search", "attributes.tool.result", "d2"), "pass");
+    assert_eq!(assertion("TOOL", "search", "output_data", "d9"), "fail");
+    assert_eq!(assertion("LLM", "chat m", "input_data", "charged"), "pass");
+    assert_eq!(assertion("NODE", "front", "output_data", "May"), "pass");
+    assert_eq!(assertion("NODE", "grade", "name", "grade"), "pass");
+    assert_eq!(assertion("NODE", "rank", "name", "rank"), "fail");
+    // Not on the wire, which is no failure.
+    assert_eq!(assertion("NODE", "grade", "output_data", "x"), "skip");
+    assert_eq!(assertion("GUARDRAIL", "pii", "name", "pii"), "skip");
+
+    let retrieval = spec("    retrieval: {tool: search, min_results: 3}\n");
+    let status = |result| layers(&retrieval, &handed_over(result))["retrieval"]["status"].clone();
+    assert_eq!((status(found), status(None)), (json!("warn"), json!("skip")));
+}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::agents::AgentUpdate;
+use agentgauge::engine::agent_update::AgentUpdate;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};

@@ -404,9 +404,10 @@ fn remark(expected: &Expectations, config: &Config) {
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
-/// How spans are read: a judge wants to see what tools gave back.
+/// How spans are read: a judge wants to see what tools gave back, and so do expectations.
 fn convention(config: &Config) -> ConventionOptions {
-    ConventionOptions { keep_results: config.judge.is_on(), ..config.convention.clone() }
+    let keep_results = config.judge.is_on() || !config.expect.files.is_empty();
+    ConventionOptions { keep_results, ..config.convention.clone() }
 }
 
 /// Listens at the address that this option sets; the port may be a free one.

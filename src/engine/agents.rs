@@ -5,73 +5,26 @@
 //! whatever the number of shards.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::agent::Agent;
+use super::agent_update::AgentUpdate;
 use super::count::Counts;
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
 use super::drift_watch::DriftWatch;
-use super::math::Quanta;
 use super::options::AgentOptions;
-use super::run_scores::{self, AgentRuns, RunScores, SavedAgentRuns};
+use super::run_scores::{AgentRuns, SavedAgentRuns};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::span::{Report, RunTarget, Target, Timestamp};
-use super::update::{AgentKey, Exemplar, PaneSum, ScoreHistogram, SessionUpdate};
-use super::view::{AgentName, AgentView, ScoreValue, TokensView, VersionView, WindowView};
-use super::window::{Window, last_traces};
+use super::update::{AgentKey, SessionUpdate};
+use super::view::VersionView;
+use super::window::{Window, last_traces, pane_width, window_name};
 
 /// The service name of the series that agents over `max_agents` share.
 pub const OVERFLOW: &str = "__overflow__";
-
-/// Panes before the open one that make a window.
-pub const PANES: u64 = 60;
-
-/// Everything about an agent, to show and to export.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentUpdate {
-    /// Whose numbers these are.
-    pub agent: AgentKey,
-    /// It has no numbers any more.
-    pub gone: bool,
-    /// Scores by window (`5m`, `1h`, ..., `last_50`).
-    pub windows: BTreeMap<String, WindowView>,
-    /// Counters by family and label values.
-    pub counters: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
-    /// Open sessions.
-    pub sessions_active: u64,
-    /// Sessions in which a loop goes on, by kind and severity.
-    pub sessions_looping: BTreeMap<Vec<String>, u64>,
-    /// Scores of open and closed sessions, by score.
-    pub open_sessions: BTreeMap<&'static str, Buckets>,
-    /// Scores of closed sessions, by score.
-    pub closed_sessions: BTreeMap<&'static str, Buckets>,
-    /// Scores of traces, by signal.
-    pub trace_signals: BTreeMap<String, Buckets>,
-    /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
-    pub run_scores: BTreeMap<String, RunScores>,
-    /// Runs held.
-    pub runs: u64,
-    /// Shifts of scores: how often, and when the last one was.
-    pub change_points: BTreeMap<(String, &'static str), (u64, Timestamp)>,
-    /// What the API shows.
-    pub view: AgentView,
-}
-
-/// A histogram of scores: counts of each bucket, not cumulative, and the sum in quanta.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Buckets {
-    /// Counts.
-    pub buckets: Vec<u64>,
-    /// All of them.
-    pub count: u64,
-    /// Sum of the scores, in quanta.
-    pub sum: i128,
-    /// By bucket, the trace in it that ended last.
-    pub exemplars: BTreeMap<u32, Exemplar>,
-}
 
 /// How agents are summed up, all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -99,25 +52,6 @@ pub struct Agents {
     dirty: BTreeSet<AgentKey>,
     now: Timestamp,
     counts: Counts,
-}
-
-#[derive(Debug, Default)]
-struct Agent {
-    shards: BTreeMap<u32, Shard>,
-    // By width; 0 is everything.
-    windows: BTreeMap<u64, Window>,
-    // Present once something was said of a run.
-    runs: Option<Box<AgentRuns>>,
-    drift: DriftWatch,
-}
-
-#[derive(Debug, Default)]
-struct Shard {
-    revision: u64,
-    // By width and index, under the revision that told it. Invariant: the sum over shards is in `windows`.
-    panes: BTreeMap<(u64, u64), (u64, PaneSum)>,
-    // The rest of the newest update, without its panes.
-    rest: SessionUpdate,
 }
 
 /// The stage as it is written down. What it has of the shards is not: they say it again.
@@ -427,187 +361,8 @@ impl Agents {
     }
 }
 
-impl Agent {
-    fn has_panes_or_runs(&self) -> bool {
-        self.runs.is_some()
-            || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
-    }
-
-    /// Replaces one pane of one shard; one without traces and sessions is deleted.
-    fn replace(&mut self, number: u32, revision: u64, pane: PaneSum) {
-        let key = (pane.width_nanos, pane.index);
-        let shard = self.shards.entry(number).or_default();
-        let window = self.windows.entry(pane.width_nanos).or_default();
-        if let Some((_, old)) = shard.panes.remove(&key) {
-            window.remove(&old);
-        }
-        if pane.traces > 0 || pane.sessions > 0 {
-            window.add(&pane);
-            shard.panes.insert(key, (revision, pane));
-        }
-    }
-
-    /// Lets go of what a shard told under a lower revision; returns whether there was any.
-    fn began(&mut self, number: u32, revision: u64) -> bool {
-        let Some(shard) = self.shards.get_mut(&number) else { return false };
-        if shard.revision < revision {
-            self.forget(number);
-            return true;
-        }
-        let old = shard.panes.extract_if(.., |_, (told, _)| *told < revision);
-        let old: Vec<PaneSum> = old.map(|(_, (_, pane))| pane).collect();
-        for pane in &old {
-            if let Some(window) = self.windows.get_mut(&pane.width_nanos) {
-                window.remove(pane);
-            }
-        }
-        !old.is_empty()
-    }
-
-    fn forget(&mut self, number: u32) {
-        let Some(shard) = self.shards.remove(&number) else { return };
-        for ((width, _), (_, pane)) in shard.panes {
-            if let Some(window) = self.windows.get_mut(&width) {
-                window.remove(&pane);
-            }
-        }
-    }
-
-    /// Lets old panes go; returns whether there were any.
-    fn expire(&mut self, now: Timestamp) -> bool {
-        let mut any = false;
-        for shard in self.shards.values_mut() {
-            let old = |(width, index): &(u64, u64)| {
-                *width > 0 && index.saturating_add(PANES) < now.0 / *width
-            };
-            let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(old).collect();
-            for key in keys {
-                if let Some(((_, pane), window)) =
-                    shard.panes.remove(&key).zip(self.windows.get_mut(&key.0))
-                {
-                    window.remove(&pane);
-                    any = true;
-                }
-            }
-        }
-        any
-    }
-}
-
-impl AgentUpdate {
-    /// Adds what one shard says.
-    fn add(&mut self, shard: &SessionUpdate) {
-        for family in &shard.counters {
-            let held = self.counters.entry(family.name.clone()).or_default();
-            for counter in &family.counters {
-                *held.entry(counter.labels.clone()).or_default() += counter.value;
-            }
-        }
-        self.sessions_active += shard.sessions_active;
-        for gauge in &shard.sessions_looping {
-            *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
-        }
-        for (name, open, closed) in [
-            ("reliability", &shard.open_reliability, &shard.closed_reliability),
-            ("consistency", &shard.open_consistency, &shard.closed_consistency),
-        ] {
-            open.iter().for_each(|scores| self.open_sessions.entry(name).or_default().add(scores));
-            closed
-                .iter()
-                .for_each(|scores| self.closed_sessions.entry(name).or_default().add(scores));
-        }
-        for (name, scores) in &shard.trace_signals {
-            self.trace_signals.entry(name.clone()).or_default().add(scores);
-        }
-    }
-
-    /// Adds the scores over runs.
-    fn add_runs(&mut self, runs: &mut AgentRuns) {
-        self.runs = runs.len() as u64;
-        self.view.tasks = runs.tasks();
-        self.run_scores.clone_from(runs.scores());
-        let Some(all) = self.run_scores.get(run_scores::ALL) else { return };
-        for (name, (value, samples)) in &all.scores {
-            self.view.scores.insert((*name).to_owned(), ScoreValue::One(*value));
-            self.view.score_samples.insert((*name).to_owned(), *samples);
-        }
-        if !all.pass_hat_k.is_empty() {
-            let by_k = ScoreValue::ByK(all.pass_hat_k.clone());
-            self.view.scores.insert("pass_hat_k".to_owned(), by_k);
-        }
-        self.view.ars.clone_from(&all.ars);
-    }
-
-    /// What the API shows: the formula over all done traces, and the counters in words.
-    fn describe(&self, all: &WindowView) -> AgentView {
-        let counter = |family: &str, labels: &[&str]| -> Option<u64> {
-            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-            self.counters.get(family)?.get(&labels).copied()
-        };
-        let loops = self.counters.get("loops").into_iter().flatten();
-        let cost = counter("cost_usd", &[])
-            .and_then(|cost| i64::try_from(cost).ok())
-            .map(|cost| Quanta(cost).to_f64());
-        AgentView {
-            agent: AgentName::from(&self.agent),
-            sessions: all.sessions,
-            traces: all.traces,
-            traces_evaluated: all.traces_evaluated,
-            reliability: all.reliability,
-            consistency: all.consistency,
-            loops: loops
-                .filter_map(|(labels, count)| Some((labels.first()?.clone(), *count)))
-                .collect(),
-            tokens: TokensView {
-                input: counter("tokens", &["input"]),
-                output: counter("tokens", &["output"]),
-            },
-            cost_usd: cost,
-            windows: self.windows.clone(),
-            ..AgentView::default()
-        }
-    }
-}
-
-impl Buckets {
-    fn add(&mut self, scores: &ScoreHistogram) {
-        self.buckets.resize(self.buckets.len().max(scores.buckets.len()), 0);
-        for (held, count) in self.buckets.iter_mut().zip(&scores.buckets) {
-            *held += count;
-        }
-        self.count += scores.count;
-        self.sum += scores.sum_quanta.map_or(0, i128::from);
-        for exemplar in &scores.exemplars {
-            let newest = self.exemplars.entry(exemplar.bucket).or_insert_with(|| exemplar.clone());
-            if place(exemplar) > place(newest) {
-                newest.clone_from(exemplar);
-            }
-        }
-    }
-}
-
-/// What decides which of two examples is shown.
-fn place(exemplar: &Exemplar) -> (u64, &[u8]) {
-    (exemplar.end_unix_nano, &exemplar.trace_id)
-}
-
-/// A window's name as people who write queries know it: `90s`, `5m`, `24h`.
-pub fn window_name(window: Duration) -> String {
-    let seconds = window.as_secs();
-    match seconds {
-        seconds if seconds > 0 && seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
-        seconds if seconds > 0 && seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
-        _ => format!("{seconds}s"),
-    }
-}
-
 fn overflow_key() -> AgentKey {
     AgentKey { service_name: OVERFLOW.to_owned(), ..AgentKey::default() }
-}
-
-/// A sixtieth of the window, at least a nanosecond.
-pub(super) fn pane_width(window: Duration) -> u64 {
-    u64::try_from(window.as_nanos() / u128::from(PANES)).unwrap_or(u64::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -615,7 +370,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::update::Level;
+    use crate::engine::update::{Level, PaneSum};
+    use crate::engine::view::WindowView;
 
     const MINUTE: u64 = 60_000_000_000;
 
@@ -686,13 +442,6 @@ mod tests {
         stage.drain();
         stage.handle(SessionUpdate { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
         assert!(stage.drain()[0].gone);
-    }
-
-    #[test]
-    fn windows_are_named_as_queries_write_them() {
-        let names =
-            [90, 300, 3_600, 86_400].map(|seconds| window_name(Duration::from_secs(seconds)));
-        assert_eq!(names, ["90s", "5m", "1h", "24h"]);
     }
 
     proptest! {

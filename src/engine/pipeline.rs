@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agents::{AgentUpdate, Agents, AgentsOptions};
+use super::agent_update::AgentUpdate;
+use super::agents::{Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
 use super::drift::DriftOptions;
 use super::expect::Suite;

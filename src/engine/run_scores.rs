@@ -96,8 +96,8 @@ impl AgentRuns {
         };
         let mut views = vec![view(ALL.to_owned(), Scope::All)];
         for window in &options.windows {
-            let scope = Scope::Window(super::agents::pane_width(*window));
-            views.push(view(super::agents::window_name(*window), scope));
+            let scope = Scope::Window(super::window::pane_width(*window));
+            views.push(view(super::window::window_name(*window), scope));
         }
         if options.last_traces > 0 {
             let name = format!("last_{}", options.last_traces);
@@ -388,7 +388,7 @@ fn renamed(name: &'static str) -> &'static str {
 
 /// Whether a time is in the open pane of this width or in one of those before it that make a window.
 fn is_in(end: Timestamp, width: u64, now: Timestamp) -> bool {
-    (end.0 / width).saturating_add(super::agents::PANES) >= now.0 / width
+    (end.0 / width).saturating_add(super::window::PANES) >= now.0 / width
 }
 
 fn record(key: &RunKey, run: &Run) -> RunRecord {

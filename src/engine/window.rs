@@ -5,12 +5,16 @@
 //! 5e-5 of the formula over unrounded risks.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::math::{Quanta, ratio};
 use super::score::agent_consistency::AgentConsistency;
 use super::score::agent_reliability::reliability;
 use super::update::{LastTrace, PaneSum};
 use super::view::WindowView;
+
+/// Panes before the open one that make a window.
+pub const PANES: u64 = 60;
 
 /// Levels of a risk of one.
 const LEVELS: i128 = 10_000;
@@ -138,6 +142,21 @@ fn consistency(pane: &PaneSum) -> AgentConsistency {
     }
 }
 
+/// A window's name as people who write queries know it: `90s`, `5m`, `24h`.
+pub fn window_name(window: Duration) -> String {
+    let seconds = window.as_secs();
+    match seconds {
+        seconds if seconds > 0 && seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
+        seconds if seconds > 0 && seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
+}
+
+/// A sixtieth of the window, at least a nanosecond.
+pub(super) fn pane_width(window: Duration) -> u64 {
+    u64::try_from(window.as_nanos() / u128::from(PANES)).unwrap_or(u64::MAX).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -145,6 +164,13 @@ mod tests {
     use super::*;
     use crate::engine::score::agent_reliability::AgentReliability;
     use crate::engine::update::Level;
+
+    #[test]
+    fn windows_are_named_as_queries_write_them() {
+        let names =
+            [90, 300, 3_600, 86_400].map(|seconds| window_name(Duration::from_secs(seconds)));
+        assert_eq!(names, ["90s", "5m", "1h", "24h"]);
+    }
 
     fn pane(risks: &[f64]) -> PaneSum {
         let level =

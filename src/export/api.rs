@@ -20,7 +20,7 @@ use super::live;
 use super::openapi::openapi;
 use super::query::{ListRequest, Query, Sort};
 use crate::access::Identity;
-use crate::engine::agents::AgentUpdate;
+use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
 use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;

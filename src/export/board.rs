@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use dashmap::DashMap;
 
 use super::history::{ApiOptions, HistoryView, Ring};
-use crate::engine::agents::AgentUpdate;
+use crate::engine::agent_update::AgentUpdate;
 use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
 use crate::engine::view::AgentName;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::agents::AgentUpdate;
+use crate::engine::agent_update::AgentUpdate;
 use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;
 

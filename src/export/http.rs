@@ -252,7 +252,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::engine::agents::AgentUpdate;
+    use crate::engine::agent_update::AgentUpdate;
     use crate::engine::explained::{SessionRow, TraceExplanation};
     use crate::engine::span::TraceId;
     use crate::engine::view::{SessionView, TraceView};

@@ -15,7 +15,7 @@ use super::families::{
     ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
     WINDOW_TRACES,
 };
-use crate::engine::agents::{AgentUpdate, Buckets};
+use crate::engine::agent_update::{AgentUpdate, Buckets};
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::sessions::SCORE_BOUNDS;
 use crate::engine::update::{AgentKey, Exemplar};

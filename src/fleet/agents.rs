@@ -136,8 +136,11 @@ impl Part for Summed {
 
     fn give_up(&mut self) {
         for agent in std::mem::take(&mut self.shown) {
-            let gone =
-                crate::engine::agents::AgentUpdate { agent, gone: true, ..Default::default() };
+            let gone = crate::engine::agent_update::AgentUpdate {
+                agent,
+                gone: true,
+                ..Default::default()
+            };
             self.board.apply(gone);
         }
     }

@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
-use crate::engine::agents::window_name;
+use crate::engine::window::window_name;
 
 /// What the rules are fitted to.
 #[derive(Clone, Debug)]

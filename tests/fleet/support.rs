@@ -7,7 +7,7 @@ use std::time::Duration;
 use agentgauge::clock::Clock;
 use agentgauge::config::Config;
 use agentgauge::daemon::Daemon;
-use agentgauge::engine::agents::AgentUpdate;
+use agentgauge::engine::agent_update::AgentUpdate;
 use agentgauge::engine::pipeline::Pipeline;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::update::AgentKey;

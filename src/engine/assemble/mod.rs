@@ -522,7 +522,7 @@ impl Assemble {
         let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
         let none = Judgements::new();
         let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
-        let (expected, rubrics) = expectations(&update, &self.suites, judgements);
+        let (expected, rubrics) = expectations((&update, &held.parts), &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
         let texts = self

@@ -11,6 +11,7 @@
 //! model of the file that people write is `spec`, what is looked at is `observed`.
 
 pub mod baseline;
+mod checked;
 pub mod correctness;
 pub mod cost;
 pub mod judge;
@@ -22,6 +23,7 @@ pub mod retrieval;
 pub mod schema;
 pub mod sets;
 pub mod span_assertions;
+pub mod span_spec;
 pub mod spec;
 pub mod suite;
 

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::spec::SpanKind;
-use crate::engine::math::Quanta;
-use crate::engine::update::TraceUpdate;
+use super::span_spec::SpanKind;
 
 /// What is known of a trace; what is not is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,8 +48,8 @@ pub struct ObservedTool {
 pub struct Handoffs {
     /// Each handoff in order, with the agent that took over if it is named.
     pub targets: Vec<Option<String>>,
-    /// Agents that could have taken over.
-    pub available: BTreeSet<String>,
+    /// Agents that could have taken over; `None`: not on the wire.
+    pub available: Option<BTreeSet<String>>,
 }
 
 /// A span that assertions select by kind and name.
@@ -61,41 +59,8 @@ pub struct ObservedSpan {
     pub kind: SpanKind,
     /// Its name.
     pub name: String,
-    /// `input_data`, `output_data`, `attributes`, `metadata` and so on.
+    /// Of `input_data`, `output_data`, `attributes`, `metadata` what is known.
     pub fields: Map<String, Value>,
-}
-
-impl From<&TraceUpdate> for Observed {
-    /// What a trace that still has its texts shows of itself: no results of tools, no handoffs and no other spans.
-    fn from(trace: &TraceUpdate) -> Self {
-        let json = |text: &String| {
-            serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()))
-        };
-        let tools = trace.tools.iter().map(|tool| ObservedTool {
-            name: (!tool.name.is_empty()).then(|| tool.name.clone()),
-            arguments: tool.arguments.as_ref().map(json),
-            result: None,
-            error: tool.error,
-        });
-        let content = trace.content.clone().unwrap_or_default();
-        // Where the question was sent along, an answer would have been, too.
-        let silent = content.input.is_some().then(String::new);
-        let tokens = trace.tokens.unwrap_or_default();
-        let total = tokens.input.zip(tokens.output);
-        let nanos = trace.end_unix_nano.saturating_sub(trace.start_unix_nano);
-        let attempt = trace.attempt.as_deref();
-        Self {
-            answer: content.output.or(silent),
-            tools: tools.collect(),
-            handoffs: None,
-            llm_calls: trace.llm_calls,
-            total_tokens: total.map(|(input, output)| input.saturating_add(output)),
-            cost_usd: trace.cost_quanta.map(|quanta| Quanta(quanta).to_f64()),
-            duration_ms: Some(nanos as f64 / 1e6),
-            retrieved: attempt.map(|attempt| attempt.retrieved.clone()).unwrap_or_default(),
-            spans: None,
-        }
-    }
 }
 
 impl Observed {

@@ -157,14 +157,18 @@ fn handoffs(found: &mut Findings, spec: &PathSpec, observed: Option<&Handoffs>) 
             format!("expected work to be handed to {expected}, was to {}", list(&targets)),
         );
     }
-    if !available.is_empty() {
-        let missing: Vec<&String> =
-            available.iter().filter(|name| !observed.available.contains(*name)).collect();
-        found.check(
-            missing.is_empty(),
-            "all expected agents could have taken over".to_owned(),
-            format!("could not have taken over: {}", list(&missing)),
-        );
+    match &observed.available {
+        _ if available.is_empty() => {}
+        None => found.cannot("who could have taken over is not known"),
+        Some(known) => {
+            let missing: Vec<&String> =
+                available.iter().filter(|name| !known.contains(*name)).collect();
+            found.check(
+                missing.is_empty(),
+                "all expected agents could have taken over".to_owned(),
+                format!("could not have taken over: {}", list(&missing)),
+            );
+        }
     }
     if let Some(most) = spec.max_handoff_count {
         found.at_most("handoffs", Some(observed.targets.len() as u64), most);
@@ -230,7 +234,7 @@ mod tests {
         assert!(unknown.notes.iter().any(|note| note.contains("handoffs not known")));
         observed.handoffs = Some(Handoffs {
             targets: vec![Some("Billing".into()), None],
-            available: BTreeSet::from(["Billing".to_owned()]),
+            available: Some(BTreeSet::from(["Billing".to_owned()])),
         });
         let known = evaluate(&spec, &observed, None);
         assert_eq!((known.status, known.problems.len()), (LayerStatus::Warn, 2), "{known:?}");

@@ -14,7 +14,7 @@ use super::correctness::judged;
 use super::judge::Judgements;
 use super::observed::{Observed, ObservedSpan, ObservedTool};
 use super::result::{Findings, LayerResult};
-use super::spec::{SpanAssert, SpanAssertion, SpanCheck, SpanKind, SpanSelector};
+use super::span_spec::{SpanAssert, SpanAssertion, SpanCheck, SpanKind, SpanSelector};
 use crate::engine::math::text::to_text;
 
 /// Holds the spans of a trace against the assertions.
@@ -65,18 +65,31 @@ impl Selected {
     }
 }
 
-/// The spans that a selector finds; `None` if spans of that kind are not held.
+/// The spans that a selector finds; `None` if spans of that kind are not held. Nothing on the wire says that there was no
+/// handoff or guard: of these there must be one.
 fn select(selector: &SpanSelector, observed: &Observed) -> Option<Vec<Selected>> {
     let held = observed.spans.as_ref().map(|spans| {
         spans.iter().filter(|span| span.kind == selector.kind && span.name == selector.name)
     });
-    let whole = |span: &ObservedSpan| Selected { fields: span.fields.clone(), unknown: Vec::new() };
     let held = held.map(|spans| spans.map(whole));
-    if selector.kind != SpanKind::Tool {
-        return Some(held?.collect());
+    match selector.kind {
+        SpanKind::Tool => {}
+        SpanKind::Llm | SpanKind::Node => return Some(held?.collect()),
+        SpanKind::Handoff | SpanKind::Guardrail => {
+            return Some(held?.collect()).filter(|spans: &Vec<Selected>| !spans.is_empty());
+        }
     }
     let calls = observed.tools.iter().filter(|tool| tool.name.as_ref() == Some(&selector.name));
     Some(held.into_iter().flatten().chain(calls.map(tool)).collect())
+}
+
+/// A span; what of it is not there is not known.
+fn whole(span: &ObservedSpan) -> Selected {
+    let mut fields = span.fields.clone();
+    fields.insert("name".to_owned(), json!(span.name));
+    let unknown = ["input_data", "output_data", "attributes", "metadata"];
+    let unknown = unknown.into_iter().filter(|field| !fields.contains_key(*field)).collect();
+    Selected { fields, unknown }
 }
 
 /// A tool call as a span.
@@ -228,5 +241,9 @@ mod tests {
             Some(vec![ObservedSpan { kind: SpanKind::Node, name: "grade".into(), fields }]);
         assert_eq!(run(assertion("NODE"), &observed).status, LayerStatus::Pass);
         assert_eq!(run(assertion("LLM"), &observed).status, LayerStatus::Fail);
+        assert_eq!(run(assertion("GUARDRAIL"), &observed).status, LayerStatus::Skip);
+        let bare = ObservedSpan { kind: SpanKind::Node, name: "grade".into(), fields: Map::new() };
+        observed.spans = Some(vec![bare]);
+        assert_eq!(run(assertion("NODE"), &observed).status, LayerStatus::Skip);
     }
 }

@@ -6,13 +6,15 @@
 //! an error, where AgentCI passes over it. `task_id` is ours: traces of that task are matched to the query whatever
 //! their text.
 
+use serde::Deserialize;
 use serde::de::{Error, IgnoredAny};
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::checked::{from_one, not_blank, share, some_not_negative, some_positive, some_share};
 use super::judge::Judgements;
 use super::pattern::Pattern;
 use super::schema::Schema;
+use super::span_spec::{SpanAssertion, SpanCheck};
 use super::yaml::{self, SpecError};
 use crate::engine::judging::Judges;
 
@@ -262,92 +264,6 @@ pub struct CostSpec {
     pub max_cost_usd: Option<f64>,
 }
 
-/// Something that must be true of every span of a kind and name, of which there must be one.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SpanAssertion {
-    /// Of which spans.
-    pub selector: SpanSelector,
-    /// What, one or more.
-    #[serde(deserialize_with = "some_asserts")]
-    pub asserts: Vec<SpanAssert>,
-}
-
-/// Spans of a kind and name.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct SpanSelector {
-    /// What they are about.
-    pub kind: SpanKind,
-    /// Their name.
-    pub name: String,
-}
-
-/// What a span is about, in AgentCI's words.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum SpanKind {
-    /// A tool call.
-    Tool,
-    /// An agent, or a node of a graph.
-    Node,
-    /// Work handed to another agent.
-    Handoff,
-    /// A guard.
-    Guardrail,
-    /// A model call.
-    Llm,
-}
-
-/// What must be true of a field of a span.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "WrittenAssert")]
-pub struct SpanAssert {
-    /// The field: `output_data`, `attributes.tool.args.query`.
-    pub field: String,
-    /// What must be true of it.
-    pub check: SpanCheck,
-}
-
-/// What may be true of a text.
-#[derive(Clone, Debug)]
-pub enum SpanCheck {
-    /// This is in it.
-    Contains(String),
-    /// This is not in it.
-    NotContains(String),
-    /// It is this.
-    Equals(String),
-    /// This is found in it.
-    Regex(Pattern),
-    /// A judge agrees.
-    Judge(Rubric),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenAssert {
-    #[serde(rename = "type")]
-    kind: CheckKind,
-    field: String,
-    #[serde(default)]
-    rule: Option<String>,
-    #[serde(default)]
-    value: Option<String>,
-    #[serde(default = "span_threshold", deserialize_with = "share")]
-    threshold: f64,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum CheckKind {
-    LlmJudge,
-    Contains,
-    NotContains,
-    Regex,
-    Equals,
-}
-
 impl Spec {
     /// Reads a file's text.
     ///
@@ -451,19 +367,6 @@ impl MatchMode {
     }
 }
 
-impl SpanKind {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tool => "TOOL",
-            Self::Node => "NODE",
-            Self::Handoff => "HANDOFF",
-            Self::Guardrail => "GUARDRAIL",
-            Self::Llm => "LLM",
-        }
-    }
-}
-
 impl Default for PathSpec {
     fn default() -> Self {
         Self {
@@ -483,30 +386,6 @@ impl Default for PathSpec {
     }
 }
 
-impl TryFrom<WrittenAssert> for SpanAssert {
-    type Error = String;
-
-    fn try_from(written: WrittenAssert) -> Result<Self, String> {
-        let value = || written.value.clone().ok_or("`value` is missing");
-        let check = match written.kind {
-            CheckKind::Contains => SpanCheck::Contains(value()?),
-            CheckKind::NotContains => SpanCheck::NotContains(value()?),
-            CheckKind::Equals => SpanCheck::Equals(value()?),
-            CheckKind::Regex => {
-                SpanCheck::Regex(Pattern::new(&value()?).map_err(|error| error.to_string())?)
-            }
-            CheckKind::LlmJudge => SpanCheck::Judge(Rubric {
-                rule: written.rule.ok_or("`rule` is missing")?,
-                scale: None,
-                threshold: written.threshold,
-                few_shot_examples: None,
-                context_file: None,
-            }),
-        };
-        Ok(Self { field: written.field, check })
-    }
-}
-
 fn version() -> u64 {
     VERSION
 }
@@ -517,53 +396,6 @@ fn baseline_dir() -> String {
 
 fn rubric_threshold() -> f64 {
     0.5
-}
-
-fn span_threshold() -> f64 {
-    0.8
-}
-
-fn not_blank<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text.trim().is_empty() { Err(D::Error::custom("this is empty")) } else { Ok(text) }
-}
-
-fn from_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let count = u64::deserialize(deserializer)?;
-    if count == 0 { Err(D::Error::custom("this must be at least 1")) } else { Ok(count) }
-}
-
-fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let value = f64::deserialize(deserializer)?;
-    let holds = (0.0..=1.0).contains(&value);
-    if holds { Ok(value) } else { Err(D::Error::custom("this must be from 0 to 1")) }
-}
-
-fn some_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    let holds = |value| (0.0..=1.0).contains(&value);
-    number(deserializer, holds, "this must be from 0 to 1")
-}
-
-fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    number(deserializer, |value| value > 0.0, "this must be over 0")
-}
-
-fn some_not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    number(deserializer, |value| value >= 0.0, "this must be at least 0")
-}
-
-fn number<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    holds: impl Fn(f64) -> bool,
-    problem: &str,
-) -> Result<Option<f64>, D::Error> {
-    let value = Option::<f64>::deserialize(deserializer)?;
-    if value.is_none_or(holds) { Ok(value) } else { Err(D::Error::custom(problem)) }
-}
-
-fn some_asserts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SpanAssert>, D::Error> {
-    let asserts = Vec::deserialize(deserializer)?;
-    if asserts.is_empty() { Err(D::Error::custom("this is empty")) } else { Ok(asserts) }
 }
 
 #[cfg(test)]

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::Parts;
+use super::observed::observed;
 use crate::engine::expect::spec::CorrectnessSpec;
-use crate::engine::expect::{
-    Details, Judgements, LayerResult, LayerStatus, Observed, QueryResult, Suite,
-};
+use crate::engine::expect::{Details, Judgements, LayerResult, LayerStatus, QueryResult, Suite};
 use crate::engine::judging::{Judges, RubricRequest};
 use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 
 /// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
 /// have come to be judged, and are not in `judgements`.
 pub fn expectations(
-    trace: &TraceUpdate,
+    (trace, parts): (&TraceUpdate, &Parts),
     suites: &[Suite],
     judgements: &Judgements,
 ) -> (Vec<Expectation>, Vec<RubricRequest>) {
@@ -28,7 +28,7 @@ pub fn expectations(
     if answered.peek().is_none() {
         return (Vec::new(), Vec::new());
     }
-    let observed = Observed::from(trace);
+    let observed = observed(trace, parts);
     let mut asked = BTreeMap::new();
     let expectations = answered
         .map(|(suite, query)| {

@@ -4,6 +4,7 @@
 
 mod attempt;
 mod expected;
+mod observed;
 mod packed;
 mod seen;
 mod shape;
@@ -417,15 +418,6 @@ fn session(
 /// The trace's agent: the outermost agent span's name; version, environment and service from that span, else its
 /// resource. And the other agents in it.
 fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
-    let own_name = |span: &Seen<'_>| -> Option<String> {
-        let agent = span.operation == Operation::InvokeAgent;
-        let from_span = || {
-            agent
-                .then(|| span.name.trim_start_matches("invoke_agent").trim())
-                .filter(|name| !name.is_empty())
-        };
-        span.agent_name.or_else(from_span).map(str::to_owned)
-    };
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
     let chosen = agents()
         .next()
@@ -437,7 +429,7 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
     let name = chosen
-        .and_then(|span| own_name(span))
+        .and_then(|span| agent_name(span))
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
         .unwrap_or_else(|| service_name.clone());
     let version = chosen.and_then(|span| span.agent_version).map(str::to_owned);
@@ -453,9 +445,21 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
         agent_name: name,
         service_name,
     };
-    let others: BTreeSet<String> =
-        agents().filter_map(|span| own_name(span)).filter(|name| *name != key.agent_name).collect();
+    let others: BTreeSet<String> = agents()
+        .filter_map(|span| agent_name(span))
+        .filter(|name| *name != key.agent_name)
+        .collect();
     (Some(key), others.into_iter().collect())
+}
+
+/// The agent that a span names, or an agent's span is named after.
+fn agent_name(span: &Seen<'_>) -> Option<String> {
+    let agent = span.operation == Operation::InvokeAgent;
+    let from_span = || {
+        let name = span.name.trim_start_matches("invoke_agent").trim();
+        Some(name).filter(|name| agent && !name.is_empty())
+    };
+    span.agent_name.or_else(from_span).map(str::to_owned)
 }
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.

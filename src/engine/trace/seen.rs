@@ -19,7 +19,7 @@ pub(super) struct Seen<'a> {
     pub(super) parent: Option<SpanId>,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// Of an agent, or of what is nothing known; else empty.
+    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
     pub(super) name: &'a str,
     pub(super) operation: Operation,
     pub(super) status: Status,
@@ -135,7 +135,8 @@ impl<'a> Seen<'a> {
 
     /// What counts of a span, with or without the texts that only people and models read.
     pub(super) fn of(span: &'a Span, texts: bool) -> Self {
-        let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other);
+        let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
+            || (texts && span.operation == Operation::Chat);
         let answers = texts || span.operation != Operation::ExecuteTool;
         Self {
             span_id: span.span_id,

@@ -1,0 +1,99 @@
+//! One agent as its shards tell of it: the panes of each, and the windows that they add up to.
+
+use std::collections::BTreeMap;
+
+use super::drift_watch::DriftWatch;
+use super::run_scores::AgentRuns;
+use super::span::Timestamp;
+use super::update::{PaneSum, SessionUpdate};
+use super::window::{PANES, Window};
+
+/// One agent.
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    pub(super) shards: BTreeMap<u32, Shard>,
+    // By width; 0 is everything.
+    pub(super) windows: BTreeMap<u64, Window>,
+    // Present once something was said of a run.
+    pub(super) runs: Option<Box<AgentRuns>>,
+    pub(super) drift: DriftWatch,
+}
+
+/// What one shard has said of it.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    pub(super) revision: u64,
+    // By width and index, under the revision that told it. Invariant: the sum over shards is in `windows`.
+    panes: BTreeMap<(u64, u64), (u64, PaneSum)>,
+    // The rest of the newest update, without its panes.
+    pub(super) rest: SessionUpdate,
+}
+
+impl Agent {
+    /// Whether time can change it.
+    pub(super) fn has_panes_or_runs(&self) -> bool {
+        self.runs.is_some()
+            || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
+    }
+
+    /// Replaces one pane of one shard; one without traces and sessions is deleted.
+    pub(super) fn replace(&mut self, number: u32, revision: u64, pane: PaneSum) {
+        let key = (pane.width_nanos, pane.index);
+        let shard = self.shards.entry(number).or_default();
+        let window = self.windows.entry(pane.width_nanos).or_default();
+        if let Some((_, old)) = shard.panes.remove(&key) {
+            window.remove(&old);
+        }
+        if pane.traces > 0 || pane.sessions > 0 {
+            window.add(&pane);
+            shard.panes.insert(key, (revision, pane));
+        }
+    }
+
+    /// Lets go of what a shard told under a lower revision; returns whether there was any.
+    pub(super) fn began(&mut self, number: u32, revision: u64) -> bool {
+        let Some(shard) = self.shards.get_mut(&number) else { return false };
+        if shard.revision < revision {
+            self.forget(number);
+            return true;
+        }
+        let old = shard.panes.extract_if(.., |_, (told, _)| *told < revision);
+        let old: Vec<PaneSum> = old.map(|(_, (_, pane))| pane).collect();
+        for pane in &old {
+            if let Some(window) = self.windows.get_mut(&pane.width_nanos) {
+                window.remove(pane);
+            }
+        }
+        !old.is_empty()
+    }
+
+    /// Takes back all that a shard has said.
+    pub(super) fn forget(&mut self, number: u32) {
+        let Some(shard) = self.shards.remove(&number) else { return };
+        for ((width, _), (_, pane)) in shard.panes {
+            if let Some(window) = self.windows.get_mut(&width) {
+                window.remove(&pane);
+            }
+        }
+    }
+
+    /// Lets old panes go; returns whether there were any.
+    pub(super) fn expire(&mut self, now: Timestamp) -> bool {
+        let mut any = false;
+        for shard in self.shards.values_mut() {
+            let old = |(width, index): &(u64, u64)| {
+                *width > 0 && index.saturating_add(PANES) < now.0 / *width
+            };
+            let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(old).collect();
+            for key in keys {
+                if let Some(((_, pane), window)) =
+                    shard.panes.remove(&key).zip(self.windows.get_mut(&key.0))
+                {
+                    window.remove(&pane);
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+}

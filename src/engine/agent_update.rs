@@ -1,0 +1,150 @@
+//! What is known of an agent, added up over its shards: what stage 3 tells the board.
+
+use std::collections::BTreeMap;
+
+use super::math::Quanta;
+use super::run_scores::{self, AgentRuns, RunScores};
+use super::span::Timestamp;
+use super::update::{AgentKey, Exemplar, ScoreHistogram, SessionUpdate};
+use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
+
+/// Everything about an agent, to show and to export.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentUpdate {
+    /// Whose numbers these are.
+    pub agent: AgentKey,
+    /// It has no numbers any more.
+    pub gone: bool,
+    /// Scores by window (`5m`, `1h`, ..., `last_50`).
+    pub windows: BTreeMap<String, WindowView>,
+    /// Counters by family and label values.
+    pub counters: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
+    /// Open sessions.
+    pub sessions_active: u64,
+    /// Sessions in which a loop goes on, by kind and severity.
+    pub sessions_looping: BTreeMap<Vec<String>, u64>,
+    /// Scores of open and closed sessions, by score.
+    pub open_sessions: BTreeMap<&'static str, Buckets>,
+    /// Scores of closed sessions, by score.
+    pub closed_sessions: BTreeMap<&'static str, Buckets>,
+    /// Scores of traces, by signal.
+    pub trace_signals: BTreeMap<String, Buckets>,
+    /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
+    pub run_scores: BTreeMap<String, RunScores>,
+    /// Runs held.
+    pub runs: u64,
+    /// Shifts of scores: how often, and when the last one was.
+    pub change_points: BTreeMap<(String, &'static str), (u64, Timestamp)>,
+    /// What the API shows.
+    pub view: AgentView,
+}
+
+/// A histogram of scores: counts of each bucket, not cumulative, and the sum in quanta.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Buckets {
+    /// Counts.
+    pub buckets: Vec<u64>,
+    /// All of them.
+    pub count: u64,
+    /// Sum of the scores, in quanta.
+    pub sum: i128,
+    /// By bucket, the trace in it that ended last.
+    pub exemplars: BTreeMap<u32, Exemplar>,
+}
+
+impl AgentUpdate {
+    /// Adds what one shard says.
+    pub(super) fn add(&mut self, shard: &SessionUpdate) {
+        for family in &shard.counters {
+            let held = self.counters.entry(family.name.clone()).or_default();
+            for counter in &family.counters {
+                *held.entry(counter.labels.clone()).or_default() += counter.value;
+            }
+        }
+        self.sessions_active += shard.sessions_active;
+        for gauge in &shard.sessions_looping {
+            *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
+        }
+        for (name, open, closed) in [
+            ("reliability", &shard.open_reliability, &shard.closed_reliability),
+            ("consistency", &shard.open_consistency, &shard.closed_consistency),
+        ] {
+            open.iter().for_each(|scores| self.open_sessions.entry(name).or_default().add(scores));
+            closed
+                .iter()
+                .for_each(|scores| self.closed_sessions.entry(name).or_default().add(scores));
+        }
+        for (name, scores) in &shard.trace_signals {
+            self.trace_signals.entry(name.clone()).or_default().add(scores);
+        }
+    }
+
+    /// Adds the scores over runs.
+    pub(super) fn add_runs(&mut self, runs: &mut AgentRuns) {
+        self.runs = runs.len() as u64;
+        self.view.tasks = runs.tasks();
+        self.run_scores.clone_from(runs.scores());
+        let Some(all) = self.run_scores.get(run_scores::ALL) else { return };
+        for (name, (value, samples)) in &all.scores {
+            self.view.scores.insert((*name).to_owned(), ScoreValue::One(*value));
+            self.view.score_samples.insert((*name).to_owned(), *samples);
+        }
+        if !all.pass_hat_k.is_empty() {
+            let by_k = ScoreValue::ByK(all.pass_hat_k.clone());
+            self.view.scores.insert("pass_hat_k".to_owned(), by_k);
+        }
+        self.view.ars.clone_from(&all.ars);
+    }
+
+    /// What the API shows: the formula over all done traces, and the counters in words.
+    pub(super) fn describe(&self, all: &WindowView) -> AgentView {
+        let counter = |family: &str, labels: &[&str]| -> Option<u64> {
+            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+            self.counters.get(family)?.get(&labels).copied()
+        };
+        let loops = self.counters.get("loops").into_iter().flatten();
+        let cost = counter("cost_usd", &[])
+            .and_then(|cost| i64::try_from(cost).ok())
+            .map(|cost| Quanta(cost).to_f64());
+        AgentView {
+            agent: AgentName::from(&self.agent),
+            sessions: all.sessions,
+            traces: all.traces,
+            traces_evaluated: all.traces_evaluated,
+            reliability: all.reliability,
+            consistency: all.consistency,
+            loops: loops
+                .filter_map(|(labels, count)| Some((labels.first()?.clone(), *count)))
+                .collect(),
+            tokens: TokensView {
+                input: counter("tokens", &["input"]),
+                output: counter("tokens", &["output"]),
+            },
+            cost_usd: cost,
+            windows: self.windows.clone(),
+            ..AgentView::default()
+        }
+    }
+}
+
+impl Buckets {
+    fn add(&mut self, scores: &ScoreHistogram) {
+        self.buckets.resize(self.buckets.len().max(scores.buckets.len()), 0);
+        for (held, count) in self.buckets.iter_mut().zip(&scores.buckets) {
+            *held += count;
+        }
+        self.count += scores.count;
+        self.sum += scores.sum_quanta.map_or(0, i128::from);
+        for exemplar in &scores.exemplars {
+            let newest = self.exemplars.entry(exemplar.bucket).or_insert_with(|| exemplar.clone());
+            if place(exemplar) > place(newest) {
+                newest.clone_from(exemplar);
+            }
+        }
+    }
+}
+
+/// What decides which of two examples is shown.
+fn place(exemplar: &Exemplar) -> (u64, &[u8]) {
+    (exemplar.end_unix_nano, &exemplar.trace_id)
+}

@@ -1,0 +1,142 @@
+//! Assertions on spans, as they are written under `span_assertions`.
+//!
+//! Source: AgentCI v2, `schema/spec_models.py`.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+use super::checked::share;
+use super::pattern::Pattern;
+use super::spec::Rubric;
+
+/// Something that must be true of every span of a kind and name, of which there must be one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpanAssertion {
+    /// Of which spans.
+    pub selector: SpanSelector,
+    /// What, one or more.
+    #[serde(deserialize_with = "some_asserts")]
+    pub asserts: Vec<SpanAssert>,
+}
+
+/// Spans of a kind and name.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct SpanSelector {
+    /// What they are about.
+    pub kind: SpanKind,
+    /// Their name.
+    pub name: String,
+}
+
+/// What a span is about, in AgentCI's words.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum SpanKind {
+    /// A tool call.
+    Tool,
+    /// An agent, or a node of a graph.
+    Node,
+    /// Work handed to another agent.
+    Handoff,
+    /// A guard.
+    Guardrail,
+    /// A model call.
+    Llm,
+}
+
+/// What must be true of a field of a span.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "WrittenAssert")]
+pub struct SpanAssert {
+    /// The field: `output_data`, `attributes.tool.args.query`.
+    pub field: String,
+    /// What must be true of it.
+    pub check: SpanCheck,
+}
+
+/// What may be true of a text.
+#[derive(Clone, Debug)]
+pub enum SpanCheck {
+    /// This is in it.
+    Contains(String),
+    /// This is not in it.
+    NotContains(String),
+    /// It is this.
+    Equals(String),
+    /// This is found in it.
+    Regex(Pattern),
+    /// A judge agrees.
+    Judge(Rubric),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenAssert {
+    #[serde(rename = "type")]
+    kind: CheckKind,
+    field: String,
+    #[serde(default)]
+    rule: Option<String>,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default = "span_threshold", deserialize_with = "share")]
+    threshold: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CheckKind {
+    LlmJudge,
+    Contains,
+    NotContains,
+    Regex,
+    Equals,
+}
+
+impl SpanKind {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tool => "TOOL",
+            Self::Node => "NODE",
+            Self::Handoff => "HANDOFF",
+            Self::Guardrail => "GUARDRAIL",
+            Self::Llm => "LLM",
+        }
+    }
+}
+
+impl TryFrom<WrittenAssert> for SpanAssert {
+    type Error = String;
+
+    fn try_from(written: WrittenAssert) -> Result<Self, String> {
+        let value = || written.value.clone().ok_or("`value` is missing");
+        let check = match written.kind {
+            CheckKind::Contains => SpanCheck::Contains(value()?),
+            CheckKind::NotContains => SpanCheck::NotContains(value()?),
+            CheckKind::Equals => SpanCheck::Equals(value()?),
+            CheckKind::Regex => {
+                SpanCheck::Regex(Pattern::new(&value()?).map_err(|error| error.to_string())?)
+            }
+            CheckKind::LlmJudge => SpanCheck::Judge(Rubric {
+                rule: written.rule.ok_or("`rule` is missing")?,
+                scale: None,
+                threshold: written.threshold,
+                few_shot_examples: None,
+                context_file: None,
+            }),
+        };
+        Ok(Self { field: written.field, check })
+    }
+}
+
+fn span_threshold() -> f64 {
+    0.8
+}
+
+fn some_asserts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SpanAssert>, D::Error> {
+    let asserts = Vec::deserialize(deserializer)?;
+    if asserts.is_empty() { Err(D::Error::custom("this is empty")) } else { Ok(asserts) }
+}
