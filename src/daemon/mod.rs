@@ -7,6 +7,7 @@ mod durable;
 mod fleet;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod pace;
 mod query;
 mod router;
 mod store_metrics;
