@@ -170,13 +170,13 @@ impl Embedder {
         }
         let embedded: Vec<(TraceId, Embedded)> = requests
             .iter()
-            .map(|request| {
+            .filter_map(|request| {
                 let of = |text: &Option<String>| vectors.get(text.as_deref()?).map(AsRef::as_ref);
-                let (input, output) = (of(&request.input), of(&request.output));
-                let embedded = Embedded::new(request, self.source.name(), input, output);
-                (request.trace_id, embedded)
+                // What comes of nothing, too: then it is not asked again.
+                let (input, output) = (of(&request.input), of(&request.output)?);
+                let embedded = Embedded::new(request, self.source.name(), input, Some(output));
+                Some((request.trace_id, embedded))
             })
-            .filter(|(_, embedded)| embedded.coherence.is_some() || !embedded.output.is_empty())
             .collect();
         self.deliver(embedded, sink).await;
     }
