@@ -381,7 +381,7 @@ pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook
 }
 
 /// Answers a question; whoever asked may have gone.
-fn answer(stage: &Sessions, question: ToSessions) {
+pub(super) fn answer(stage: &Sessions, question: ToSessions) {
     match question {
         ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
         ToSessions::Rows { after, filter, budget, reply } => {

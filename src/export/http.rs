@@ -269,7 +269,7 @@ mod tests {
             let rows = ids
                 .map(|id| SessionRow { session_id: id.to_owned(), ..SessionRow::default() })
                 .collect();
-            Listing { rows, total: 3 }
+            Listing { rows, total: 3, partial: false }
         }
 
         async fn session(&self, _: &str, id: &str) -> Option<SessionView> {
