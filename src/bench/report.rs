@@ -46,6 +46,15 @@ struct OfCase {
     readers: Vec<Figure>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     scaling: Vec<OnCores>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    figures: Option<Figures>,
+}
+
+/// Figures that stand for themselves.
+#[derive(Clone, Debug, Serialize)]
+struct Figures {
+    about: &'static str,
+    figures: Vec<Figure>,
 }
 
 /// One figure under a name of its own.
@@ -174,6 +183,18 @@ impl Report {
         self.cases.push(OfCase { readers: figures.collect(), ..OfCase::new(case) });
     }
 
+    /// Adds figures under names of their own, and what they are about.
+    pub(super) fn add_figures(
+        &mut self,
+        case: Case,
+        about: &'static str,
+        figures: Vec<(&'static str, Spread)>,
+    ) {
+        let figures = figures.into_iter().map(|(name, spread)| Figure { name, spread });
+        let figures = Some(Figures { about, figures: figures.collect() });
+        self.cases.push(OfCase { figures, ..OfCase::new(case) });
+    }
+
     /// Adds what the daemon made of more cores in a case: by division, spans a second, these over those on one core,
     /// cores busy, and microseconds of processor time a span.
     pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 4])>) {
@@ -231,6 +252,9 @@ impl fmt::Display for Report {
             if !case.scaling.is_empty() {
                 writeln!(f, "{}", case.scaling())?;
             }
+            if let Some(Figures { about, figures }) = &case.figures {
+                writeln!(f, "{}", named(about, figures))?;
+            }
         }
         Ok(())
     }
@@ -249,6 +273,7 @@ impl OfCase {
             overload: BTreeMap::new(),
             readers: Vec::new(),
             scaling: Vec::new(),
+            figures: None,
         }
     }
 
@@ -290,11 +315,7 @@ impl OfCase {
     }
 
     fn readers(&self) -> Table {
-        let rows = self.readers.iter().map(|Figure { name, spread }| {
-            let decimals = if spread.median.abs() < 1_000.0 { 2 } else { 0 };
-            vec![(*name).to_owned(), spread.show(decimals)]
-        });
-        table(&["daemon while it is read", ""], rows)
+        named("daemon while it is read", &self.readers)
     }
 
     fn scaling(&self) -> Table {
@@ -309,6 +330,15 @@ impl OfCase {
         });
         table(&["cores of the daemon", "spans/s", "x one core", "busy", "CPU us/span"], rows)
     }
+}
+
+/// One row for each figure.
+fn named(about: &str, figures: &[Figure]) -> Table {
+    let rows = figures.iter().map(|Figure { name, spread }| {
+        let decimals = if spread.median.abs() < 1_000.0 { 2 } else { 0 };
+        vec![(*name).to_owned(), spread.show(decimals)]
+    });
+    table(&[about, ""], rows)
 }
 
 impl fmt::Display for OfCase {

@@ -1,5 +1,7 @@
 //! `bench`: what a span costs on this machine, beside a floor and a stock server.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{CliError, Process};
@@ -48,6 +50,13 @@ pub(super) struct Bench {
     /// Reads from the daemon instead while requests come in: scrapes, and what the page of an agent asks for
     #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "workload", "compression", "batch", "spans"])]
     readers: bool,
+    /// Measures in this directory what durability costs instead, and a start over what was logged
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["servers", "overload", "scaling", "readers"])]
+    durability: Option<PathBuf>,
+    /// Reads from Kafka at this address instead, beside a reader that drops everything; librdkafka's own brokers without one
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "BROKERS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["servers", "overload", "scaling", "readers", "durability"])]
+    kafka: Option<String>,
     /// Agents that the daemon holds meanwhile
     #[arg(long, requires = "readers", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     agents: u32,
@@ -71,6 +80,15 @@ enum Output {
 pub(super) struct BenchServer {
     #[arg(value_enum)]
     sink: Sink,
+    /// Of a reader: where the brokers are
+    #[arg(long, default_value = "")]
+    brokers: String,
+    /// What it reads
+    #[arg(long, default_value = "")]
+    topic: String,
+    /// How many records that are
+    #[arg(long, default_value_t = 0)]
+    records: u64,
 }
 
 impl Bench {
@@ -97,14 +115,8 @@ impl Bench {
         } else {
             self.servers.clone()
         };
-        let question = match (self.overload, self.scaling, self.readers) {
-            (true, ..) => Question::Overload,
-            (_, true, _) => Question::Scaling,
-            (_, _, true) => Question::Readers,
-            _ => Question::Cost,
-        };
         Plan {
-            question,
+            question: self.question(),
             cases: self.cases(),
             servers,
             repeats: self.repeats.into(),
@@ -113,6 +125,20 @@ impl Bench {
             streams: self.streams.into(),
             fleet: Fleet { agents: self.agents.into(), sessions: self.sessions.into() },
             cores: self.cores.clone(),
+        }
+    }
+
+    fn question(&self) -> Question {
+        #[cfg(feature = "kafka")]
+        if let Some(brokers) = &self.kafka {
+            return Question::Kafka(brokers.clone());
+        }
+        match (&self.durability, self.overload, self.scaling, self.readers) {
+            (Some(store), ..) => Question::Durable(store.clone()),
+            (_, true, ..) => Question::Overload,
+            (_, _, true, _) => Question::Scaling,
+            (_, _, _, true) => Question::Readers,
+            _ => Question::Cost,
         }
     }
 
@@ -131,7 +157,7 @@ impl Bench {
             return vec![case(Workload::Lean, Compression::None, batch)];
         }
         let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
-        if none && !self.overload && !self.scaling {
+        if none && self.question() == Question::Cost {
             return vec![
                 case(Workload::Lean, Compression::None, 512),
                 case(Workload::Content, Compression::None, 512),
@@ -149,7 +175,14 @@ impl Bench {
 
 impl BenchServer {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        bench::serve(self.sink, process.out).map_err(CliError::Runtime)
+        let done = match self.sink {
+            #[cfg(feature = "kafka")]
+            Sink::Kafka => {
+                bench::read_and_drop(&self.brokers, &self.topic, self.records, process.out)
+            }
+            Sink::Floor | Sink::Stock => bench::serve(self.sink, process.out),
+        };
+        done.map_err(CliError::Runtime)
     }
 }
 
