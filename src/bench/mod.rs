@@ -5,9 +5,11 @@
 //! server, from the kernel's schedstat, over spans. The daemon's time ends when it has scored every trace, which its own
 //! counters have to say, without a duplicate or anything else amiss; otherwise there is no figure.
 
+mod burst;
 mod child;
 mod client;
 mod cores;
+mod latency;
 mod measure;
 mod overload;
 mod pass;
@@ -65,6 +67,10 @@ pub(crate) enum Question {
     Scaling,
     /// What readers cost those who send.
     Readers,
+    /// How soon a gauge shows what was sent.
+    Latency,
+    /// What is left of a burst.
+    Burst,
 }
 
 /// What to measure.
@@ -176,6 +182,8 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
             Question::Overload => bench.overload(*case, &mut report, progress)?,
             Question::Scaling => bench.scaling(*case, &mut report, progress)?,
             Question::Readers => bench.readers(*case, &mut report, progress)?,
+            Question::Latency => bench.latency(*case, &mut report, progress)?,
+            Question::Burst => bench.burst(*case, &mut report, progress)?,
         }
     }
     Ok(report)
@@ -319,7 +327,7 @@ impl Bench<'_> {
             cpu.nanos().map_err(failed)?;
             std::thread::sleep(LOOK_EVERY);
         }
-        let Account { received, scored, faults } = account;
+        let Account { received, scored, faults, .. } = account;
         let faults: Vec<_> =
             faults.iter().map(|(series, count)| format!("; {series} is {count}")).collect();
         Err(BenchError::Amiss(format!(
