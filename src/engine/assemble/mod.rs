@@ -7,19 +7,17 @@
 //! `trace_idle`.
 
 mod deadlines;
-mod hash;
 mod hearing;
 mod held;
 mod sealed;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use self::deadlines::Deadlines;
-use self::hash::TraceHash;
 use self::hearing::Hearing;
 use self::held::{Held, Look, State};
 use self::sealed::Sealed;
@@ -27,6 +25,7 @@ use self::sealed::Sealed;
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
+use super::hash::FixedMap;
 use super::judging::{JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
@@ -67,7 +66,7 @@ pub struct Assemble {
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
     embed_requests: Vec<EmbedRequest>,
-    traces: HashMap<TraceId, Box<Held>, TraceHash>,
+    traces: FixedMap<TraceId, Box<Held>>,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
     // Traces to look at with the next drain; each once, as the trace says.
@@ -125,7 +124,7 @@ impl Assemble {
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
-            traces: HashMap::default(),
+            traces: FixedMap::default(),
             deadlines: Deadlines::default(),
             dirty: Vec::new(),
             sealed: Sealed::default(),
