@@ -9,7 +9,7 @@ use std::{mem, str};
 
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::repair::repaired;
-use super::wire::{Fields, Malformed, Wire};
+use super::wire::{Fields, Malformed, Plain, Wire, pair};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 
 /// What is built, and how many strings had to be mended.
@@ -232,8 +232,21 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn key_value(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
+        let sent = sent.bytes()?;
+        match pair(sent) {
+            Some((key, Plain::Text(text))) => {
+                Ok((self.mending(key), RawValue::Str(self.mending(text))))
+            }
+            Some((key, Plain::Int(number))) => {
+                Ok((self.mending(key), RawValue::Int(number.into())))
+            }
+            None => self.any_key_value(sent),
+        }
+    }
+
+    fn any_key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {
         let (mut key, mut value) = (Cow::default(), RawValue::Null);
-        for field in Fields::of(sent.bytes()?) {
+        for field in Fields::of(sent) {
             match field? {
                 (1, wire) => key = self.text(wire)?,
                 (2, wire) => self.any_value(wire, &mut value)?,
@@ -296,14 +309,18 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn text(&mut self, wire: Wire<'a>) -> Result<Cow<'a, str>> {
-        let bytes = wire.bytes()?;
-        Ok(match str::from_utf8(bytes) {
+        Ok(self.mending(wire.bytes()?))
+    }
+
+    #[inline]
+    fn mending(&mut self, bytes: &'a [u8]) -> Cow<'a, str> {
+        match str::from_utf8(bytes) {
             Ok(text) => Cow::Borrowed(text),
             Err(_) => {
                 self.mended += 1;
                 Cow::Owned(mended(bytes))
             }
-        })
+        }
     }
 }
 

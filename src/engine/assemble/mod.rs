@@ -471,11 +471,14 @@ impl Assemble {
         tenant: &Option<Arc<str>>,
         now: Timestamp,
     ) -> Option<&mut Held> {
-        if self.sealed.contains(id) {
+        let known = self.traces.get(&id);
+        let sealed =
+            known.map_or_else(|| self.sealed.contains(id), |held| held.state == State::Sealed);
+        if sealed {
             self.counts.add("late", "dropped");
             return None;
         }
-        if !self.traces.contains_key(&id) {
+        if known.is_none() {
             self.evict();
             let held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
             self.deadlines.insert((held.queued, id), false);
@@ -618,10 +621,18 @@ impl Assemble {
             held.revision += 1;
             held.state = State::Open;
             self.counts.add("late", "revised");
+        }
+        if held.tell_at == NEVER {
+            held.tell_at = now.after(self.options.trace_idle);
+        }
+        // As `mark` does it: spans are many, and one look-up is enough.
+        if held.look == Look::No {
+            self.dirty.push(id);
+        }
+        held.look = held.look.max(if reopened { Look::Tell } else { Look::News });
+        if reopened || held.due() < held.queued {
             self.reschedule(id);
         }
-        self.wait_to_tell(id, now);
-        self.mark(id, if reopened { Look::Tell } else { Look::News });
     }
 
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.

@@ -5,6 +5,7 @@
 //! Long texts stay where they were decoded.
 
 use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -91,6 +92,9 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Retrieval,
 ];
 const STATUSES: [Status; 3] = [Status::Unset, Status::Ok, Status::Error];
+
+/// Bytes of the longest number.
+const LONGEST: usize = 10;
 
 /// Flags beside operation and status.
 const FAILED: u64 = 1 << 5;
@@ -297,10 +301,27 @@ impl Spans {
     /// Writes a name: its place in the table.
     fn name(&mut self, name: &str) {
         let known = self.ends.len();
-        let places = (0..known.min(FIRST)).chain(known.saturating_sub(LAST).max(FIRST)..known);
-        let found = places.into_iter().find(|at| self.written(*at) == Some(name));
+        let found = self
+            .find(name, 0..known.min(FIRST))
+            .or_else(|| self.find(name, known.saturating_sub(LAST).max(FIRST)..known));
         let at = found.unwrap_or_else(|| self.write(name));
         self.number(at as u64);
+    }
+
+    /// Where a name is among these places: most others are of another length.
+    fn find(&self, name: &str, places: Range<usize>) -> Option<usize> {
+        let before = places.start.checked_sub(1).and_then(|before| self.ends.get(before));
+        let mut start = usize::try_from(before.copied().unwrap_or(0)).ok()?;
+        for (at, end) in places.clone().zip(self.ends.get(places)?) {
+            let end = usize::try_from(*end).ok()?;
+            if end.wrapping_sub(start) == name.len()
+                && self.text.as_bytes().get(start..end) == Some(name.as_bytes())
+            {
+                return Some(at);
+            }
+            start = end;
+        }
+        None
     }
 
     /// Writes a text, which is hardly ever there twice; `shared` is the same, if it is there.
@@ -342,12 +363,18 @@ impl Spans {
     }
 
     fn number(&mut self, number: u64) {
+        let (mut bytes, mut length) = ([0; LONGEST], 0);
         let mut left = number;
-        while left >= 0x80 {
-            self.bytes.push(low(left) | 0x80);
+        for byte in &mut bytes {
+            length += 1;
+            *byte = low(left);
             left >>= 7;
+            if left == 0 {
+                break;
+            }
+            *byte |= 0x80;
         }
-        self.bytes.push(low(left));
+        self.bytes.extend_from_slice(bytes.get(..length).unwrap_or_default());
     }
 }
 
@@ -407,7 +434,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads what is there; `None` where that is not what was written.
-    fn optional<T>(&mut self, there: bool, read: fn(&mut Self) -> Option<T>) -> Option<Option<T>> {
+    #[inline]
+    fn optional<T>(
+        &mut self,
+        there: bool,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Option<T>> {
         if there { read(self).map(Some) } else { Some(None) }
     }
 
@@ -507,7 +539,17 @@ impl<'a> Reader<'a> {
         usize::try_from(self.number()?).ok()
     }
 
+    #[inline]
     fn number(&mut self) -> Option<u64> {
+        // Most are places, flags and short times.
+        if let [byte @ ..0x80, rest @ ..] = self.bytes {
+            self.bytes = rest;
+            return Some(u64::from(*byte));
+        }
+        self.long_number()
+    }
+
+    fn long_number(&mut self) -> Option<u64> {
         let mut number = 0;
         let mut shift = 0;
         loop {
@@ -520,6 +562,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
         self.bytes = rest;
