@@ -55,7 +55,8 @@ fn count(what: &str, content: &str, passes: &str) {
 }
 
 fn workload(content: Content) -> (Workload, Vec<Vec<u8>>) {
-    let workload = Workload { agents: 10, sessions: 200, spans_per_trace: 13, content };
+    let workload =
+        Workload { agents: 10, sessions: 200, first_session: 0, spans_per_trace: 13, content };
     let requests =
         (0..REQUESTS).map(|number| workload.request(number * TRACES, TRACES, START)).collect();
     (workload, requests)

@@ -6,7 +6,9 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::mem;
 
-use serde_json::{Number, Value};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Number;
 
 use super::raw::RawValue;
 
@@ -28,18 +30,12 @@ pub(super) struct Object<'a> {
     entries: Vec<(Cow<'a, str>, Json<'a>)>,
 }
 
-/// Nesting at which a text is none, as `serde_json` has it.
-const MAX_NESTING: usize = 128;
-
 /// Entries up to which each is compared with each other.
 const FEW: usize = 16;
 
 /// Reads a text that is JSON; `None` for any other.
 pub(super) fn parse(text: &str) -> Option<Json<'_>> {
-    let mut reader = Reader { text, at: 0, nesting: MAX_NESTING };
-    let value = reader.value()?;
-    reader.skip_space();
-    (reader.at == text.len()).then_some(value)
+    serde_json::from_str(text).ok()
 }
 
 impl<'a> Json<'a> {
@@ -229,140 +225,70 @@ impl<'a> FromIterator<(Cow<'a, str>, Json<'a>)> for Object<'a> {
     }
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
-    // How much deeper values may nest.
-    nesting: usize,
+impl<'de> Deserialize<'de> for Json<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Reader)
+    }
 }
 
-impl<'a> Reader<'a> {
-    fn value(&mut self) -> Option<Json<'a>> {
-        self.skip_space();
-        match self.next()? {
-            b'"' => {
-                self.at += 1;
-                self.string().map(Json::Text)
-            }
-            b'{' => self.nested(Self::object),
-            b'[' => self.nested(Self::list),
-            b'-' | b'0'..=b'9' => self.number().map(Json::Number),
-            b't' => self.word("true", Json::Bool(true)),
-            b'f' => self.word("false", Json::Bool(false)),
-            b'n' => self.word("null", Json::Null),
-            _ => None,
-        }
+/// Takes what `serde_json` reads.
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Json<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
     }
 
-    fn nested(&mut self, read: fn(&mut Self) -> Option<Json<'a>>) -> Option<Json<'a>> {
-        self.at += 1;
-        self.nesting -= 1;
-        if self.nesting == 0 {
-            return None;
-        }
-        let value = read(self)?;
-        self.nesting += 1;
-        Some(value)
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
     }
 
-    fn object(&mut self) -> Option<Json<'a>> {
-        let mut entries = Vec::new();
-        if self.takes(b'}') {
-            return Some(Json::Object(Object::default()));
-        }
-        loop {
-            if !self.takes(b'"') {
-                return None;
-            }
-            let key = self.string()?;
-            if !self.takes(b':') {
-                return None;
-            }
-            entries.push((key, self.value()?));
-            if !self.takes(b',') {
-                break;
-            }
-        }
-        self.takes(b'}').then(|| Json::Object(entries.into_iter().collect()))
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
     }
 
-    fn list(&mut self) -> Option<Json<'a>> {
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
+        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Json<'de>, A::Error> {
         let mut items = Vec::new();
-        if self.takes(b']') {
-            return Some(Json::List(items));
+        while let Some(item) = from.next_element()? {
+            items.push(item);
         }
-        loop {
-            items.push(self.value()?);
-            if !self.takes(b',') {
-                break;
-            }
-        }
-        self.takes(b']').then_some(Json::List(items))
+        Ok(Json::List(items))
     }
 
-    /// What follows an opening quote, up to the closing one.
-    fn string(&mut self) -> Option<Cow<'a, str>> {
-        let start = self.at;
-        let mut escaped = false;
-        loop {
-            self.at += plain(self.text.as_bytes().get(self.at..)?);
-            match self.next()? {
-                b'"' => break,
-                b'\\' => {
-                    escaped = true;
-                    self.at += 2;
-                }
-                _ => return None,
-            }
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Json<'de>, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((Key(key), value)) = from.next_entry()? {
+            entries.push((key, value));
         }
-        let end = self.at;
-        self.at += 1;
-        if escaped {
-            serde_json::from_str(self.text.get(start - 1..=end)?).ok().map(Cow::Owned)
-        } else {
-            self.text.get(start..end).map(Cow::Borrowed)
-        }
-    }
-
-    fn number(&mut self) -> Option<Number> {
-        let rest = self.text.get(self.at..)?;
-        let in_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
-        let length = rest.bytes().take_while(|byte| in_number(byte)).count();
-        let number = &rest[..length];
-        self.at += length;
-        // Most are short, and have digits alone.
-        let plain = length < 19 && (length == 1 || !number.starts_with('0'));
-        if plain && number.bytes().all(|byte| byte.is_ascii_digit()) {
-            return number.parse().ok().map(|number: u64| Number::from(number));
-        }
-        let value: Option<Value> = serde_json::from_str(number).ok();
-        if let Some(Value::Number(number)) = value { Some(number) } else { None }
-    }
-
-    fn word(&mut self, word: &str, value: Json<'a>) -> Option<Json<'a>> {
-        let found = self.text.as_bytes().get(self.at..)?.starts_with(word.as_bytes());
-        self.at += word.len();
-        found.then_some(value)
-    }
-
-    /// Takes a byte, after spaces, if it is the next one.
-    fn takes(&mut self, byte: u8) -> bool {
-        self.skip_space();
-        let found = self.next() == Some(byte);
-        self.at += usize::from(found);
-        found
-    }
-
-    fn next(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn skip_space(&mut self) {
-        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.next() {
-            self.at += 1;
-        }
+        Ok(Json::Object(entries.into_iter().collect()))
     }
 }
+
+/// A key, borrowed if it has no escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Bytes before the first that ends a string, begins an escape or may not stand in one.
 fn plain(bytes: &[u8]) -> usize {
@@ -403,6 +329,7 @@ fn write_string(string: &str, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::Value;
 
     use super::*;
 
