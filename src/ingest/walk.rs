@@ -19,9 +19,15 @@ struct Walk<'a, 'w, 'b> {
     mended: u64,
     // A list that is used again for each span.
     attributes: RawAttributes<'a>,
+    // Strings that were met lately: one that comes again need not be checked again.
+    met: [&'a str; MET],
 }
 
 type Result<T> = std::result::Result<T, Malformed>;
+
+/// Strings that are remembered, and how long they may be: keys and names, which come again, are short.
+const MET: usize = 128;
+const MAX_MET_BYTES: usize = 64;
 
 /// Attributes that most spans are below.
 const USUAL_ATTRIBUTES: usize = 16;
@@ -60,7 +66,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
     ) -> Self {
         let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
-        Self { builder, record, mended: 0, attributes }
+        Self { builder, record, mended: 0, attributes, met: [""; MET] }
     }
 
     /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
@@ -314,14 +320,32 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn mending(&mut self, bytes: &'a [u8]) -> Cow<'a, str> {
+        let met = if bytes.len() <= MAX_MET_BYTES { self.met.get_mut(slot(bytes)) } else { None };
+        if let Some(met) = met.as_deref().filter(|met| met.as_bytes() == bytes) {
+            return Cow::Borrowed(met);
+        }
         match str::from_utf8(bytes) {
-            Ok(text) => Cow::Borrowed(text),
+            Ok(text) => {
+                if let Some(met) = met {
+                    *met = text;
+                }
+                Cow::Borrowed(text)
+            }
             Err(_) => {
                 self.mended += 1;
                 Cow::Owned(mended(bytes))
             }
         }
     }
+}
+
+/// Where a string is among those that were met, by its length and three of its bytes.
+fn slot(bytes: &[u8]) -> usize {
+    let middle = bytes.get(bytes.len() / 2).copied().unwrap_or_default();
+    let last = bytes.last().copied().unwrap_or_default();
+    let before = bytes.iter().rev().nth(3).copied().unwrap_or_default();
+    (bytes.len() + 5 * usize::from(middle) + 11 * usize::from(last) + 23 * usize::from(before))
+        % MET
 }
 
 /// Replaces the bytes that are not UTF-8, each by a question mark.
