@@ -213,10 +213,20 @@ impl Index {
             starts: [0; 256],
         };
         index.look();
-        for key in index.by_key.keys() {
-            index.lengths[first(key)] |= length(key);
-        }
+        index.lengthen();
         index
+    }
+
+    /// Notes which lengths keys have, by their first byte.
+    #[expect(
+        clippy::iter_over_hash_type,
+        clippy::disallowed_methods,
+        reason = "bits are the same in any order"
+    )]
+    fn lengthen(&mut self) {
+        for key in self.by_key.keys() {
+            self.lengths[first(key)] |= length(key);
+        }
     }
 
     /// Notes what the code of each convention looks for.
