@@ -489,6 +489,13 @@ fn runs_that_were_only_reported_and_shifts_of_scores_outlive_kills() {
     for number in 0..total {
         assert_eq!(report(&undisturbed.http, &reported(number)).unwrap().0, 200);
     }
+    for daemon in [&undisturbed, &daemon] {
+        let all = (0..LOOKS).any(|_| {
+            std::thread::park_timeout(BETWEEN);
+            agent(daemon, "reported")["score_samples"]["accuracy"].as_u64() == Some(total as u64)
+        });
+        assert!(all, "{}", agent(daemon, "reported")["score_samples"]);
+    }
     for key in LASTING {
         let told = agent(&undisturbed, "reported")[key].clone();
         assert_eq!(agent(&daemon, "reported")[key], told, "{key}");
