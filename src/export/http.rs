@@ -273,7 +273,7 @@ mod tests {
             let rows = ids
                 .map(|id| SessionRow { session_id: id.to_owned(), ..SessionRow::default() })
                 .collect();
-            Listing { rows, total: 3 }
+            Listing { rows, total: 3, partial: false }
         }
 
         async fn session(&self, _: &str, id: &str) -> Option<SessionView> {
@@ -348,12 +348,11 @@ mod tests {
         assert_eq!(received.pop(), Some(None));
         assert_eq!(received.pop(), Some(Some("last\n".to_owned())));
         assert!(received.len() > 2 && received.iter().all(Option::is_some));
-        // Its time is over before it was read: it never says that it was whole.
+        // Nobody reads: it ends, and never says that it was whole.
         let (pieces, mut sent) = mpsc::channel(1);
         let sending = tokio::spawn(send(page(), String::new(), pieces));
         assert!(sent.recv().await.is_some_and(|piece| piece.is_some()));
         sending.abort();
-        assert!(sending.await.is_err());
         while let Some(piece) = sent.recv().await {
             assert!(piece.is_some());
         }
