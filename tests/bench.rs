@@ -102,6 +102,30 @@ fn readers_are_measured_beside_requests_without_any() {
 }
 
 #[test]
+fn durability_is_measured_and_a_start_over_what_was_logged() {
+    let store = tempfile::tempdir().unwrap();
+    let place = store.path().to_str().unwrap();
+    let output = bench(&["--workload", "lean", "--durability", place]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    for figure in ["fsync, CPU x memory", "fsync, spans/s x memory", "a start, s/GiB"] {
+        assert!(text.contains(figure), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn the_way_from_kafka_is_measured_beside_a_reader_that_drops() {
+    let output = bench(&["--workload", "lean", "--kafka"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert!(text.contains("x read and dropped"), "{text}");
+}
+
+#[test]
 fn wrong_usage_exits_with_64() {
     let readers = &["--readers"][..]; // No --spans with it.
     for wrong in [readers, &["--cores", "1"], &["--compression", "lz4"], &["--batch", "0"]] {

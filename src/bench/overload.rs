@@ -51,7 +51,7 @@ impl Bench<'_> {
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
             let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
-            let sample = self.measure(Server::Daemon, case, &warm, &pass)?;
+            let sample = self.measure((Server::Daemon, &[]), case, &warm, &pass)?;
             drop((warm, pass));
             let overload = self.flood(case, &mut material, &sample)?;
             // Nobody has to watch.

@@ -1,5 +1,7 @@
 //! `bench`: what a span costs on this machine, beside a floor and a stock server.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{CliError, Process};
@@ -49,6 +51,13 @@ pub(super) struct Bench {
     /// Reads from the daemon instead while requests come in: scrapes, and what the page of an agent asks for
     #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "workload", "compression", "batch", "spans"])]
     readers: bool,
+    /// Measures in this directory what durability costs instead, and a start over what was logged
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["servers", "overload", "scaling", "readers"])]
+    durability: Option<PathBuf>,
+    /// Reads from Kafka at this address instead, beside a reader that drops everything; librdkafka's own brokers without one
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "BROKERS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["servers", "overload", "scaling", "readers", "durability"])]
+    kafka: Option<String>,
     /// Measures instead how soon after a span was sent its gauge shows it, at a tenth and at eight tenths of saturation
     #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "readers"])]
     latency: bool,
@@ -78,6 +87,15 @@ enum Output {
 pub(super) struct BenchServer {
     #[arg(value_enum)]
     sink: Sink,
+    /// Of a reader: where the brokers are
+    #[arg(long, default_value = "")]
+    brokers: String,
+    /// What it reads
+    #[arg(long, default_value = "")]
+    topic: String,
+    /// How many records that are
+    #[arg(long, default_value_t = 0)]
+    records: u64,
 }
 
 impl Bench {
@@ -104,18 +122,10 @@ impl Bench {
         } else {
             self.servers.clone()
         };
-        let questions = [
-            (self.overload, Question::Overload),
-            (self.scaling, Question::Scaling),
-            (self.readers, Question::Readers),
-            (self.latency, Question::Latency),
-            (self.burst, Question::Burst),
-        ];
-        let asked = questions.into_iter().find_map(|(asked, question)| asked.then_some(question));
-        let question = asked.unwrap_or(Question::Cost);
+        let question = self.question();
         Plan {
+            cases: self.cases(&question),
             question,
-            cases: self.cases(question),
             servers,
             repeats: self.repeats.into(),
             spans: self.spans,
@@ -126,9 +136,28 @@ impl Bench {
         }
     }
 
+    fn question(&self) -> Question {
+        #[cfg(feature = "kafka")]
+        if let Some(brokers) = &self.kafka {
+            return Question::Kafka(brokers.clone());
+        }
+        if let Some(store) = &self.durability {
+            return Question::Durable(store.clone());
+        }
+        let questions = [
+            (self.overload, Question::Overload),
+            (self.scaling, Question::Scaling),
+            (self.readers, Question::Readers),
+            (self.latency, Question::Latency),
+            (self.burst, Question::Burst),
+        ];
+        let asked = questions.into_iter().find_map(|(asked, question)| asked.then_some(question));
+        asked.unwrap_or(Question::Cost)
+    }
+
     /// The one that was asked for, or those that a daemon is judged by: as instrumentations send by default, with
     /// content, content compressed as exporters do, and spans that come a few at a time and one by one.
-    fn cases(&self, question: Question) -> Vec<Case> {
+    fn cases(&self, question: &Question) -> Vec<Case> {
         let case = |workload, compression, batch| Case {
             workload,
             compression,
@@ -141,7 +170,7 @@ impl Bench {
             return vec![case(Workload::Lean, Compression::None, batch)];
         }
         let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
-        if none && question == Question::Cost {
+        if none && *question == Question::Cost {
             return vec![
                 case(Workload::Lean, Compression::None, 512),
                 case(Workload::Content, Compression::None, 512),
@@ -161,7 +190,14 @@ impl Bench {
 
 impl BenchServer {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        bench::serve(self.sink, process.out).map_err(CliError::Runtime)
+        let done = match self.sink {
+            #[cfg(feature = "kafka")]
+            Sink::Kafka => {
+                bench::read_and_drop(&self.brokers, &self.topic, self.records, process.out)
+            }
+            Sink::Floor | Sink::Stock => bench::serve(self.sink, process.out),
+        };
+        done.map_err(CliError::Runtime)
     }
 }
 

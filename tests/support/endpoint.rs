@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use agentgauge::judge::Stage;
@@ -27,9 +28,17 @@ pub(crate) struct Endpoint {
     pub url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
     answers: Arc<Mutex<BTreeMap<Stage, Value>>>,
+    open: Arc<Open>,
 }
 
-type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>);
+/// Requests that are being answered, and the most that ever were.
+#[derive(Default)]
+struct Open {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>, Arc<Open>);
 
 impl Endpoint {
     pub(crate) fn start() -> Self {
@@ -37,8 +46,9 @@ impl Endpoint {
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let answers: BTreeMap<Stage, Value> =
             Stage::ALL.into_iter().map(|stage| (stage, good(stage))).collect();
-        let endpoint = Self { url, seen: Arc::default(), answers: Arc::new(Mutex::new(answers)) };
-        let shared = (endpoint.seen.clone(), endpoint.answers.clone());
+        let answers = Arc::new(Mutex::new(answers));
+        let endpoint = Self { url, seen: Arc::default(), answers, open: Arc::default() };
+        let shared = (endpoint.seen.clone(), endpoint.answers.clone(), endpoint.open.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = shared.clone();
@@ -57,6 +67,11 @@ impl Endpoint {
     pub(crate) fn asked(&self, model: &str) -> Vec<Stage> {
         let seen = self.seen();
         seen.into_iter().filter(|seen| seen.model == model).filter_map(|seen| seen.stage).collect()
+    }
+
+    /// The most requests that it had at once.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.open.most.load(Ordering::SeqCst)
     }
 
     pub(crate) fn answers(&self, stage: Stage, answer: Value) {
@@ -80,7 +95,7 @@ fn good(stage: Stage) -> Value {
     keys.map(|key| (key.clone(), all[key].clone())).collect::<serde_json::Map<_, _>>().into()
 }
 
-fn serve(mut stream: &TcpStream, (seen, answers): &Shared) -> std::io::Result<()> {
+fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -103,13 +118,17 @@ fn serve(mut stream: &TcpStream, (seen, answers): &Shared) -> std::io::Result<()
         seen.push(request.clone());
         before
     };
+    let now = open.now.fetch_add(1, Ordering::SeqCst) + 1;
+    open.most.fetch_max(now, Ordering::SeqCst);
     let answer = request.stage.map(|stage| answers.lock().unwrap()[&stage].clone());
-    stream.write_all(&reply(&request, answer, before))?;
+    let answered = reply(&request, answer, before);
     if failure(&request, before) == Some("timeout") {
         // Until the client has had enough.
         let _ = stream.read(&mut [0]);
     }
-    Ok(())
+    // Before the client knows, who may ask the next thing at once.
+    open.now.fetch_sub(1, Ordering::SeqCst);
+    stream.write_all(&answered)
 }
 
 fn understood(path: String, head: String, raw: Vec<u8>) -> Seen {
