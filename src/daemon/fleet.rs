@@ -27,10 +27,8 @@ pub(super) fn start(
     config: &Config,
     expected: Arc<[Suite]>,
     (bound, listeners): (Bound, Listeners),
-    doors: Doors,
+    (doors, clock, health): (Doors, Clock, Arc<Health>),
 ) -> Result<Daemon, StartError> {
-    let clock = Clock::system();
-    let health = Health::new(clock.now())?;
     let board = Arc::new(Board::new(config.api));
     let step = config.api.history_step;
     tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));

@@ -26,10 +26,10 @@ use crate::export::query::{ListRequest, Listing, Query};
 use crate::fleet::{self, Question};
 
 /// Traces that a shard looks at for one message: what a question holds ingest up by at most.
-const BUDGET: usize = 1_000;
+const BUDGET: usize = 100;
 
 /// Sessions that a shard looks into for a trace, likewise.
-const LOOKS: usize = 5_000;
+const LOOKS: usize = 200;
 
 /// Between two messages of a question, so that what comes in goes first.
 const PAUSE: Duration = Duration::from_millis(1);
