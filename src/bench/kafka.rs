@@ -16,7 +16,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
 use serde::{Deserialize, Serialize};
 
-use super::measure::{Cpu, busy_nanos};
+use super::measure::Cpu;
 use super::pass::{Material, Pass};
 use super::report::{Report, Spread};
 use super::{Bench, BenchError, Case, Server, compression_name, cores};
@@ -235,6 +235,6 @@ pub(crate) fn read_and_drop(
             }
         }
     }
-    let read = HasRead { bytes, cpu_nanos: busy_nanos(std::process::id()) };
+    let read = HasRead { bytes, cpu_nanos: Cpu::watch(std::process::id())?.nanos()? };
     writeln!(out, "{}", serde_json::to_string(&read)?)
 }
