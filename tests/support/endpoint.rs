@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use agentgauge::judge::Stage;
 use serde_json::{Value, json};
@@ -31,11 +32,25 @@ pub(crate) struct Endpoint {
     open: Arc<Open>,
 }
 
-/// Requests that are being answered, and the most that ever were.
+/// Requests that are being answered, the most that ever were, and how many to a collector are still to be turned away.
 #[derive(Default)]
 struct Open {
     now: AtomicUsize,
     most: AtomicUsize,
+    down: AtomicUsize,
+}
+
+impl Open {
+    /// Waits until three requests have been there at once, and a little for a fourth.
+    fn three_at_once(&self) {
+        for _ in 0..1_000 {
+            let enough = self.most.load(Ordering::SeqCst) >= 3;
+            std::thread::park_timeout(Duration::from_millis(20));
+            if enough {
+                return;
+            }
+        }
+    }
 }
 
 type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>, Arc<Open>);
@@ -72,6 +87,11 @@ impl Endpoint {
     /// The most requests that it had at once.
     pub(crate) fn most_at_once(&self) -> usize {
         self.open.most.load(Ordering::SeqCst)
+    }
+
+    /// As a collector it is down for so many requests.
+    pub(crate) fn is_down_for(&self, requests: usize) {
+        self.open.down.store(requests, Ordering::SeqCst);
     }
 
     pub(crate) fn answers(&self, stage: Stage, answer: Value) {
@@ -121,10 +141,20 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
     let now = open.now.fetch_add(1, Ordering::SeqCst) + 1;
     open.most.fetch_max(now, Ordering::SeqCst);
     let answer = request.stage.map(|stage| answers.lock().unwrap()[&stage].clone());
-    let answered = reply(&request, answer, before);
-    if failure(&request, before) == Some("timeout") {
+    let less = |down: usize| down.checked_sub(1);
+    let is_told = ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path));
+    let is_down =
+        is_told && open.down.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+    let answered = match is_down {
+        true => http("503 Service Unavailable", "Retry-After: 0\r\n", ""),
+        false if is_told => http("200 OK", "", ""),
+        false => reply(&request, answer, before),
+    };
+    match failure(&request, before) {
         // Until the client has had enough.
-        let _ = stream.read(&mut [0]);
+        Some("timeout") => drop(stream.read(&mut [0])),
+        Some("three_at_once") => open.three_at_once(),
+        Some(_) | None => {}
     }
     // Before the client knows, who may ask the next thing at once.
     open.now.fetch_sub(1, Ordering::SeqCst);
@@ -150,9 +180,6 @@ fn failure(request: &Seen, before: usize) -> Option<&str> {
 }
 
 fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
-    if ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path)) {
-        return http("200 OK", "", "");
-    }
     if request.path.ends_with("/embeddings") {
         return embeddings(request, before);
     }
@@ -162,7 +189,7 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
     let has_schema = schema.iter().any(|at| request.body.pointer(at).is_some());
     let good = |text: &str| http("200 OK", "", &wrapped(request, text, "").to_string());
     match failure(request, before) {
-        None => good(&text),
+        None | Some("three_at_once") => good(&text),
         // Less sure of itself every second time.
         Some("noisy") => good(&if before % 2 == 1 { text.replace("0.75", "0.55") } else { text }),
         Some("fenced") => good(&format!("```json\n{text}\n```")),
