@@ -65,7 +65,13 @@ fn cores_that_are_not_there_leave_the_run_unpinned_and_say_so() {
 
 #[test]
 fn overload_and_scaling_are_measured_with_the_daemon_alone() {
-    for (question, head) in [("--overload", "accepted / saturation"), ("--scaling", "x one core")] {
+    let questions = [
+        ("--overload", "accepted / saturation"),
+        ("--scaling", "x one core"),
+        ("--latency", "80 %: loop visible, p99, ms"),
+        ("--burst", "given back, share"),
+    ];
+    for (question, head) in questions {
         let output = bench(&["--workload", "lean", question]);
         let text = String::from_utf8(output.stdout).unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -85,7 +91,7 @@ fn readers_are_measured_beside_requests_without_any() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let figures = report["cases"][0]["readers"].as_array().unwrap();
+    let figures = report["cases"][0]["figures"].as_array().unwrap();
     let figure = |name: &str| {
         let found = figures.iter().find(|figure| figure["name"] == name);
         found.unwrap_or_else(|| panic!("no {name}"))["median"].as_f64().unwrap()

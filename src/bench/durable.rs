@@ -64,7 +64,7 @@ impl Bench<'_> {
                 }
             }
         }
-        report.add_figures(case, "the daemon by durability", figures(&samples, &starts));
+        report.add_figures(case, ("the daemon by durability", figures(&samples, &starts)));
         Ok(())
     }
 

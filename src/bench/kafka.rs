@@ -96,7 +96,7 @@ impl Bench<'_> {
             ("to gauges, CPU us/span", each(|turn| turn.daemon)),
             ("x read and dropped", each(|turn| turn.daemon / turn.reader)),
         ];
-        report.add_figures(case, brokers.name(), figures);
+        report.add_figures(case, (brokers.name(), figures));
         Ok(())
     }
 

@@ -5,12 +5,14 @@
 //! server, from the kernel's schedstat, over spans. The daemon's time ends when it has scored every trace, which its own
 //! counters have to say, without a duplicate or anything else amiss; otherwise there is no figure.
 
+mod burst;
 mod child;
 mod client;
 mod cores;
 mod durable;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod latency;
 mod measure;
 mod overload;
 mod pass;
@@ -76,6 +78,10 @@ pub(crate) enum Question {
     /// What it costs from Kafka to gauges; the address of the brokers, or none.
     #[cfg(feature = "kafka")]
     Kafka(String),
+    /// How soon a gauge shows what was sent.
+    Latency,
+    /// What is left of a burst.
+    Burst,
 }
 
 /// What to measure.
@@ -190,6 +196,8 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
             Question::Durable(store) => bench.durable((*case, store), &mut report, progress)?,
             #[cfg(feature = "kafka")]
             Question::Kafka(brokers) => bench.kafka((*case, brokers), &mut report, progress)?,
+            Question::Latency => bench.latency(*case, &mut report, progress)?,
+            Question::Burst => bench.burst(*case, &mut report, progress)?,
         }
     }
     Ok(report)
@@ -333,7 +341,7 @@ impl Bench<'_> {
             cpu.nanos().map_err(failed)?;
             std::thread::sleep(LOOK_EVERY);
         }
-        let Account { received, scored, faults } = account;
+        let Account { received, scored, faults, .. } = account;
         let faults: Vec<_> =
             faults.iter().map(|(series, count)| format!("; {series} is {count}")).collect();
         Err(BenchError::Amiss(format!(

@@ -10,8 +10,9 @@ use crate::ingest::Compression;
 
 /// Measures what a span costs.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
 pub(super) struct Bench {
-    /// What spans hold; without this, --compression and --batch four cases are measured, or content for other questions
+    /// What spans hold; without this, --compression and --batch six cases are measured, or content for other questions
     #[arg(long, value_enum)]
     workload: Option<Workload>,
     /// How requests are compressed: none, gzip, zstd
@@ -57,6 +58,12 @@ pub(super) struct Bench {
     #[cfg(feature = "kafka")]
     #[arg(long, value_name = "BROKERS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["servers", "overload", "scaling", "readers", "durability"])]
     kafka: Option<String>,
+    /// Measures instead how soon after a span was sent its gauge shows it, at a tenth and at eight tenths of saturation
+    #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "readers"])]
+    latency: bool,
+    /// Measures instead what memory a burst of so many spans leaves behind
+    #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "readers", "latency"])]
+    burst: bool,
     /// Agents that the daemon holds meanwhile
     #[arg(long, requires = "readers", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     agents: u32,
@@ -115,9 +122,10 @@ impl Bench {
         } else {
             self.servers.clone()
         };
+        let question = self.question();
         Plan {
-            question: self.question(),
-            cases: self.cases(),
+            cases: self.cases(&question),
+            question,
             servers,
             repeats: self.repeats.into(),
             spans: self.spans,
@@ -133,18 +141,23 @@ impl Bench {
         if let Some(brokers) = &self.kafka {
             return Question::Kafka(brokers.clone());
         }
-        match (&self.durability, self.overload, self.scaling, self.readers) {
-            (Some(store), ..) => Question::Durable(store.clone()),
-            (_, true, ..) => Question::Overload,
-            (_, _, true, _) => Question::Scaling,
-            (_, _, _, true) => Question::Readers,
-            _ => Question::Cost,
+        if let Some(store) = &self.durability {
+            return Question::Durable(store.clone());
         }
+        let questions = [
+            (self.overload, Question::Overload),
+            (self.scaling, Question::Scaling),
+            (self.readers, Question::Readers),
+            (self.latency, Question::Latency),
+            (self.burst, Question::Burst),
+        ];
+        let asked = questions.into_iter().find_map(|(asked, question)| asked.then_some(question));
+        asked.unwrap_or(Question::Cost)
     }
 
     /// The one that was asked for, or those that a daemon is judged by: as instrumentations send by default, with
-    /// content, content compressed as most exporters do, and spans that come one by one.
-    fn cases(&self) -> Vec<Case> {
+    /// content, content compressed as exporters do, and spans that come a few at a time and one by one.
+    fn cases(&self, question: &Question) -> Vec<Case> {
         let case = |workload, compression, batch| Case {
             workload,
             compression,
@@ -157,11 +170,13 @@ impl Bench {
             return vec![case(Workload::Lean, Compression::None, batch)];
         }
         let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
-        if none && self.question() == Question::Cost {
+        if none && *question == Question::Cost {
             return vec![
                 case(Workload::Lean, Compression::None, 512),
                 case(Workload::Content, Compression::None, 512),
                 case(Workload::Content, Compression::Gzip, 512),
+                case(Workload::Content, Compression::Zstd, 512),
+                case(Workload::Lean, Compression::None, 16),
                 case(Workload::Lean, Compression::None, 1),
             ];
         }

@@ -21,6 +21,7 @@ pub mod drift_watch;
 pub mod embedding;
 pub mod expect;
 pub mod explained;
+mod hash;
 pub mod judging;
 pub mod loops;
 pub mod math;

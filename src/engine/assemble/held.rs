@@ -12,7 +12,7 @@ use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{Parts, Sign, transcript};
+use crate::engine::trace::{Laid, Parts, Sign, transcript};
 use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// A trace, and what was told of it.
@@ -124,7 +124,7 @@ impl Held {
     /// What the judge is given.
     pub(super) fn request(
         &self,
-        trace_id: TraceId,
+        (trace_id, trace): (TraceId, &Laid<'_>),
         update: &TraceUpdate,
         (metrics, mut rubrics): Asked,
         rules: &JudgeRules,
@@ -133,7 +133,7 @@ impl Held {
             let end = judged.text.floor_char_boundary(rules.max_transcript_bytes);
             judged.text.truncate(end);
         }
-        let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
+        let (transcript, root) = transcript(trace, rules.max_transcript_bytes);
         let agent = update.agent.clone().unwrap_or_default();
         let answered =
             self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();

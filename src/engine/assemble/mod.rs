@@ -7,31 +7,31 @@
 //! `trace_idle`.
 
 mod deadlines;
-mod hash;
 mod hearing;
 mod held;
 mod sealed;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use self::deadlines::Deadlines;
-use self::hash::TraceHash;
+use self::hearing::Hearing;
 use self::held::{Held, Look, State};
 use self::sealed::Sealed;
 
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
+use super::hash::FixedMap;
 use super::judging::{JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Added, Rules, Sign, evaluate, expectations, ignored};
+use super::trace::{Added, Laid, Rules, Sign, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
 
 /// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
@@ -66,7 +66,7 @@ pub struct Assemble {
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
     embed_requests: Vec<EmbedRequest>,
-    traces: HashMap<TraceId, Box<Held>, TraceHash>,
+    traces: FixedMap<TraceId, Box<Held>>,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
     // Traces to look at with the next drain; each once, as the trace says.
@@ -124,7 +124,7 @@ impl Assemble {
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
-            traces: HashMap::default(),
+            traces: FixedMap::default(),
             deadlines: Deadlines::default(),
             dirty: Vec::new(),
             sealed: Sealed::default(),
@@ -339,12 +339,13 @@ impl Assemble {
         let Some(held) = self.traces.get(&id).filter(|held| held.state != State::Open) else {
             return;
         };
-        let Some(Reading { update, rubrics, texts }) = self.read(id, held) else { return };
+        let trace = held.parts.laid_out();
+        let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace) else { return };
         if let Some(rules) = &self.judging
             && let Some(hearing) = &held.hearing
             && let Some(asked) = hearing.ask_again(rubrics)
         {
-            self.requests.push(held.request(id, &update, asked, rules));
+            self.requests.push(held.request((id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
         self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
@@ -470,11 +471,14 @@ impl Assemble {
         tenant: &Option<Arc<str>>,
         now: Timestamp,
     ) -> Option<&mut Held> {
-        if self.sealed.contains(id) {
+        let known = self.traces.get(&id);
+        let sealed =
+            known.map_or_else(|| self.sealed.contains(id), |held| held.state == State::Sealed);
+        if sealed {
             self.counts.add("late", "dropped");
             return None;
         }
-        if !self.traces.contains_key(&id) {
+        if known.is_none() {
             self.evict();
             let held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
             self.deadlines.insert((held.queued, id), false);
@@ -505,24 +509,32 @@ impl Assemble {
 
     /// Reads a trace as it stands, and asks what its reading leaves to ask.
     fn read_and_ask(&mut self, id: TraceId) -> Option<TraceUpdate> {
-        let Reading { update, rubrics, texts } = self.read(id, self.traces.get(&id)?)?;
-        self.ask_judge(id, &update, rubrics);
+        let held = self.traces.get(&id)?;
+        let trace = held.parts.laid_out();
+        let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;
+        if let Some(rules) = self.judging.as_ref().filter(|_| held.state != State::Open) {
+            let unheard = Hearing::default();
+            let hearing = held.hearing.as_deref().unwrap_or(&unheard);
+            let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
+            let request = asked.map(|asked| held.request((id, &trace), &update, asked, rules));
+            self.ask_judge(id, request);
+        }
         self.ask_embedder(texts);
         Some(update)
     }
 
     /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
     /// model said: these need its texts, which stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &Held) -> Option<Reading> {
+    fn read(&self, id: TraceId, held: &Held, trace: &Laid<'_>) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
-            let update = evaluate(id, &held.parts, &self.rules, done)?;
+            let update = evaluate(id, trace, &self.rules, done)?;
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
-        let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
+        let mut update = evaluate(id, trace, &self.with_texts, done)?;
         let none = Judgements::new();
         let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
-        let (expected, rubrics) = expectations((&update, &held.parts), &self.suites, judgements);
+        let (expected, rubrics) = expectations((&update, trace), &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
         let texts = self
@@ -561,14 +573,12 @@ impl Assemble {
         self.reported(id, now);
     }
 
-    /// Asks for judgements of a trace, if it is done.
-    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, rubrics: Vec<RubricRequest>) {
-        let Some(rules) = &self.judging else { return };
-        let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
-        let Some(held) = held else { return };
-        if let Some(asked) = held.hearing().ask(|| rules.pick(update), rubrics) {
-            self.requests.push(held.request(id, update, asked, rules));
+    /// Asks for judgements of a trace that is done, or for none.
+    fn ask_judge(&mut self, id: TraceId, request: Option<JudgeRequest>) {
+        if let Some(held) = self.traces.get_mut(&id) {
+            held.hearing().asked(request.as_ref());
         }
+        self.requests.extend(request);
     }
 
     /// Takes what a judge says of a trace.
@@ -611,10 +621,18 @@ impl Assemble {
             held.revision += 1;
             held.state = State::Open;
             self.counts.add("late", "revised");
+        }
+        if held.tell_at == NEVER {
+            held.tell_at = now.after(self.options.trace_idle);
+        }
+        // As `mark` does it: spans are many, and one look-up is enough.
+        if held.look == Look::No {
+            self.dirty.push(id);
+        }
+        held.look = held.look.max(if reopened { Look::Tell } else { Look::News });
+        if reopened || held.due() < held.queued {
             self.reschedule(id);
         }
-        self.wait_to_tell(id, now);
-        self.mark(id, if reopened { Look::Tell } else { Look::News });
     }
 
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.

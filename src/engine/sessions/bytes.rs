@@ -2,8 +2,6 @@
 //!
 //! A reader never fails: what it reads was written here. Past the end there is nothing but zeros.
 
-use crate::engine::math::Quanta;
-
 /// Bytes that grow.
 #[derive(Debug, Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
@@ -28,20 +26,30 @@ impl Writer {
         self.number((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned());
     }
 
-    /// How far one number is from another.
-    pub(super) fn distance(&mut self, from: u64, to: u64) {
-        self.signed(to.wrapping_sub(from).cast_signed());
+    /// A span of time in nanoseconds: short if it is in whole micro- or milliseconds, as many clocks have it.
+    pub(super) fn time(&mut self, nanos: u64) {
+        self.scaled(nanos, 0, 0);
     }
 
-    /// A score: most are one or zero.
-    pub(super) fn score(&mut self, score: Quanta) {
-        match score.0 {
-            Quanta::ONE => self.number(0),
-            0 => self.number(1),
-            other => {
-                self.number(2);
-                self.signed(other);
-            }
+    /// How far one time is from another.
+    pub(super) fn apart(&mut self, from: u64, to: u64) {
+        self.scaled(to.abs_diff(from), u64::from(to < from), 1);
+    }
+
+    /// A number in units of a power of a thousand, which the lowest two bits say; above them `low`, of so many bits.
+    fn scaled(&mut self, number: u64, low: u64, bits: u32) {
+        let (mut number, mut power) = (number, 0);
+        while power < 3 && number > 0 && number.is_multiple_of(1_000) {
+            number /= 1_000;
+            power += 1;
+        }
+        // What does not fit goes behind a head that no other number has.
+        let room = u64::MAX >> (2 + bits);
+        if number < room {
+            self.number((number << bits | low) << 2 | power);
+        } else {
+            self.number((room << bits | low) << 2 | power);
+            self.number(number);
         }
     }
 
@@ -82,18 +90,27 @@ impl<'a> Reader<'a> {
         (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
     }
 
-    /// A number that is so far from this one.
-    pub(super) fn distance(&mut self, from: u64) -> u64 {
-        from.wrapping_add(self.signed().cast_unsigned())
+    /// A span of time in nanoseconds.
+    pub(super) fn time(&mut self) -> u64 {
+        self.scaled(0).0
     }
 
-    /// A score.
-    pub(super) fn score(&mut self) -> Quanta {
-        Quanta(match self.number() {
-            0 => Quanta::ONE,
-            1 => 0,
-            _ => self.signed(),
-        })
+    /// A time that is so far from this one.
+    pub(super) fn apart(&mut self, from: u64) -> u64 {
+        let (number, before) = self.scaled(1);
+        if before > 0 { from.wrapping_sub(number) } else { from.wrapping_add(number) }
+    }
+
+    fn scaled(&mut self, bits: u32) -> (u64, u64) {
+        const UNITS: [u64; 4] = [1, 1_000, 1_000_000, 1_000_000_000];
+        let head = self.number();
+        let unit = UNITS[usize::from((head & 3).to_le_bytes()[0])];
+        let low = head >> 2 & ((1 << bits) - 1);
+        let number = match head >> (2 + bits) {
+            number if number == u64::MAX >> (2 + bits) => self.number(),
+            number => number,
+        };
+        (number.wrapping_mul(unit), low)
     }
 
     /// As many bytes.
@@ -136,13 +153,17 @@ mod tests {
             let mut writer = Writer::default();
             writer.number(number);
             writer.signed(signed);
-            writer.distance(from, number);
+            writer.time(number);
+            writer.time(number / 1_000_000 * 1_000_000);
+            writer.apart(from, number);
             writer.bytes(&text);
             writer.raw(&[7]);
             let mut reader = Reader(&writer.0);
             prop_assert_eq!(reader.number(), number);
             prop_assert_eq!(reader.signed(), signed);
-            prop_assert_eq!(reader.distance(from), number);
+            prop_assert_eq!(reader.time(), number);
+            prop_assert_eq!(reader.time(), number / 1_000_000 * 1_000_000);
+            prop_assert_eq!(reader.apart(from), number);
             prop_assert_eq!(reader.bytes(), text.as_slice());
             prop_assert_eq!(reader.array(), [7]);
             prop_assert_eq!((reader.number(), reader.bytes()), (0, [].as_slice()));
@@ -154,6 +175,8 @@ mod tests {
         let mut writer = Writer::default();
         writer.number(127);
         writer.signed(-64);
-        assert_eq!(writer.0.len(), 2);
+        writer.time(31_000);
+        writer.apart(20_000_000, 5_000_000);
+        assert_eq!(writer.0.len(), 4);
     }
 }
