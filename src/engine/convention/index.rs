@@ -15,10 +15,8 @@ use crate::engine::options::ConventionOptions;
 pub(super) struct Index {
     // Invariant: in the order in which they are taken.
     rules: Vec<Rule>,
-    by_key: HashMap<String, Uses, BuildHasherDefault<KeyHasher>>,
+    keys: Keys,
     session_json_keys: Vec<(String, String)>,
-    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
-    lengths: [u64; 256],
     /// Conventions without marks.
     always: u64,
     /// Those whose code is asked of any span.
@@ -31,6 +29,14 @@ pub(super) struct Index {
     by_start: Vec<(&'static str, u64)>,
     // By first byte: those of the above that begin with it, as bits.
     starts: [u64; 256],
+}
+
+/// All keys that are used.
+#[derive(Debug)]
+struct Keys {
+    uses: HashMap<String, Uses, BuildHasherDefault<KeyHasher>>,
+    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
+    lengths: [u64; 256],
 }
 
 /// What a key is used for, by lines and by code.
@@ -168,7 +174,7 @@ impl Index {
         let mut rules = custom::rules(&options.attributes)
             .map(|(says, key)| Rule { says, rank: 0, key: key.to_owned(), convention: None })
             .collect::<Vec<_>>();
-        let mut by_key: HashMap<String, Uses, BuildHasherDefault<KeyHasher>> = HashMap::default();
+        let mut keys = Keys { uses: HashMap::default(), lengths: [0; 256] };
         let mut always = 0;
         for (at, convention) in CONVENTIONS.iter().enumerate() {
             rules.extend(convention.lines().iter().map(|line| Rule {
@@ -182,29 +188,28 @@ impl Index {
             }
             for mark in convention.marks() {
                 if let Mark::Key(key) = mark {
-                    by_key.entry((*key).to_owned()).or_default().lines.push(Use::Mark(at));
+                    keys.of(key).lines.push(Use::Mark(at));
                 }
             }
         }
         rules.sort_by_key(|rule| (rule.says.order(), rule.rank));
         for (at, rule) in rules.iter().enumerate() {
-            by_key.entry(rule.key.clone()).or_default().lines.push(Use::Rule(at));
+            keys.of(&rule.key).lines.push(Use::Rule(at));
         }
         for (at, key) in options.session_keys.iter().enumerate() {
-            by_key.entry(key.clone()).or_default().lines.push(Use::Session(at));
+            keys.of(key).lines.push(Use::Session(at));
         }
         let mut session_json_keys = Vec::new();
         for (at, key) in options.session_json_keys.iter().enumerate() {
             let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
             let (attribute, inner) = parts.unwrap_or((key, ""));
-            by_key.entry(attribute.to_owned()).or_default().lines.push(Use::SessionJson(at));
+            keys.of(attribute).lines.push(Use::SessionJson(at));
             session_json_keys.push((key.clone(), inner.to_owned()));
         }
         let mut index = Self {
             rules,
-            by_key,
+            keys,
             session_json_keys,
-            lengths: [0; 256],
             always,
             asked: 0,
             by_event: 0,
@@ -213,20 +218,7 @@ impl Index {
             starts: [0; 256],
         };
         index.look();
-        index.lengthen();
         index
-    }
-
-    /// Notes which lengths keys have, by their first byte.
-    #[expect(
-        clippy::iter_over_hash_type,
-        clippy::disallowed_methods,
-        reason = "bits are the same in any order"
-    )]
-    fn lengthen(&mut self) {
-        for key in self.by_key.keys() {
-            self.lengths[first(key)] |= length(key);
-        }
     }
 
     /// Notes what the code of each convention looks for.
@@ -244,7 +236,7 @@ impl Index {
     fn look_for(&mut self, asked: u64, looks_for: &[Look]) {
         for look in looks_for {
             match look {
-                Look::Key(key) => self.by_key.entry((*key).to_owned()).or_default().asked |= asked,
+                Look::Key(key) => self.keys.of(key).asked |= asked,
                 Look::Keys(start) => {
                     self.starts[first(start)] |= 1 << self.by_start.len();
                     self.by_start.push((start, asked));
@@ -253,11 +245,6 @@ impl Index {
                 Look::Span(name) => self.by_name.push((name, asked)),
             }
         }
-    }
-
-    /// Whether a key may be one that is used.
-    fn may_use(&self, key: &str) -> bool {
-        self.lengths[first(key)] & length(key) != 0
     }
 
     /// Conventions that are always read.
@@ -295,6 +282,20 @@ impl Index {
     }
 }
 
+impl Keys {
+    /// What a key is used for, to be added to.
+    fn of(&mut self, key: &str) -> &mut Uses {
+        self.lengths[first(key)] |= length(key);
+        self.uses.entry(key.to_owned()).or_default()
+    }
+
+    #[inline]
+    fn get(&self, key: &str) -> Option<&Uses> {
+        let may_be = self.lengths[first(key)] & length(key) != 0;
+        if may_be { self.uses.get(key) } else { None }
+    }
+}
+
 fn first(key: &str) -> usize {
     key.as_bytes().first().map_or(0, |byte| usize::from(*byte))
 }
@@ -316,9 +317,8 @@ impl<'i> Hits<'i> {
         let mut asked = index.asked;
         for (at, (key, value)) in attributes.iter().enumerate() {
             asked |= index.asked_by_start(key);
-            if index.may_use(key)
-                && !matches!(value, RawValue::Null)
-                && let Some(uses) = index.by_key.get(key.as_ref())
+            if !matches!(value, RawValue::Null)
+                && let Some(uses) = index.keys.get(key)
             {
                 found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
                 asked |= uses.asked;
