@@ -33,7 +33,6 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
-mod bytes;
 mod chain;
 mod codec;
 mod departed;
@@ -41,7 +40,6 @@ mod digest;
 mod exemplar;
 mod explain;
 mod fleet;
-mod heap;
 mod held;
 mod histogram;
 mod key;
@@ -55,7 +53,6 @@ mod run;
 mod scoring;
 mod session;
 mod shelf;
-mod sorted;
 mod summary;
 mod tally;
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! A span is its id and a few dozen bytes, in order of arrival: what it is, which of the optional facts follow, then these,
 //! numbers as varints, times relative to the span before it, names as places in a table of the trace.
 
+mod resting;
+
 use std::iter;
 use std::sync::Arc;
 
@@ -102,7 +104,12 @@ impl Spans {
     /// Adds a span, with or without the texts that only people and models read. Of two spans of one id the greater
     /// holds, whichever came first.
     pub fn add(&mut self, span: &Span, texts: bool) -> Added {
-        let seen = Seen::of(span, texts);
+        self.add_from(span, &span.resource, texts)
+    }
+
+    /// The same, of a span that comes from an equal resource.
+    pub fn add_from(&mut self, span: &Span, resource: &Arc<Resource>, texts: bool) -> Added {
+        let seen = Seen { resource, ..Seen::of(span, texts) };
         let Some(at) = self.ids.iter().position(|id| *id == span.span_id) else {
             self.push(&seen);
             return Added::New;
@@ -278,17 +285,17 @@ impl Spans {
         let known = self.ends.len();
         let places = (0..known.min(FIRST)).chain(known.saturating_sub(LAST).max(FIRST)..known);
         let found = places.into_iter().find(|at| self.written(*at) == Some(name));
-        let at = found.unwrap_or_else(|| self.write(name));
+        let at = found.unwrap_or_else(|| self.write_text(name));
         self.number(at as u64);
     }
 
     /// Writes a text, which is hardly ever there twice.
     fn text(&mut self, text: Option<&str>) {
-        let at = text.map_or(0, |text| self.write(text) as u64 + 1);
+        let at = text.map_or(0, |text| self.write_text(text) as u64 + 1);
         self.number(at);
     }
 
-    fn write(&mut self, text: &str) -> usize {
+    fn write_text(&mut self, text: &str) -> usize {
         self.text.push_str(text);
         // Invariant: traces are bounded far below 4 GB of names; what is beyond would be empty.
         self.ends.push(u32::try_from(self.text.len()).unwrap_or(u32::MAX));

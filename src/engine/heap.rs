@@ -13,7 +13,7 @@ const GAPS: usize = 8;
 
 /// Things of numbered owners.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heap {
+pub(in crate::engine) struct Heap {
     segments: Vec<Segment>,
     // Segments that are empty.
     free: Vec<u32>,
@@ -31,21 +31,21 @@ struct Segment {
 
 /// Where something is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Place {
+pub(in crate::engine) struct Place {
     segment: u32,
     at: u32,
 }
 
 /// What is taken out of a segment, to be written again where it is still held.
 #[derive(Debug)]
-pub(super) struct Emptied {
+pub(in crate::engine) struct Emptied {
     segment: u32,
     bytes: Vec<u8>,
 }
 
 impl Heap {
     /// Keeps something.
-    pub(super) fn insert(&mut self, owner: u32, bytes: &[u8]) -> Place {
+    pub(in crate::engine) fn insert(&mut self, owner: u32, bytes: &[u8]) -> Place {
         let mut head = Writer(Vec::with_capacity(16));
         head.number(u64::from(owner));
         head.number(bytes.len() as u64);
@@ -65,7 +65,7 @@ impl Heap {
     }
 
     /// What is kept there; nothing if nothing is.
-    pub(super) fn get(&self, place: Place) -> &[u8] {
+    pub(in crate::engine) fn get(&self, place: Place) -> &[u8] {
         let segment = self.segments.get(index(place.segment));
         let bytes = segment.and_then(|segment| segment.bytes.get(index(place.at)..));
         let mut from = Reader(bytes.unwrap_or_default());
@@ -74,7 +74,7 @@ impl Heap {
     }
 
     /// Lets go of what is kept there.
-    pub(super) fn remove(&mut self, place: Place) {
+    pub(in crate::engine) fn remove(&mut self, place: Place) {
         let Some(segment) = self.segments.get_mut(index(place.segment)) else { return };
         let bytes = segment.bytes.get(index(place.at)..).unwrap_or_default();
         let mut from = Reader(bytes);
@@ -89,7 +89,7 @@ impl Heap {
     }
 
     /// Empties a segment, if there are too many gaps: what it holds has to be kept again, as far as it was not let go of.
-    pub(super) fn empty_one(&mut self) -> Option<Emptied> {
+    pub(in crate::engine) fn empty_one(&mut self) -> Option<Emptied> {
         let gaps = self.written - self.live;
         if gaps < SEGMENT + self.written / GAPS {
             return None;
@@ -142,7 +142,7 @@ impl Heap {
 
 impl Emptied {
     /// What is still held of what was kept there, and by whom.
-    pub(super) fn held(&self, holds: impl Fn(u32, Place) -> bool) -> Vec<(u32, &[u8])> {
+    pub(in crate::engine) fn held(&self, holds: impl Fn(u32, Place) -> bool) -> Vec<(u32, &[u8])> {
         let mut from = Reader(&self.bytes);
         let mut held = Vec::new();
         while !from.0.is_empty() {
