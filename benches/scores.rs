@@ -1,16 +1,20 @@
 //! Scores, kept up to date: what one more word about a trace or a run costs, with everything held that came before.
 //!
 //! An update takes one value back, adds another and reads the scores. The engine reads scores over runs once a drain, not
-//! once a run; here they are read each time.
+//! once a run; here they are read each time. Sequences of calls are compared by bits, as the engine does, and by the table of
+//! dynamic programming.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use agentgauge::engine::math::Quanta;
+use agentgauge::engine::math::myers::{Pattern, Sequence};
 use agentgauge::engine::score::agent_consistency::AgentConsistency;
 use agentgauge::engine::score::agent_reliability::AgentReliability;
 use agentgauge::engine::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use agentgauge::engine::score::princeton::{AgentTasks, Resources, RunRecord, TaskOptions};
 use agentgauge::engine::span::Timestamp;
+use agentgauge::reference::princeton::consistency::{common_length, edit_distance};
 use divan::Bencher;
 
 /// As in the daemon.
@@ -99,75 +103,118 @@ fn ars_run(run: &RunRecord) -> ArsRun {
     }
 }
 
-/// All scores over runs; each is said anew in turn. Without calls there are no pair terms.
+/// Scores over runs, each of which is said anew in turn.
+struct Held {
+    tasks: AgentTasks,
+    ars: ArsAgent,
+    calls: usize,
+    runs: u64,
+    /// The next word about a run.
+    next: u64,
+}
+
+impl Held {
+    /// So many runs of so many calls.
+    fn new(runs: u64, calls: usize) -> Self {
+        let ceilings = ArsOptions {
+            latency_ceiling_seconds: Some(1_000.0),
+            cost_ceiling_usd: Some(10.0),
+            optimum_loops: Some(2),
+            ..ArsOptions::default()
+        };
+        let (tasks, ars) = (AgentTasks::new(TaskOptions::default()), ArsAgent::new(ceilings));
+        let mut held = Self { tasks, ars, calls, runs, next: 0 };
+        for _ in 0..runs {
+            let said = held.said();
+            held.upsert(said);
+        }
+        held
+    }
+
+    fn said(&mut self) -> (RunRecord, ArsRun) {
+        let run = run(self.next, self.runs, self.calls);
+        self.next += 1;
+        let ars = ars_run(&run);
+        (run, ars)
+    }
+
+    fn upsert(&mut self, (run, ars): (RunRecord, ArsRun)) {
+        self.tasks.upsert(run);
+        self.ars.upsert(ars);
+    }
+}
+
+/// All scores over runs, read after each. Without calls there are no pair terms.
 #[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
 fn run_scores<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
-    let (mut tasks, mut ars) = agent(runs, CALLS);
-    let mut next = runs;
-    bencher
-        .with_inputs(|| {
-            next += 1;
-            let run = run(next, runs, CALLS);
-            let ars = ars_run(&run);
-            (run, ars)
-        })
-        .bench_local_values(|(run, ars_run)| {
-            tasks.upsert(run);
-            ars.upsert(ars_run);
-            (tasks.scores(), ars.score())
-        });
+    let held = RefCell::new(Held::new(runs, CALLS));
+    bencher.with_inputs(|| held.borrow_mut().said()).bench_local_values(|said| {
+        let mut held = held.borrow_mut();
+        held.upsert(said);
+        (held.tasks.scores(), held.ars.score())
+    });
 }
 
 /// The same without reading.
 #[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
 fn run_updates<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
-    let (mut tasks, mut ars) = agent(runs, CALLS);
-    let mut next = runs;
+    let held = RefCell::new(Held::new(runs, CALLS));
     bencher
-        .with_inputs(|| {
-            next += 1;
-            let run = run(next, runs, CALLS);
-            let ars = ars_run(&run);
-            (run, ars)
-        })
-        .bench_local_values(|(run, ars_run)| (tasks.upsert(run), ars.upsert(ars_run)));
+        .with_inputs(|| held.borrow_mut().said())
+        .bench_local_values(|said| held.borrow_mut().upsert(said));
 }
 
 /// Successful runs at one task that are compared with so many others; divide by them.
 #[divan::bench(args = [5, 10, 50], sample_size = 100)]
 fn pair_terms_of_64_calls(bencher: Bencher<'_, '_>, last_runs: usize) {
     let options = TaskOptions { last_runs, ..TaskOptions::default() };
-    let mut tasks = AgentTasks::new(options);
-    let one = |number: u64| {
-        let all = run(number, u64::MAX, 64);
+    let tasks = RefCell::new(AgentTasks::new(options));
+    let mut next = 0;
+    let mut one = || {
+        next += 1;
+        let all = run(next, u64::MAX, 64);
         RunRecord { task: Some(Arc::from("task")), success: Some(true), ..all }
     };
-    let mut next = 0;
-    (0..50).for_each(|_| {
-        tasks.upsert(one(next));
-        next += 1;
-    });
-    bencher
-        .with_inputs(|| {
-            next += 1;
-            one(next)
-        })
-        .bench_local_values(|run| tasks.upsert(run));
+    for _ in 0..50 {
+        tasks.borrow_mut().upsert(one());
+    }
+    bencher.with_inputs(one).bench_local_values(|run| tasks.borrow_mut().upsert(run));
 }
 
-fn agent(runs: u64, calls: usize) -> (AgentTasks, ArsAgent) {
-    let mut tasks = AgentTasks::new(TaskOptions::default());
-    let ceilings = ArsOptions {
-        latency_ceiling_seconds: Some(1_000.0),
-        cost_ceiling_usd: Some(10.0),
-        optimum_loops: Some(2),
-        ..ArsOptions::default()
-    };
-    let mut ars = ArsAgent::new(ceilings);
-    for number in 0..runs {
-        let run = run(number, runs, calls);
-        ars.upsert(ars_run(&run));
-        tasks.upsert(run);
-    }
-    (tasks, ars)
+/// Lengths of sequences that are compared, and how many symbols they are of.
+const SEQUENCES: [(u64, u64); 5] = [(8, 10), (16, 10), (64, 10), (256, 30), (1_000, 30)];
+
+/// Two sequences of one length, a tenth of whose symbols differ.
+fn sequences((length, symbols): (u64, u64)) -> [Vec<u64>; 2] {
+    let symbol = |at: u64| mixed(at) % symbols;
+    let differs = |at: u64| if mixed(at ^ 1 << 40).is_multiple_of(10) { 1 << 20 } else { 0 };
+    [(0..length).map(symbol).collect(), (0..length).map(|at| symbol(at + differs(at))).collect()]
+}
+
+/// Both are made ready once, as the engine keeps them.
+#[divan::bench(args = SEQUENCES)]
+fn lcs_by_bits(bencher: Bencher<'_, '_>, of: (u64, u64)) {
+    let [one, other] = sequences(of).map(|sequence| Sequence::new(&sequence));
+    let pattern = Pattern::new(&one);
+    bencher.bench_local(|| divan::black_box(&pattern).common(&other));
+}
+
+#[divan::bench(args = SEQUENCES)]
+fn lcs_by_table(bencher: Bencher<'_, '_>, of: (u64, u64)) {
+    let [one, other] = sequences(of);
+    bencher.bench_local(|| common_length(divan::black_box(&one), &other));
+}
+
+/// Both are made ready once, as the engine keeps them.
+#[divan::bench(args = SEQUENCES)]
+fn edit_distance_by_bits(bencher: Bencher<'_, '_>, of: (u64, u64)) {
+    let [one, other] = sequences(of).map(|sequence| Sequence::new(&sequence));
+    let pattern = Pattern::new(&one);
+    bencher.bench_local(|| divan::black_box(&pattern).edit_distance(&other));
+}
+
+#[divan::bench(args = SEQUENCES)]
+fn edit_distance_by_table(bencher: Bencher<'_, '_>, of: (u64, u64)) {
+    let [one, other] = sequences(of);
+    bencher.bench_local(|| edit_distance(divan::black_box(&one), &other));
 }

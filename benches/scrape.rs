@@ -25,8 +25,13 @@ fn main() {
 /// A board with three done traces of every agent.
 #[expect(clippy::expect_used, reason = "the workload is valid")]
 fn board() -> Arc<Board> {
-    let workload =
-        Workload { agents: AGENTS, sessions: AGENTS, spans_per_trace: 5, content: Content::Lean };
+    let workload = Workload {
+        agents: AGENTS,
+        sessions: AGENTS,
+        first_session: 0,
+        spans_per_trace: 5,
+        content: Content::Lean,
+    };
     let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
     let mut pipeline = Pipeline::new(&EngineOptions::default(), 1);
     for first in (0..3 * AGENTS).step_by(100) {

@@ -60,8 +60,17 @@ const FAMILIES: &[Family] = &[
         "Series merged into __overflow__.",
         "label",
     ),
+    (
+        CERTIFICATES,
+        "certificate_reloads_total",
+        "Looks at certificate files that had changed, by outcome: loaded, or failed and the old ones stay.",
+        "outcome",
+    ),
     (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
+
+/// The family of certificates.
+const CERTIFICATES: &str = "certificates";
 
 /// The family of everything else.
 const OTHER: &str = "other";
@@ -142,6 +151,11 @@ impl Health {
     /// Counts a request that was refused whole.
     pub fn refused(&self, reason: &str) {
         self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a look at certificate files that had changed; `outcome` is `loaded` or `failed`.
+    pub fn certificates(&self, outcome: &str) {
+        self.add(CERTIFICATES, outcome, 1);
     }
 
     /// Counts that a bound was reached outside of the engine.

@@ -382,8 +382,12 @@ async fn a_certificate_that_was_replaced_holds_for_new_connections() {
     // Half of the pair: the old ones stay.
     let Certified { cert, key } = new.server();
     write(running.folder.path(), &[("cert", &cert)]);
-    // Only time can show that nothing happens.
-    sleep(Duration::from_millis(100)).await;
+    let failed = "agentgauge_certificate_reloads_total{outcome=\"failed\"}";
+    eventually("half of the pair was looked at", async || {
+        let page = secure(running.http(), &before, anonymous(get("/metrics", ""))).await;
+        page.is_ok_and(|page| String::from_utf8_lossy(&page.body).contains(failed))
+    })
+    .await;
     assert!(secure(running.http(), &before, healthy()).await.is_ok());
     write(running.folder.path(), &[("key", &key)]);
     let after = client(&new, None, "http/1.1");

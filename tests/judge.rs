@@ -637,6 +637,75 @@ fn rules_for_answers_are_judged_and_decide() {
 }
 
 #[test]
+fn rules_for_fields_of_spans_are_judged_and_decide() {
+    let endpoint = Endpoint::start();
+    let verdict = json!({ "score": 2, "label": "fail", "rationale": "a mere word" });
+    endpoint.answers(Stage::RubricOfText, verdict);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agentci_spec.yaml");
+    let spec = "agent: a
+queries:
+  - query: Refund me
+    span_assertions:
+      - selector: {kind: TOOL, name: search}
+        asserts:
+          - {type: llm_judge, field: attributes.tool.args.q, rule: Is it a question?}
+          - {type: llm_judge, field: output_data, rule: Is it a question?}
+          - {type: llm_judge, field: attributes.tool.args.api_key, rule: Is it short?}
+          - {type: contains, field: name, value: search}
+";
+    std::fs::write(&file, spec).unwrap();
+    let files = format!("[{:?}]", file.to_str().unwrap());
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
+        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
+        ("AGENTGAUGE__EXPECT__FILES", &files),
+    ]);
+    let spans = spans_saying("Refund me", "No way.");
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 3.0);
+    let problems = [
+        "TOOL search, attributes.tool.args.q: scored 2, below 4: Is it a question?",
+        "TOOL search, output_data: scored 2, below 4: Is it a question?",
+        "TOOL search, attributes.tool.args.api_key: scored 2, below 4: Is it short?",
+    ];
+    let shown = || daemon.get("/api/v1/sessions");
+    for _ in 0..300 {
+        if shown().contains(problems[2]) {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let shown = shown();
+    assert!(problems.iter().all(|problem| shown.contains(problem)), "{shown}");
+    // Each text alone, once; what is a secret by its name does not leave.
+    let mut asked: Vec<String> = endpoint
+        .seen()
+        .into_iter()
+        .map(|seen| {
+            assert_eq!(seen.stage, Some(Stage::RubricOfText));
+            let user = seen.body.pointer("/messages/1/content").unwrap().as_str().unwrap();
+            let mut words = user.lines().filter(|line| !line.contains("record-"));
+            words.by_ref().collect::<Vec<_>>().join(": ")
+        })
+        .collect();
+    asked.sort();
+    assert_eq!(
+        asked,
+        [
+            "Is it a question?: refund",
+            "Is it a question?: refunded under 4711",
+            "Is it short?: [redacted]"
+        ]
+    );
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
 fn a_judge_that_cannot_be_used_stops_the_start_and_says_why() {
     let start = |environment: &[(&str, &str)]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_agentgauge"))

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agentgauge::judge::{Metric, Stage};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::daemon::Daemon;
 use self::endpoint::Endpoint;
@@ -135,6 +135,50 @@ fn what_was_judged_stays_judged_after_a_crash() {
     );
     until("the second is judged", || judged(&daemon, "s-2").len() == before.len());
     assert_eq!(endpoint.seen().len(), questions + CALLS);
+    daemon.ends_well();
+}
+
+#[test]
+fn texts_that_were_embedded_are_not_embedded_again() {
+    let (endpoint, folder) = (Endpoint::start(), tempfile::tempdir().unwrap());
+    let start = || {
+        Daemon::start_with(&[
+            ("AGENTGAUGE__STORE__DURABILITY", "fsync"),
+            ("AGENTGAUGE__STORE__DIRECTORY", folder.path().to_str().unwrap()),
+            ("AGENTGAUGE__EMBED__URL", &endpoint.url),
+            ("AGENTGAUGE__EMBED__ALLOW_HTTP", "true"),
+            ("AGENTGAUGE__EMBED__MODEL", "m"),
+        ])
+    };
+    let coherence = |daemon: &Daemon, session: &str| {
+        let session = daemon.get(&format!("/api/v1/sessions/{session}"));
+        let session: Value = serde_json::from_str(&session).unwrap_or_default();
+        session["traces"][0]["signals"]["coherence"]["score"].as_f64()
+    };
+    let daemon = start();
+    send(&daemon, &spans_saying("a refund", "a refund and the weather"));
+    until("the texts are embedded", || coherence(&daemon, "s-judged").is_some());
+    let before = coherence(&daemon, "s-judged");
+    daemon.crashes();
+    let daemon = start();
+    until("it is known", || coherence(&daemon, "s-judged") == before);
+    // What is asked after this comes after anything that would have been asked again.
+    let other = spans_saying("the weather", "a refund");
+    send(
+        &daemon,
+        &other.replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2"),
+    );
+    until("the second is embedded", || coherence(&daemon, "s-2").is_some());
+    let asked: Vec<Value> = endpoint.seen().iter().map(|seen| seen.body["input"].clone()).collect();
+    assert_eq!(
+        asked,
+        [json!(["a refund", "a refund and the weather"]), json!(["the weather", "a refund"])]
+    );
+    daemon.ends_well();
+    // A snapshot has it, too.
+    let daemon = start();
+    until("it is known", || coherence(&daemon, "s-judged") == before);
+    assert_eq!(endpoint.seen().len(), 2);
     daemon.ends_well();
 }
 

@@ -12,7 +12,7 @@ use agentgauge::engine::score::princeton::{
 };
 use agentgauge::engine::span::Timestamp;
 use agentgauge::reference::princeton;
-use agentgauge::reference::princeton::consistency::edit_distance;
+use agentgauge::reference::princeton::consistency::{common_length, edit_distance};
 use agentgauge::reference::princeton::predictability::{Prediction, aurc};
 use proptest::prelude::*;
 
@@ -225,12 +225,14 @@ proptest! {
     }
 
     #[test]
-    fn the_edit_distance_by_bits_is_the_one_by_table(
+    fn sequences_compare_by_bits_as_by_table(
         a in proptest::collection::vec(0..4_u64, 0..200),
         b in proptest::collection::vec(0..5_u64, 0..200),
     ) {
-        let ours = Pattern::new(&Sequence::new(&a)).edit_distance(&Sequence::new(&b));
-        prop_assert_eq!(ours, edit_distance(&a, &b));
+        let (one, other) = (Sequence::new(&a), Sequence::new(&b));
+        let pattern = Pattern::new(&one);
+        prop_assert_eq!(pattern.edit_distance(&other), edit_distance(&a, &b));
+        prop_assert_eq!(pattern.common(&other), common_length(&a, &b));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) struct Workload {
     pub(crate) agents: u64,
     /// Distinct sessions.
     pub(crate) sessions: u64,
+    /// The number of the first of them.
+    pub(crate) first_session: u64,
     /// Spans of one trace: the agent's and its calls.
     pub(crate) spans_per_trace: u64,
     /// Texts or none.
@@ -77,7 +79,7 @@ impl Workload {
             attributes: vec![
                 text("gen_ai.operation.name", "invoke_agent"),
                 text("gen_ai.agent.name", &format!("agent-{}", index % self.agents)),
-                text("gen_ai.conversation.id", &format!("session-{}", index % self.sessions)),
+                text("gen_ai.conversation.id", &self.session(index)),
             ],
             ..Span::default()
         });
@@ -85,6 +87,10 @@ impl Workload {
             span.trace_id = [0xa9_u64.to_be_bytes(), (index + 1).to_be_bytes()].concat();
         }
         spans
+    }
+
+    fn session(&self, index: u64) -> String {
+        format!("session-{}", self.first_session + index % self.sessions)
     }
 
     fn chat(&self, index: u64) -> Span {

@@ -48,15 +48,18 @@ struct Files {
 
 impl Tls {
     /// TLS as configured; `None` without a certificate. A task of its own looks at the files again until every clone
-    /// is gone.
+    /// is gone, and tells what came of files that changed: `loaded` or `failed`.
     ///
     /// # Errors
     ///
     /// Fails if a file cannot be read or does not hold what it should, or if certificate and key do not belong together.
-    pub fn start(options: &TlsOptions) -> Result<Option<Self>, AccessError> {
+    pub fn start(
+        options: &TlsOptions,
+        reloaded: impl Fn(&'static str) + Send + 'static,
+    ) -> Result<Option<Self>, AccessError> {
         let Some(files) = Files::read(options)? else { return Ok(None) };
         let (sender, config) = watch::channel(Arc::new(files.config(options)?));
-        tokio::spawn(reload(options.clone(), files, sender));
+        tokio::spawn(reload(options.clone(), files, sender, reloaded));
         Ok(Some(Self { config }))
     }
 
@@ -93,7 +96,12 @@ fn names(certificate: &CertificateDer<'_>) -> PeerNames {
     names.take(MAX_NAMES).map(str::to_owned).collect()
 }
 
-async fn reload(options: TlsOptions, mut files: Files, sender: watch::Sender<Arc<ServerConfig>>) {
+async fn reload(
+    options: TlsOptions,
+    mut files: Files,
+    sender: watch::Sender<Arc<ServerConfig>>,
+    told: impl Fn(&'static str),
+) {
     loop {
         tokio::select! {
             () = sender.closed() => return,
@@ -108,12 +116,19 @@ async fn reload(options: TlsOptions, mut files: Files, sender: watch::Sender<Arc
             Ok(Ok(Some((config, read)))) => {
                 files = read;
                 sender.send_replace(Arc::new(config));
+                told("loaded");
                 tracing::info!("certificates were read anew");
             }
             Ok(Ok(None)) => {}
             // A file may be half written: the next look will show.
-            Ok(Err(error)) => tracing::warn!(%error, "certificates stay as they were"),
-            Err(error) => tracing::error!(%error, "certificates were not read anew"),
+            Ok(Err(error)) => {
+                told("failed");
+                tracing::warn!(%error, "certificates stay as they were");
+            }
+            Err(error) => {
+                told("failed");
+                tracing::error!(%error, "certificates were not read anew");
+            }
         }
     }
 }

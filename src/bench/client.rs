@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::measure::busy_nanos;
+use super::measure::waited_nanos;
 use super::pass::Pass;
 use super::since;
 use crate::clock::Clock;
@@ -57,8 +57,9 @@ pub(super) struct Outcome {
 pub(super) struct Took {
     /// From sending the request, in nanoseconds.
     pub(super) nanos: u64,
-    /// Of that, how long the server was on a core, in nanoseconds; zero if that was not watched.
-    pub(super) busy_nanos: u64,
+    /// The same without the time for which the server waited for a core that others had; the same if that was not
+    /// watched.
+    pub(super) own_nanos: u64,
 }
 
 /// At which pace requests are offered, and who is watched meanwhile.
@@ -68,7 +69,7 @@ pub(super) struct Pace<'p> {
     pub(super) rate: f64,
     /// Says when requests are due.
     pub(super) clock: &'p Clock,
-    /// The server's process, to see how long it is on a core.
+    /// The server's process, to see how long it waits for a core.
     pub(super) watched: Option<u32>,
 }
 
@@ -144,12 +145,13 @@ pub(super) async fn offer(
         before += pass.message_spans.get(number).copied().unwrap_or(0);
         let (client, shared, clock) = (client.clone(), Arc::clone(&shared), clock.clone());
         exchanges.spawn(async move {
-            let busy = || watched.map_or(0, busy_nanos);
-            let (busy_before, sent) = (busy(), clock.now());
+            let waited = || watched.map_or(0, waited_nanos);
+            let (before, sent) = (waited(), clock.now());
             shared.exchange(&client, number).await?;
             let nanos = since(sent, clock.now());
             // Threads that have ended are not counted any more.
-            let took = Took { nanos, busy_nanos: busy().saturating_sub(busy_before) };
+            let waited = waited().saturating_sub(before);
+            let took = Took { nanos, own_nanos: nanos.saturating_sub(waited) };
             shared.took.lock().await.push(took);
             Ok(())
         });

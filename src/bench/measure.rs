@@ -42,18 +42,22 @@ impl Cpu {
     }
 }
 
-/// Nanoseconds on a core of the threads that a process has now; zero where the kernel does not tell. The kernel counts a
-/// thread that runs at every tick and whenever it stops.
-pub(super) fn busy_nanos(process: u32) -> u64 {
+/// Nanoseconds for which the threads that a process has now were ready and waited for a core; zero where the kernel does
+/// not tell. The kernel counts a wait when it is over.
+pub(super) fn waited_nanos(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let busy = threads
-        .filter_map(|thread| on_core(&fs::read_to_string(thread.path().join("schedstat")).ok()?));
-    busy.sum()
+    let waited = threads
+        .filter_map(|thread| number(1, &fs::read_to_string(thread.path().join("schedstat")).ok()?));
+    waited.sum()
 }
 
 /// The first of the three numbers of a schedstat.
 fn on_core(text: &str) -> Option<u64> {
-    text.split_whitespace().next()?.parse().ok()
+    number(0, text)
+}
+
+fn number(at: usize, text: &str) -> Option<u64> {
+    text.split_whitespace().nth(at)?.parse().ok()
 }
 
 /// The largest resident set that a process had, in bytes.
@@ -142,6 +146,7 @@ mod tests {
     #[test]
     fn numbers_of_the_kernel_are_read() {
         assert_eq!(on_core("38870662 39967204 112\n"), Some(38_870_662));
+        assert_eq!(number(1, "38870662 39967204 112\n"), Some(39_967_204));
         assert_eq!(on_core(""), None);
         assert_eq!(high_water("Name: x\nVmHWM:\t  12 kB\nVmRSS:\t 4 kB\n"), Some(12_288));
     }

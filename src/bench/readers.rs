@@ -3,9 +3,9 @@
 //!
 //! Blocks of requests come in turns, while nobody reads, during scrapes, during pages, so whatever else the machine does
 //! falls on all three alike. A request takes from when it is sent until it is answered, which is when all that it brought
-//! has been applied. Where others want the server's core too, that says more about them than about the daemon, so the
-//! time that the daemon itself was on its core meanwhile is told beside it: what a request would take if it had the core
-//! for itself.
+//! has been applied. Where others want the server's core too, that says more about them than about the daemon, so it is
+//! told beside it without the time for which the daemon waited for its core: what a request would take if it had the core for
+//! itself.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -59,8 +59,8 @@ pub(crate) struct Fleet {
 struct Block {
     /// Nanoseconds of each request, in order of length.
     nanos: Vec<u64>,
-    /// Of these those in which the daemon was on its core, in order of length.
-    busy_nanos: Vec<u64>,
+    /// The same without those in which the daemon waited for its core, in order of length.
+    own_nanos: Vec<u64>,
     reads: Vec<Read>,
 }
 
@@ -101,10 +101,10 @@ impl Bench<'_> {
             let mut block = |paths| self.block(&running, case, &mut filling, paths);
             let turn = [block(&[])?, block(&["/metrics"])?, block(&PAGE)?];
             let [quiet, scraped, opened] =
-                turn.each_ref().map(|block| percentile(&block.busy_nanos, 99));
+                turn.each_ref().map(|block| percentile(&block.own_nanos, 99));
             let _ = writeln!(
                 progress,
-                "{repeat} of {}: p99 on the core {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages",
+                "{repeat} of {}: p99 with the core to itself {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages",
                 self.plan.repeats
             );
             turns.push(turn);
@@ -146,8 +146,8 @@ impl Bench<'_> {
             nanos.sort_unstable();
             nanos
         };
-        let (nanos, busy_nanos) = (sorted(|took| took.nanos), sorted(|took| took.busy_nanos));
-        Ok(Block { nanos, busy_nanos, reads: reads.map_err(failed)? })
+        let (nanos, own_nanos) = (sorted(|took| took.nanos), sorted(|took| took.own_nanos));
+        Ok(Block { nanos, own_nanos, reads: reads.map_err(failed)? })
     }
 }
 
@@ -247,15 +247,15 @@ fn figures(fleet: Fleet, peak: u64, turns: &[Turn]) -> Vec<(&'static str, Spread
         ("a request, p99, ms", each(|[quiet, ..]| percentile(&quiet.nanos, 99))),
         ("the same, scraped", each(|[_, scraped, _]| percentile(&scraped.nanos, 99))),
         ("the same, with pages", each(|[_, _, opened]| percentile(&opened.nanos, 99))),
-        ("on the core, p99, ms", each(|[quiet, ..]| percentile(&quiet.busy_nanos, 99))),
+        ("with the core to itself, p99, ms", each(|[quiet, ..]| percentile(&quiet.own_nanos, 99))),
         ("longer by, scraped", each(|[quiet, scraped, _]| longer(quiet, scraped))),
         ("longer by, with pages", each(|[quiet, _, opened]| longer(quiet, opened))),
     ]
 }
 
-/// How much longer requests take, of the time that the daemon is on its core, at the 99th percentile.
+/// How much longer requests take with the core to itself, at the 99th percentile.
 fn longer(quiet: &Block, read: &Block) -> f64 {
-    percentile(&read.busy_nanos, 99) - percentile(&quiet.busy_nanos, 99)
+    percentile(&read.own_nanos, 99) - percentile(&quiet.own_nanos, 99)
 }
 
 /// What so many of a hundred are below, in milliseconds; `nanos` are in order.

@@ -322,6 +322,7 @@ fn judge(config: &Config, check: &mut Check<'_>) {
 fn embed(config: &Config, check: &mut Check<'_>) {
     let embed = &config.embed;
     let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+    check.within("embed.threads", embed.threads, 1, 1_024);
     check.within("embed.max_batch", embed.max_batch, 1, 10_000);
     check.within("embed.max_queue", embed.max_queue, 1, 1 << 20);
     check.within("embed.max_cached", embed.max_cached, 0, 1 << 24);

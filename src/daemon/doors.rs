@@ -25,10 +25,12 @@ pub(super) struct Doors {
 
 impl Doors {
     /// Reads the certificates and tokens.
-    pub(super) fn open(config: &Config) -> Result<Self, AccessError> {
+    pub(super) fn open(config: &Config, health: &Arc<Health>) -> Result<Self, AccessError> {
         let certified = config.tls.client_ca_file.is_some();
+        let health = Arc::clone(health);
+        let reloaded = move |outcome| health.certificates(outcome);
         Ok(Self {
-            tls: Tls::start(&config.tls)?,
+            tls: Tls::start(&config.tls, reloaded)?,
             options: config.tls.clone(),
             access: Access::read(&config.access, certified)?,
             named: config.access.is_any(),

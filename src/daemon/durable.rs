@@ -18,14 +18,15 @@ use super::store_metrics::StoreMetrics;
 use super::{StartError, convention, seed};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::engine::embedding::Embedded;
 use crate::engine::expect::Suite;
 use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
-use crate::engine::span::Report;
+use crate::engine::span::{Report, TraceId};
 use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
-use crate::ingest::{Overloaded, Request};
+use crate::ingest::{Batch, Overloaded, Request};
 use crate::store::{
     Budget, Committer, Disk, Durability, Folder, Kind, Lock, Opened, Record, Section, Snapshot,
     SnapshotWriter, StoreError, Ticket,
@@ -88,23 +89,27 @@ impl Durable {
     }
 }
 
-/// What a judge said, as the log holds it: it was paid for.
+/// What a judge or an embedding model said, as the log holds it: it was paid for.
 #[derive(Debug, Deserialize)]
 pub(super) struct Told {
     replies: Vec<JudgeReply>,
     reports: Vec<Report>,
+    #[serde(default)]
+    embedded: Vec<(TraceId, Embedded)>,
 }
 
 impl Told {
     /// Its bytes in the log.
-    pub(super) fn bytes(replies: &[JudgeReply], reports: &[Report]) -> Option<Bytes> {
+    pub(super) fn bytes(batch: &Batch) -> Option<Bytes> {
         #[derive(Serialize)]
         struct Told<'b> {
             replies: &'b [JudgeReply],
             reports: &'b [Report],
+            embedded: &'b [(TraceId, Embedded)],
         }
+        let Batch { judged: replies, reports, embedded, .. } = batch;
         // Strings and numbers: there is nothing in it that cannot be written.
-        rmp_serde::to_vec_named(&Told { replies, reports }).ok().map(Bytes::from)
+        rmp_serde::to_vec_named(&Told { replies, reports, embedded }).ok().map(Bytes::from)
     }
 }
 
@@ -331,7 +336,10 @@ fn replay(
         if kind == Kind::Judged {
             pipeline.advance_in_steps(arrival, STEP);
             match rmp_serde::from_slice::<Told>(&payload) {
-                Ok(told) => pipeline.judged(told.replies, told.reports, arrival),
+                Ok(Told { replies, reports, embedded }) => {
+                    pipeline.judged(replies, reports, arrival);
+                    pipeline.embedded(embedded, arrival);
+                }
                 Err(_) => refused += 1,
             }
             continue;

@@ -1,51 +1,41 @@
 //! A daemon that shares its work with others: which parts it has, and how they are wired.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use tokio::sync::watch;
 
 use super::askers::Askers;
 use super::doors::Doors;
 use super::{
-    Bound, Check, Daemon, Listeners, StartError, Work, opener, receiver, source, stopped, tasks,
-    webhook,
+    Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, opener, receiver, source,
+    stopped, tasks, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::expect::Suite;
-use crate::engine::explained::TraceExplanation;
 use crate::engine::pipeline::EngineOptions;
-use crate::engine::span::TraceId;
-use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
-use crate::export::query::{ListRequest, Listing, Query};
-use crate::fleet::{FleetError, Gateway, Role, Share};
+use crate::fleet::{FleetError, Gateway, Role, Share, WAITING};
 use crate::health::Health;
 use crate::ingest::{grpc, http};
-
-/// Sessions are spread over instances: none of them can list them.
-#[derive(Clone, Default)]
-struct Elsewhere {
-    checks: Arc<OnceLock<Vec<Check>>>,
-}
 
 /// Starts the parts that this instance has.
 pub(super) fn start(
     config: &Config,
     expected: Arc<[Suite]>,
     (bound, listeners): (Bound, Listeners),
-    doors: Doors,
+    (doors, clock, health): (Doors, Clock, Arc<Health>),
 ) -> Result<Daemon, StartError> {
-    let clock = Clock::system();
-    let health = Health::new(clock.now())?;
     let board = Arc::new(Board::new(config.api));
     let step = config.api.history_step;
     tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
     let (shutdown, stopping) = watch::channel(false);
     let open = opener(doors, config, &health, &stopping);
-    let query = Elsewhere::default();
+    let query = SessionQuery::default();
+    let (asking, questions) = sync_channel(WAITING);
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
     let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
@@ -76,6 +66,7 @@ pub(super) fn start(
             tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
         }),
         runaways: Arc::new(move |stage, now| tasks::tell(stage, now, telling.as_ref())),
+        questions: Some(questions),
         stopping: halting,
     };
     let workers = share.start()?;
@@ -105,27 +96,7 @@ pub(super) fn start(
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
     }
-    // Only the first time counts, and there is one.
-    let _ = query.checks.set(checks);
+    query.open_shared(config.fleet.has(Role::Score).then_some(asking), checks);
     sources.push(open(Listener::Http, export, routes));
     Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
-}
-
-impl Query for Elsewhere {
-    async fn list(&self, _: ListRequest) -> Listing {
-        Listing { rows: Vec::new(), total: 0 }
-    }
-
-    async fn session(&self, _: &str, _: &str) -> Option<SessionView> {
-        None
-    }
-
-    async fn explain(&self, _: &str, _: Option<&str>, _: TraceId) -> Option<TraceExplanation> {
-        None
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        let checks = self.checks.get().ok_or("the instance is starting")?;
-        checks.iter().try_for_each(|check| check())
-    }
 }

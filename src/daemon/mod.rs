@@ -7,6 +7,7 @@ mod durable;
 mod fleet;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod pace;
 mod query;
 mod router;
 mod store_metrics;
@@ -177,16 +178,17 @@ impl Daemon {
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
-        let doors = Doors::open(config)?;
+        let clock = Clock::system();
+        let health = Health::new(clock.now())?;
+        let doors = Doors::open(config, &health)?;
         let (bound, listeners) = Listeners::bind(config).await?;
         doors.warn(&bound);
         #[cfg(feature = "kafka")]
         if config.fleet.enabled() {
-            return fleet::start(config, expected.suites.into(), (bound, listeners), doors);
+            let expected = expected.suites.into();
+            return fleet::start(config, expected, (bound, listeners), (doors, clock, health));
         }
         let Listeners { grpc, otlp, http } = listeners;
-        let clock = Clock::system();
-        let health = Health::new(clock.now())?;
         let board = Arc::new(Board::new(config.api));
         // Not one of the tasks: it ends when the board has gone.
         let step = config.api.history_step;

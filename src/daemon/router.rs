@@ -128,8 +128,8 @@ fn record(batch: &Batch) -> Option<Record> {
     let request = batch.request.as_ref().filter(|_| told);
     let (kind, payload) = match request {
         Some(request) => (Kind::Request, request.to_bytes()),
-        None if batch.judged.is_empty() => return None,
-        None => (Kind::Judged, Told::bytes(&batch.judged, &batch.reports)?),
+        None if batch.judged.is_empty() && batch.embedded.is_empty() => return None,
+        None => (Kind::Judged, Told::bytes(batch)?),
     };
     Some(Record { arrival: batch.arrival, kind, payload })
 }

@@ -1,7 +1,8 @@
 //! The stages as tasks: one owner of each state, bounded channels in between.
 //!
-//! A task takes what has piled up, lets its stage work, then hands on what came of it. Forward
-//! sends wait for room, and there is no channel backwards, so nothing can deadlock.
+//! A task takes what has piled up, lets its stage work, then hands on what came of it: traces at once, what is known of
+//! agents at its [`Pace`], as many words about one agent are then said as one. Forward sends wait for room, and there is no
+//! channel backwards, so nothing can deadlock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -11,6 +12,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::durable;
+use super::pace::Pace;
 use crate::clock::Clock;
 use crate::embed;
 use crate::engine::agents::Agents;
@@ -29,6 +31,9 @@ use crate::webhook::{self, Runaway};
 
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
+
+/// How many agents a task speaks of before others have their turn.
+const SLICE: usize = 16;
 
 /// What one shard has of a batch.
 #[derive(Default)]
@@ -196,6 +201,7 @@ struct SessionTask {
     agents: mpsc::Sender<ToAgents>,
     alignment: Alignment,
     waiting: Waiting<ToSessions>,
+    pace: Pace,
     common: Common,
 }
 
@@ -324,10 +330,12 @@ pub(super) async fn sessions(
     common: Common,
 ) {
     let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
-    let mut task = SessionTask { shard, stage, agents, alignment, waiting, common };
+    let pace = Pace::default();
+    let mut task = SessionTask { shard, stage, agents, alignment, waiting, pace, common };
     let mut burst = Vec::with_capacity(BURST);
     loop {
-        let wait = sleep_until(task.stage.poll_timeout(), &task.common.clock);
+        let due = task.stage.poll_timeout().into_iter().chain(task.pace.due()).min();
+        let wait = sleep_until(due, &task.common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
             () = wait => {}
@@ -354,12 +362,10 @@ pub(super) async fn sessions(
         }
         task.stage.handle_timeout(now);
         tell(&mut task.stage, now, task.common.webhook.as_ref());
-        if task.hand_on(now).await.is_err() {
+        task.pace.note();
+        if task.pace.is_due(now) && task.hand_on(now).await.is_err() {
             return;
         }
-        let source = format!("sessions/{shard}");
-        task.common.health.counts(&source, task.stage.counts().iter());
-        task.common.health.held("sessions", &source, task.stage.open_sessions());
     }
 }
 
@@ -375,7 +381,7 @@ pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook
 }
 
 /// Answers a question; whoever asked may have gone.
-fn answer(stage: &Sessions, question: ToSessions) {
+pub(super) fn answer(stage: &Sessions, question: ToSessions) {
     match question {
         ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
         ToSessions::Rows { after, filter, budget, reply } => {
@@ -425,12 +431,24 @@ impl SessionTask {
         self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
     }
 
+    /// Says all that changed, and what it counted.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
-        let updates = self.stage.drain();
-        if updates.is_empty() {
-            return Ok(());
+        let began = self.common.clock.now();
+        loop {
+            let updates = self.stage.drain_some(SLICE);
+            if updates.is_empty() {
+                break;
+            }
+            let message = ToAgents::Updates(self.shard, updates, now);
+            self.agents.send(message).await.map_err(|_| Gone)?;
+            tokio::task::yield_now().await;
         }
-        self.agents.send(ToAgents::Updates(self.shard, updates, now)).await.map_err(|_| Gone)
+        let Self { shard, stage, common, .. } = &*self;
+        let source = format!("sessions/{shard}");
+        common.health.counts(&source, stage.counts().iter());
+        common.health.held("sessions", &source, stage.open_sessions());
+        self.pace.told(began, self.common.clock.now());
+        Ok(())
     }
 }
 
@@ -446,9 +464,10 @@ pub(super) async fn agents(
     common: Common,
 ) {
     let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
-    let mut burst = Vec::with_capacity(BURST);
+    let (mut burst, mut pace) = (Vec::with_capacity(BURST), Pace::default());
     loop {
-        let wait = sleep_until(stage.poll_timeout(), &common.clock);
+        let due = stage.poll_timeout().into_iter().chain(pace.due()).min();
+        let wait = sleep_until(due, &common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
             () = wait => {}
@@ -477,13 +496,29 @@ pub(super) async fn agents(
             }
         }
         stage.handle_timeout(now);
-        stage.drain().into_iter().for_each(|update| board.apply(update));
-        common.health.counts("agents", stage.counts().iter());
-        common.health.held("agents", "", board.len());
+        pace.note();
+        if pace.is_due(now) || epoch.is_some() {
+            post(&mut stage, &board, &common).await;
+            pace.told(now, common.clock.now());
+        }
         if let Some(epoch) = epoch {
             flushed.send_replace(epoch);
         }
     }
+}
+
+/// Puts all that changed on the board, and what the stage counted.
+async fn post(stage: &mut Agents, board: &Board, common: &Common) {
+    loop {
+        let updates = stage.drain_some(SLICE);
+        if updates.is_empty() {
+            break;
+        }
+        updates.into_iter().for_each(|update| board.apply(update));
+        tokio::task::yield_now().await;
+    }
+    common.health.counts("agents", stage.counts().iter());
+    common.health.held("agents", "", board.len());
 }
 
 /// Waits until the moment comes; for ever if there is none.

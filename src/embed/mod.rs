@@ -1,32 +1,37 @@
-//! Embeddings: texts to vectors, by an endpoint, in batches, each text once.
+//! Embeddings: texts to vectors, by an endpoint or by a model in this process, each text once.
 //!
 //! ```text
-//! engine --EmbedRequest--> Handle --queue--> Embedder --POST /v1/embeddings--> Embedded --> engine
+//!                                                 .--POST /v1/embeddings--.
+//! engine --EmbedRequest--> Handle --queue--> Embedder                   Embedded --> engine
+//!                                                 '--MiniLM, in process---'
 //! ```
 //!
 //! Nobody waits for any of this. What cannot be had leaves coherence absent, and loop_detection on hashed embeddings.
 
 mod cache;
+mod endpoint;
+#[cfg(feature = "minilm")]
+pub mod minilm;
 pub mod options;
+mod source;
 mod wire;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::sync::mpsc;
 
 use self::cache::Cache;
 pub use self::options::EmbedOptions;
+use self::source::Source;
 use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
 use crate::engine::span::TraceId;
 use crate::ingest::{Batch, Sink};
-use crate::judge::budget::Breaker;
 use crate::judge::redact::Redactor;
-use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+use crate::outbound::{EndpointError, Secret};
 
 /// A vector, shared by all traces with the same text.
 type Vector = Arc<[f32]>;
@@ -38,19 +43,15 @@ pub struct Handle {
     texts: IntCounterVec,
 }
 
-/// Asks the endpoint.
+/// Has texts embedded and tells the engine.
 #[derive(Debug)]
 pub struct Embedder {
     options: EmbedOptions,
-    key: Option<Secret>,
-    url: String,
-    client: Client,
-    redactor: Redactor,
+    source: Source,
     clock: Clock,
     texts: IntCounterVec,
     inbox: mpsc::Receiver<EmbedRequest>,
     cache: Cache,
-    breaker: Breaker,
 }
 
 /// Why there can be no embeddings.
@@ -62,6 +63,17 @@ pub enum EmbedError {
     /// There is no model.
     #[error("`embed.model` must name a model")]
     NoModel,
+    /// There are two.
+    #[error("`embed.url` and `embed.directory` exclude each other")]
+    TwoModels,
+    /// There is no code for it.
+    #[cfg(not(feature = "minilm"))]
+    #[error("`embed.directory` needs a build with the feature `minilm`")]
+    NotBuilt,
+    /// The model's directory cannot be used.
+    #[cfg(feature = "minilm")]
+    #[error("`embed.directory`: {0}")]
+    Model(#[from] minilm::ModelError),
     /// Its metrics cannot be set up.
     #[error("cannot set up the metrics of embeddings: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -88,15 +100,7 @@ impl Embedder {
         redactor: Redactor,
         (clock, registry): (Clock, &Registry),
     ) -> Result<(Self, Handle), EmbedError> {
-        check("embed.url", "embed.allow_http", &options.url, options.allow_http)?;
-        if options.model.is_empty() {
-            return Err(EmbedError::NoModel);
-        }
-        let limits = ClientOptions {
-            allow_http: options.allow_http,
-            max_reply_bytes: options.max_reply_bytes,
-            timeout: options.timeout,
-        };
+        let source = Source::new(options, key, redactor, clock.clone())?;
         let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
         let name = "agentgauge_embed_texts_total";
         let texts = IntCounterVec::new(Opts::new(name, help), &["outcome"])?;
@@ -104,15 +108,11 @@ impl Embedder {
         let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
         let embedder = Self {
             options: options.clone(),
-            key,
-            url: wire::address(&options.url),
-            client: Client::new("embed.url", limits)?,
-            redactor,
+            source,
             clock,
             texts: texts.clone(),
             inbox,
             cache: Cache::new(options.max_cached),
-            breaker: Breaker::new(options.max_failures, options.pause),
         };
         Ok((embedder, Handle { sender, texts }))
     }
@@ -158,7 +158,7 @@ impl Embedder {
             }
         }
         for chunk in missing.chunks(self.options.max_batch) {
-            let Some(embedded) = self.embed(chunk).await else {
+            let Some(embedded) = self.source.embed(chunk).await else {
                 self.count("failed", chunk.len());
                 continue;
             };
@@ -170,40 +170,15 @@ impl Embedder {
         }
         let embedded: Vec<(TraceId, Embedded)> = requests
             .iter()
-            .map(|request| {
+            .filter_map(|request| {
                 let of = |text: &Option<String>| vectors.get(text.as_deref()?).map(AsRef::as_ref);
-                let (input, output) = (of(&request.input), of(&request.output));
-                let embedded = Embedded::new(request, &self.options.model, input, output);
-                (request.trace_id, embedded)
+                // What comes of nothing, too: then it is not asked again.
+                let (input, output) = (of(&request.input), of(&request.output)?);
+                let embedded = Embedded::new(request, self.source.name(), input, Some(output));
+                Some((request.trace_id, embedded))
             })
-            .filter(|(_, embedded)| embedded.coherence.is_some() || !embedded.output.is_empty())
             .collect();
         self.deliver(embedded, sink).await;
-    }
-
-    /// The vectors of texts, in their order; `None` if they cannot be had.
-    async fn embed(&mut self, texts: &[&str]) -> Option<Vec<Vector>> {
-        let texts: Vec<String> = texts.iter().map(|text| self.redactor.text(text)).collect();
-        let body = wire::request(&self.options.model, &texts);
-        let headers = wire::headers(&self.url, self.key.as_ref());
-        for attempt in 0..self.options.max_attempts {
-            if !self.breaker.admits(self.clock.now()) {
-                return None;
-            }
-            let posted =
-                self.client.post(&self.url, &headers, "application/json", body.clone()).await;
-            self.breaker.record(posted.is_ok(), self.clock.now());
-            let asked = match posted {
-                Ok(reply) => return wire::vectors(&reply, texts.len()),
-                Err(error) if !error.is_passing() => return None,
-                Err(CallError::Status { retry_after, .. }) => retry_after.unwrap_or_default(),
-                Err(_) => Duration::ZERO,
-            };
-            let doubled = 2_u32.saturating_pow(attempt.min(16));
-            let wait = self.options.backoff.saturating_mul(doubled).max(asked);
-            tokio::time::sleep(wait.min(self.options.pause)).await;
-        }
-        None
     }
 
     /// Gives vectors to the engine; it may ask to come back later, a few times.
@@ -224,5 +199,26 @@ impl Embedder {
 
     fn count(&self, outcome: &str, count: usize) {
         self.texts.with_label_values(&[outcome]).inc_by(count as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: &EmbedOptions) -> String {
+        let redactor = Redactor::new(&[], &[]).unwrap();
+        let daemon = (Clock::default(), &Registry::new());
+        Embedder::new(options, None, redactor, daemon).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn there_is_one_model() {
+        let directory = EmbedOptions { directory: "model".into(), ..EmbedOptions::default() };
+        let url = "https://localhost/v1".to_owned();
+        assert!(refused(&EmbedOptions { url, ..directory.clone() }).contains("exclude each other"));
+        let why = refused(&directory);
+        let expected = if cfg!(feature = "minilm") { "modules.json" } else { "feature `minilm`" };
+        assert!(why.contains(expected), "{why}");
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::options::human;
 
-/// Embeddings. Without an address they are hashed, which does for loops and not for coherence.
+/// Embeddings. Without an address and a directory they are hashed, which does for loops and not for coherence.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EmbedOptions {
@@ -21,6 +21,10 @@ pub struct EmbedOptions {
     pub api_key_file: PathBuf,
     /// The model.
     pub model: String,
+    /// A sentence-transformers model to load in this process, instead of an address; empty: none.
+    pub directory: PathBuf,
+    /// Threads that such a model computes on.
+    pub threads: usize,
     /// Texts in one request.
     pub max_batch: usize,
     /// Traces that wait; further ones go without.
@@ -49,7 +53,8 @@ pub struct EmbedOptions {
 impl EmbedOptions {
     /// Bytes of one text, if there is a model to embed it.
     pub fn wanted(&self) -> Option<usize> {
-        (!self.url.is_empty()).then_some(self.max_text_bytes)
+        let any = !self.url.is_empty() || !self.directory.as_os_str().is_empty();
+        any.then_some(self.max_text_bytes)
     }
 }
 
@@ -61,6 +66,8 @@ impl Default for EmbedOptions {
             api_key_env: "AGENTGAUGE_EMBED_API_KEY".to_owned(),
             api_key_file: PathBuf::new(),
             model: String::new(),
+            directory: PathBuf::new(),
+            threads: 1,
             max_batch: 64,
             max_queue: 1_000,
             max_cached: 2_048,

@@ -50,7 +50,11 @@ pub struct Agents {
     // Agents with series of their own, first come; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
+    // Something changed of an agent without series of its own.
+    overflowed: bool,
     now: Timestamp,
+    // Until when no pane has to go.
+    edge: Timestamp,
     counts: Counts,
 }
 
@@ -86,7 +90,9 @@ impl Agents {
             agents: BTreeMap::new(),
             exported: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            overflowed: false,
             now: Timestamp::default(),
+            edge: Timestamp::default(),
             counts: Counts::default(),
         }
     }
@@ -210,11 +216,16 @@ impl Agents {
 
     /// The next edge of a pane, while there is anything to expire.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
-        let next = (self.now.0 / width).saturating_add(1).saturating_mul(width);
-        let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(Timestamp(next));
+        let next = self.next_edge()?;
+        let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(next);
         let drift = self.agents.values().filter_map(|agent| agent.drift.poll_timeout(&self.drift));
         pane.into_iter().chain(drift).min()
+    }
+
+    /// When the open pane of the narrowest window is over.
+    fn next_edge(&self) -> Option<Timestamp> {
+        let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
+        Some(Timestamp((self.now.0 / width).saturating_add(1).saturating_mul(width)))
     }
 
     /// Lets panes go that are in no window any more.
@@ -224,6 +235,12 @@ impl Agents {
             if agent.drift.advance(self.now, &self.drift, &mut self.counts) {
                 self.dirty.insert(key.clone());
             }
+        }
+        if self.now < self.edge {
+            return;
+        }
+        self.edge = self.next_edge().unwrap_or_default();
+        for (key, agent) in &mut self.agents {
             let memory = self.options.run_memory;
             if agent.shards.is_empty()
                 && agent.runs.take_if(|runs| runs.is_idle(now, memory)).is_some()
@@ -250,9 +267,17 @@ impl Agents {
     /// The versions of an agent that came before this one, and how it differs from the latest of them.
     fn versions(&self, key: &AgentKey) -> Vec<VersionView> {
         let Some(own) = self.agents.get(key) else { return Vec::new() };
-        let others = self.agents.iter().filter(|(other, agent)| {
-            let same = AgentKey { agent_version: key.agent_version.clone(), ..(*other).clone() };
-            same == *key && *other != key && agent.drift.last < own.drift.last
+        // The version comes after the name in the order of keys, so all versions stand together.
+        let first =
+            AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
+        let same_name = |other: &AgentKey| {
+            let AgentKey { tenant, service_name, agent_name, .. } = other;
+            (tenant, service_name, agent_name) == (&key.tenant, &key.service_name, &key.agent_name)
+        };
+        let versions = self.agents.range(first..).take_while(|(other, _)| same_name(other));
+        let others = versions.filter(|(other, agent)| {
+            let before = agent.drift.last < own.drift.last;
+            other.environment == key.environment && *other != key && before
         });
         let Some((baseline, agent)) =
             others.max_by_key(|(other, agent)| (agent.drift.last, *other))
@@ -272,15 +297,21 @@ impl Agents {
 
     /// Takes what has changed since the last call, in the order of names.
     pub fn drain(&mut self) -> Vec<AgentUpdate> {
+        self.drain_some(usize::MAX)
+    }
+
+    /// Likewise, of so many agents at most; none once all that changed was taken.
+    pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
         let mut updates = Vec::new();
-        let mut overflow = false;
-        for key in std::mem::take(&mut self.dirty) {
+        while updates.len() < most
+            && let Some(key) = self.dirty.pop_first()
+        {
             let empty = self
                 .agents
                 .get(&key)
                 .is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
             if !self.exported.contains(&key) {
-                overflow = true;
+                self.overflowed = true;
             } else if !empty {
                 let mut update = self
                     .agents
@@ -309,7 +340,7 @@ impl Agents {
                 self.agents.remove(&key);
             }
         }
-        if overflow {
+        if self.dirty.is_empty() && std::mem::take(&mut self.overflowed) {
             let shared = overflow_key();
             let others = self
                 .agents

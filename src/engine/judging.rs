@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Whole sessions are sampled, so that their scores are of one kind, and by hash, so that every machine decides alike. A
-//! trace is asked about once, when it is done for the first time: a late span does not cost another judgement. Rules for
-//! answers in files of expectations are judged whatever the rate: somebody asked for them by name.
+//! trace is asked about once, when it is done for the first time: a late span does not cost another judgement. Rules in
+//! files of expectations are judged whatever the rate: somebody asked for them by name.
 
 use std::collections::BTreeMap;
 
@@ -71,17 +71,30 @@ pub struct JudgeReply {
     pub cost: Quanta,
 }
 
-/// A rule for an answer, which somebody wrote into a file of expectations.
+/// A rule that somebody wrote into a file of expectations, for the answer or for a field of a span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RubricRequest {
-    /// The rule; its judgement goes by it.
+    /// What its judgement goes by: the rule, and which text if it is not the answer.
+    pub key: String,
+    /// The rule.
     pub rule: String,
+    /// The field that it is for; `None`: the answer.
+    pub judged: Option<JudgedText>,
     /// What each score stands for, if that was written.
     pub scale: Vec<String>,
     /// How others were judged.
     pub examples: Vec<Value>,
     /// Who is to judge.
     pub judges: Judges,
+}
+
+/// A field of a span that is to be judged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JudgedText {
+    /// The field, as the file has it.
+    pub field: String,
+    /// What it says.
+    pub text: String,
 }
 
 /// Who a file of expectations wants its rules to be judged by.
@@ -116,6 +129,14 @@ pub struct Score {
     pub evaluator: String,
     /// When.
     pub time: Timestamp,
+}
+
+impl JudgeRequest {
+    /// Bytes of all texts in it.
+    pub fn bytes(&self) -> usize {
+        let judged = self.rubrics.iter().filter_map(|rubric| rubric.judged.as_ref());
+        self.transcript.bytes() + judged.map(|judged| judged.text.len()).sum::<usize>()
+    }
 }
 
 impl JudgeRules {

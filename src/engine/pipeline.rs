@@ -11,6 +11,7 @@ use super::agent_update::AgentUpdate;
 use super::agents::{Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
 use super::drift::DriftOptions;
+use super::embedding::Embedded;
 use super::expect::Suite;
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
@@ -19,7 +20,7 @@ use super::route::Route;
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::sessions::Sessions;
-use super::span::{Log, Report, Span, Target, Timestamp};
+use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
 use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
 
@@ -147,6 +148,15 @@ impl Pipeline {
             self.assemble[shard].handle(Input::Judged(Box::new(reply)), now);
         }
         self.apply(Vec::new(), Vec::new(), reports, now);
+    }
+
+    /// Applies what an embedding model made of traces' texts.
+    pub fn embedded(&mut self, embedded: Vec<(TraceId, Embedded)>, now: Timestamp) {
+        for (trace_id, embedded) in embedded {
+            let shard = self.route.trace(trace_id);
+            self.assemble[shard].handle(Input::Embedded(trace_id, embedded), now);
+        }
+        self.flow(now);
     }
 
     /// Runs the timers up to `now`, each at its own time.

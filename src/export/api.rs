@@ -18,7 +18,7 @@ use super::history::HistoryView;
 use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
-use super::query::{ListRequest, Query, Sort};
+use super::query::{ListRequest, Listing, Query, Sort};
 use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
@@ -98,6 +98,8 @@ pub(super) struct SessionsPage {
     pub(super) sessions: Vec<SessionView>,
     /// How many fit, on all pages.
     pub(super) total: u64,
+    /// Whether this is not all: sessions that other instances hold are not here.
+    pub(super) partial: bool,
 }
 
 /// Sessions, on pages: with `detail=row`.
@@ -107,6 +109,8 @@ pub(super) struct SessionRowsPage {
     pub(super) sessions: Vec<SessionRow>,
     /// How many fit, on all pages.
     pub(super) total: u64,
+    /// Whether this is not all: sessions that other instances hold are not here.
+    pub(super) partial: bool,
 }
 
 /// What a list of agents is asked with.
@@ -265,7 +269,7 @@ async fn sessions<Q: Query>(
         }
         sessions.push(session);
     }
-    Ok(Json(SessionsPage { sessions, total: page.total }).into_response())
+    Ok(Json(SessionsPage { sessions, total: page.total, partial: page.partial }).into_response())
 }
 
 async fn session<Q: Query>(
@@ -336,8 +340,8 @@ impl<Q: Query> Exporter<Q> {
         // The semaphore is never closed.
         let _permit = self.lists.acquire().await.ok();
         let request = ListRequest { filter, sort: params.sort, limit, offset };
-        let listing = self.query.list(request).await;
-        Ok(SessionRowsPage { sessions: listing.rows, total: listing.total })
+        let Listing { rows: sessions, total, partial } = self.query.list(request).await;
+        Ok(SessionRowsPage { sessions, total, partial })
     }
 
     pub(super) async fn session(

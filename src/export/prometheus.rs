@@ -72,6 +72,8 @@ pub enum Detail {
 /// A piece may be empty. It holds up its thread for a bounded time, however many agents there are.
 #[derive(Debug)]
 pub struct Exposition {
+    // Those whose labels are not rendered yet.
+    waiting: std::vec::IntoIter<Arc<AgentUpdate>>,
     agents: Vec<Exported>,
     parts: Vec<Part>,
     page: Page,
@@ -81,8 +83,11 @@ pub struct Exposition {
 }
 
 /// From so many bytes, or so many looks at an agent, a piece is enough.
-const PIECE_BYTES: usize = 128 << 10;
-const PIECE_LOOKS: usize = 1_000;
+const PIECE_BYTES: usize = 56 << 10;
+const PIECE_LOOKS: usize = 500;
+
+/// Agents that a piece lets go of once everything is written: what was written over since has its last owner here.
+const PIECE_AGENTS: usize = 50;
 
 #[derive(Debug)]
 struct Exported {
@@ -128,25 +133,18 @@ struct Page {
 impl Exposition {
     /// The page of these agents, which come in the order of their names.
     pub fn new(agents: Vec<Arc<AgentUpdate>>, format: Format, detail: Detail) -> Self {
-        let exported = |update: Arc<AgentUpdate>| {
-            let labels = label_block(&update.agent);
-            Exported { update, labels }
-        };
         Self {
-            agents: agents.into_iter().map(exported).collect(),
+            agents: Vec::with_capacity(agents.len()),
+            waiting: agents.into_iter(),
             parts: Part::all(detail),
             page: Page { text: String::new(), format, head: None },
             part: 0,
             agent: 0,
         }
     }
-}
 
-impl Iterator for Exposition {
-    type Item = String;
-
-    fn next(&mut self) -> Option<String> {
-        self.parts.get(self.part)?;
+    /// Writes a piece.
+    fn write(&mut self) -> String {
         self.page.text.reserve(PIECE_BYTES + PIECE_BYTES / 8);
         for _ in 0..PIECE_LOOKS {
             let Some(part) = self.parts.get(self.part) else { break };
@@ -164,7 +162,31 @@ impl Iterator for Exposition {
                 break;
             }
         }
-        Some(std::mem::take(&mut self.page.text))
+        std::mem::take(&mut self.page.text)
+    }
+}
+
+impl Iterator for Exposition {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        if self.waiting.len() > 0 {
+            let labelled = self.waiting.by_ref().take(PIECE_LOOKS).map(Exported::new);
+            self.agents.extend(labelled);
+        } else if self.part < self.parts.len() {
+            return Some(self.write());
+        } else {
+            let left = self.agents.len().checked_sub(1)?.saturating_sub(PIECE_AGENTS);
+            self.agents.truncate(left);
+        }
+        Some(String::new())
+    }
+}
+
+impl Exported {
+    fn new(update: Arc<AgentUpdate>) -> Self {
+        let labels = label_block(&update.agent);
+        Self { update, labels }
     }
 }
 

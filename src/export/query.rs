@@ -70,6 +70,8 @@ pub struct Listing {
     pub rows: Vec<SessionRow>,
     /// How many sessions fit, on all pages.
     pub total: u64,
+    /// Sessions that others hold are not among them.
+    pub partial: bool,
 }
 
 /// A place in an order; smaller comes first.

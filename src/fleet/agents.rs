@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::part::{Begin, Part, Stage, Taken, section};
+use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Record, pack, unpack};
 use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
 use crate::engine::pipeline::EngineOptions;
@@ -49,6 +49,8 @@ impl Stage for FleetStage {
     type Part = Summed;
 
     const BEGIN: Begin = Begin::Everything;
+
+    const PACE: Pace = Pace::Clock;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Summed, String> {
         let mut stage = Agents::new(AgentsOptions {
@@ -102,6 +104,7 @@ impl Part for Summed {
             Message::Trace(_)
             | Message::Inputs(_)
             | Message::Barrier(_)
+            | Message::Tick(_)
             | Message::Responses(_) => Err("misdirected"),
         }
     }

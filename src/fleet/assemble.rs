@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::part::{Begin, Part, Stage, Taken, section};
+use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Map, Record, pack, unpack};
 use crate::engine::assemble::{Assemble, Input, SavedTraces};
 use crate::engine::pipeline::EngineOptions;
@@ -42,6 +42,8 @@ impl Stage for AssembleStage {
     type Part = Traces;
 
     const BEGIN: Begin = Begin::Lookback;
+
+    const PACE: Pace = Pace::Records;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Traces, String> {
         let EngineOptions { assemble, loops, cost, expected, judging, embedding, .. } =
@@ -97,9 +99,11 @@ impl Part for Traces {
                 }
                 Ok(())
             }
-            Message::Trace(_) | Message::Session(_) | Message::Barrier(_) | Message::Began(_) => {
-                Err("misdirected")
-            }
+            Message::Trace(_)
+            | Message::Session(_)
+            | Message::Barrier(_)
+            | Message::Tick(_)
+            | Message::Began(_) => Err("misdirected"),
         }
     }
 

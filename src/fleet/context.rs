@@ -1,81 +1,27 @@
 //! What librdkafka tells a worker between records.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rdkafka::ClientContext;
 use rdkafka::Statistics;
 use rdkafka::TopicPartitionList;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::lease::Lease;
-use crate::ingest::kafka::{Problem, Status};
+use crate::ingest::kafka::{Assignment, Problem, Status};
 
 /// Keeps changes of the assignment for the worker: it makes them, with what they take, outside of the callback.
 pub(super) struct Context {
-    status: Arc<Status>,
+    pub(super) assignment: Assignment,
     lease: Lease,
-    changes: Mutex<VecDeque<Change>>,
-    closing: AtomicBool,
-}
-
-/// A change of the assignment that the group asks for.
-pub(super) enum Change {
-    /// These partitions are ours as well.
-    Assign(TopicPartitionList),
-    /// These are no longer.
-    Revoke(TopicPartitionList),
 }
 
 impl Context {
     pub(super) fn new(status: Arc<Status>, lease: Lease) -> Self {
-        Self { status, lease, changes: Mutex::default(), closing: AtomicBool::new(false) }
-    }
-
-    /// The next change that was asked for.
-    pub(super) fn change(&self) -> Option<Change> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    /// From here on changes are made where they are asked for: nobody looks any more.
-    pub(super) fn close(&self, consumer: &BaseConsumer<Self>) {
-        self.closing.store(true, Ordering::SeqCst);
-        // The group waits for an answer to what was asked for before.
-        while let Some(change) = self.change() {
-            if let Err(error) = self.make(consumer, &change) {
-                tracing::debug!(%error, "the assignment did not change while closing");
-            }
-        }
-        self.status.joined(false);
-    }
-
-    /// Makes a change. The first assignment, though it may be empty, means that we are in the group.
-    pub(super) fn make(&self, consumer: &BaseConsumer<Self>, change: &Change) -> KafkaResult<()> {
-        let cooperative = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
-        match change {
-            Change::Assign(partitions) => {
-                self.status.joined(true);
-                if cooperative {
-                    consumer.incremental_assign(partitions)
-                } else {
-                    consumer.assign(partitions)
-                }
-            }
-            Change::Revoke(partitions) => {
-                if consumer.assignment_lost() {
-                    self.status.joined(false);
-                }
-                if cooperative {
-                    consumer.incremental_unassign(partitions)
-                } else {
-                    consumer.unassign()
-                }
-            }
-        }
+        Self { assignment: Assignment::new(status), lease }
     }
 }
 
@@ -93,7 +39,7 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         let problem = error.rdkafka_error_code().and_then(|code| Problem::of(code, reason));
         match problem {
-            Some(problem) => self.status.problem(problem),
+            Some(problem) => self.assignment.status().problem(problem),
             None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
         }
     }
@@ -102,7 +48,7 @@ impl ClientContext for Context {
     fn stats(&self, statistics: Statistics) {
         if connected(statistics) {
             self.lease.touch();
-            self.status.well();
+            self.assignment.status().well();
         }
     }
 }
@@ -114,13 +60,7 @@ impl ConsumerContext for Context {
         error: RDKafkaRespErr,
         partitions: &mut TopicPartitionList,
     ) {
-        let assigned = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        let change = if assigned { Change::Assign } else { Change::Revoke }(partitions.clone());
-        if !self.closing.load(Ordering::SeqCst) {
-            self.changes.lock().unwrap_or_else(PoisonError::into_inner).push_back(change);
-        } else if let Err(error) = self.make(consumer, &change) {
-            tracing::debug!(%error, "the assignment did not change while closing");
-        }
+        self.assignment.ask(consumer, error, partitions);
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {

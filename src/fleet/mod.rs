@@ -20,6 +20,8 @@ mod context;
 #[cfg(feature = "kafka")]
 mod gateway;
 #[cfg(feature = "kafka")]
+mod held;
+#[cfg(feature = "kafka")]
 mod lease;
 #[cfg(feature = "kafka")]
 mod metrics;
@@ -28,6 +30,8 @@ mod options;
 mod outbox;
 #[cfg(feature = "kafka")]
 mod part;
+#[cfg(feature = "kafka")]
+mod question;
 #[cfg(feature = "kafka")]
 mod score;
 #[cfg(feature = "kafka")]
@@ -47,6 +51,8 @@ pub use self::{
     checkpoint::CheckpointError,
     gateway::Gateway,
     lease::Lease,
+    question::{Question, WAITING},
     score::Runaways,
     start::{FleetError, Share, Workers},
+    wire::shards,
 };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::checkpoint::Checkpoint;
 use super::wire::Record;
+use crate::engine::sessions::Sessions;
 use crate::engine::span::Timestamp;
 use crate::engine::update::envelope::Message;
 
@@ -14,6 +15,16 @@ pub(super) enum Begin {
     Lookback,
     /// With all that there is, with a checkpoint too: the topic is compacted to what holds.
     Everything,
+}
+
+/// What moves the time of a partition that has come to the end of its records.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Pace {
+    /// Records alone: a timer that is due is written down as one. So what a timer did is done again by whoever reads the
+    /// records, before what came after it.
+    Records,
+    /// The clock: nothing is told to anybody who would have to be told otherwise.
+    Clock,
 }
 
 /// A partition that was just taken over.
@@ -29,6 +40,9 @@ pub(super) trait Stage: Send {
 
     /// Where it begins.
     const BEGIN: Begin;
+
+    /// What its timers follow.
+    const PACE: Pace;
 
     /// Takes a partition over.
     ///
@@ -69,6 +83,11 @@ pub(super) trait Part {
 
     /// What it holds (`traces`, `sessions`, `agents`), and how many of them.
     fn holds(&self) -> (&'static str, usize);
+
+    /// The sessions of a shard; none if there are none here.
+    fn sessions(&self, _: u32) -> Option<&Sessions> {
+        None
+    }
 
     /// What it could not use, and how often a bound bit, as (who, what, why, how often).
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)>;

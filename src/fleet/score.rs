@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assemble::GENERATION;
-use super::part::{Begin, Part, Stage, Taken, section};
+use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Map, Record, unpack};
 use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
@@ -40,6 +40,8 @@ impl Stage for ScoreStage {
     type Part = Scored;
 
     const BEGIN: Begin = Begin::Lookback;
+
+    const PACE: Pace = Pace::Records;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Scored, String> {
         let EngineOptions { session, loops, agents, .. } = &self.options;
@@ -89,6 +91,7 @@ impl Part for Scored {
             Message::Inputs(_)
             | Message::Session(_)
             | Message::Barrier(_)
+            | Message::Tick(_)
             | Message::Responses(_)
             | Message::Began(_) => Err("misdirected"),
         }
@@ -144,6 +147,11 @@ impl Part for Scored {
 
     fn holds(&self) -> (&'static str, usize) {
         ("sessions", self.shards.iter().map(|(_, stage)| stage.open_sessions()).sum())
+    }
+
+    fn sessions(&self, shard: u32) -> Option<&Sessions> {
+        let (_, stage) = self.shards.iter().find(|(held, _)| *held == shard)?;
+        Some(stage)
     }
 
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread;
 
 use tokio::runtime::Handle;
@@ -16,6 +17,7 @@ use super::lease::Lease;
 use super::metrics::Families;
 use super::options::{FleetOptions, Role};
 use super::part::Stage;
+use super::question::Question;
 use super::score::{Runaways, ScoreStage};
 use super::wire::{Hop, Map, SHARDS};
 use super::worker::{Setup, Worker};
@@ -62,6 +64,8 @@ pub struct Share<'s> {
     pub ask: Ask,
     /// Who is told of sessions that run away.
     pub runaways: Runaways,
+    /// What is asked about sessions.
+    pub questions: Option<Receiver<Question>>,
     /// True once the daemon goes down.
     pub stopping: watch::Receiver<bool>,
 }
@@ -132,7 +136,7 @@ impl Share<'_> {
     }
 
     fn work<S: Stage + 'static>(
-        &self,
+        &mut self,
         stage: S,
         (role, hop): (Role, Hop),
         checkpoints: &Checkpoints,
@@ -150,6 +154,7 @@ impl Share<'_> {
             metrics: workers.families.of(role),
             status: status.clone(),
             lease: lease.clone(),
+            questions: self.questions.take_if(|_| role == Role::Score),
             stopping: self.stopping.clone(),
         };
         let worker = Worker::new(stage, setup)?;

@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::route::Route;
-use crate::engine::span::{Report, Target, TraceId};
+use crate::engine::span::{Report, Target, Timestamp, TraceId};
 use crate::engine::update::envelope::Message;
-use crate::engine::update::{AgentKey, Envelope, SessionUpdate, TraceUpdate};
+use crate::engine::update::{AgentKey, Envelope, SessionUpdate, Tick, TraceUpdate};
 
 /// Logical shards of each stage.
 pub(super) const SHARDS: u32 = 256;
@@ -49,6 +49,11 @@ pub(super) struct Record {
 pub(super) struct Map {
     route: Route,
     partitions: u32,
+}
+
+/// Where sessions go, and how many shards there are, in every instance.
+pub fn shards() -> (Route, usize) {
+    (Map::new(SHARDS).route, usize::try_from(SHARDS).unwrap_or(0))
 }
 
 impl Hop {
@@ -101,6 +106,13 @@ impl Map {
     pub(super) fn to_responses(self, partition: u32, message: Message) -> Record {
         let key = partition.to_be_bytes().to_vec();
         Record { hop: Hop::Spans, partition, key, envelope: envelope(message) }
+    }
+
+    /// Time goes on in a partition.
+    pub(super) fn tick(hop: Hop, partition: u32, now: Timestamp) -> Record {
+        let envelope =
+            Envelope { time_unix_nano: now.0, ..envelope(Message::Tick(Tick::default())) };
+        Record { hop, partition, key: Vec::new(), envelope }
     }
 
     /// A trace, to its session.

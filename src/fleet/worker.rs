@@ -1,19 +1,20 @@
 //! The loop of a stage: one thread, one consumer, the partitions that the group gave it.
 //!
 //! ```text
-//! taken over:  checkpoint -> state -> replay up to the end as it was -> live: tells, and its timers follow the clock
+//! taken over:  checkpoint -> state -> replay up to the end as it was -> live: tells
 //! given up:    what was sent has arrived -> checkpoint -> offset committed -> the next owner begins
 //! ```
 //!
 //! The offset to go on from is the checkpoint's; the committed one follows it and is a hint for people. Records are applied
-//! in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream.
+//! in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream. At the end
+//! of its records a timer that is due becomes a record, a tick: the state, and all that was ever sent, follows from records.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use prost::Message as _;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -21,26 +22,24 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::watch;
 
 use super::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
-use super::context::{Change, Context};
+use super::context::Context;
+use super::held::Held;
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::{FleetOptions, Role};
 use super::outbox::{Outbox, RECONNECT_MS};
-use super::part::{Begin, Part, Stage, Taken};
-use super::wire::{Hop, Record};
+use super::part::{Begin, Pace, Part, Stage, Taken};
+use super::question::{Question, answer};
+use super::wire::{Hop, Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
-use crate::engine::update::Envelope;
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, client};
+use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, client};
 
 /// How long a poll waits for a record.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Records between two looks at timers.
 const BURST: usize = 256;
-
-/// Timers of a replay that are due within this time run together.
-const STEP: Duration = Duration::from_millis(100);
 
 /// How long brokers may take for an answer, and for what was sent to arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -59,6 +58,7 @@ pub(super) struct Setup<'s> {
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) status: Arc<Status>,
     pub(super) lease: Lease,
+    pub(super) questions: Option<Receiver<Question>>,
     pub(super) stopping: watch::Receiver<bool>,
 }
 
@@ -66,6 +66,7 @@ pub(super) struct Setup<'s> {
 pub(super) struct Worker<S: Stage> {
     stage: S,
     role: Role,
+    hop: Hop,
     topic: String,
     fleet: FleetOptions,
     consumer: BaseConsumer<Context>,
@@ -76,6 +77,7 @@ pub(super) struct Worker<S: Stage> {
     metrics: Arc<WorkerMetrics>,
     status: Arc<Status>,
     lease: Lease,
+    questions: Option<Receiver<Question>>,
     stopping: watch::Receiver<bool>,
     held: BTreeMap<i32, Held<S::Part>>,
     out: Vec<Record>,
@@ -83,26 +85,6 @@ pub(super) struct Worker<S: Stage> {
     saved: Timestamp,
     /// Set where something has to be begun anew: what is held is given up unsaved.
     broken: bool,
-}
-
-/// A partition and how far it has come.
-struct Held<P> {
-    part: P,
-    generation: u64,
-    /// The next record to be applied.
-    next: i64,
-    /// The end as it was when it was taken over.
-    target: i64,
-    /// It has caught up.
-    live: bool,
-    /// There was no record after the last one.
-    at_end: bool,
-    /// It began with a checkpoint, or with everything.
-    whole: bool,
-    now: Timestamp,
-    senders: BTreeMap<u32, u64>,
-    /// What the last checkpoint goes on from.
-    saved: Option<i64>,
 }
 
 impl<S: Stage> Worker<S> {
@@ -115,6 +97,7 @@ impl<S: Stage> Worker<S> {
         Ok(Self {
             stage,
             role,
+            hop,
             topic: hop.topic(&fleet.prefix),
             fleet: fleet.clone(),
             consumer,
@@ -127,6 +110,7 @@ impl<S: Stage> Worker<S> {
             metrics,
             status,
             lease,
+            questions: setup.questions,
             stopping,
             held: BTreeMap::new(),
             out: Vec::new(),
@@ -147,12 +131,13 @@ impl<S: Stage> Worker<S> {
                 self.begin_anew();
             }
             self.change_assignment();
-            self.read();
+            let wait = if self.answer() { Duration::ZERO } else { POLL };
+            self.read(wait);
             self.keep_time();
         }
         let all: Vec<i32> = self.held.keys().copied().collect();
         self.hand_over(&all);
-        self.consumer.context().close(&self.consumer);
+        self.consumer.context().assignment.close(&self.consumer);
         self.show();
     }
 
@@ -201,8 +186,7 @@ impl<S: Stage> Worker<S> {
     }
 
     /// Applies what there is, as much as fits between two looks at the time.
-    fn read(&mut self) {
-        let mut wait = POLL;
+    fn read(&mut self, mut wait: Duration) {
         for _ in 0..BURST {
             let message = match self.consumer.poll(wait) {
                 Some(Ok(message)) => message,
@@ -239,11 +223,25 @@ impl<S: Stage> Worker<S> {
         }
     }
 
+    /// Answers what is asked about sessions.
+    fn answer(&self) -> bool {
+        let partition = |shard: u32| i32::try_from(shard % self.fleet.partitions.max(1)).ok();
+        let held = |shard: u32| self.held.get(&partition(shard)?)?.part.sessions(shard);
+        self.questions.as_ref().is_some_and(|questions| answer(questions, held))
+    }
+
     /// Runs timers, tells, writes checkpoints, and says how it stands.
     fn keep_time(&mut self) {
         let now = self.clock.now();
-        for held in self.held.values_mut().filter(|held| held.live && held.at_end) {
-            held.advance(now, &mut self.out);
+        let hop = self.hop;
+        for (partition, held) in self.held.iter_mut().filter(|(_, held)| held.live && held.at_end) {
+            match (S::PACE, u32::try_from(*partition)) {
+                (Pace::Records, Ok(partition)) if held.wants_tick(now) => {
+                    self.out.push(Map::tick(hop, partition, now));
+                }
+                (Pace::Records, _) => {}
+                (Pace::Clock, _) => held.advance(now, &mut self.out),
+            }
         }
         self.send();
         if self.told.after(self.fleet.tell_interval) <= now {
@@ -351,7 +349,7 @@ impl<S: Stage> Worker<S> {
 
     /// Makes the changes that the group asks for.
     fn change_assignment(&mut self) {
-        while let Some(change) = self.consumer.context().change() {
+        while let Some(change) = self.consumer.context().assignment.change() {
             let change = match change {
                 Change::Revoke(partitions) => {
                     let numbers = numbers(&partitions);
@@ -364,7 +362,7 @@ impl<S: Stage> Worker<S> {
                 }
                 Change::Assign(partitions) => Change::Assign(self.take_over(&numbers(&partitions))),
             };
-            if let Err(error) = self.consumer.context().make(&self.consumer, &change) {
+            if let Err(error) = self.consumer.context().assignment.make(&self.consumer, &change) {
                 tracing::warn!(%error, "the assignment of Kafka partitions did not change");
                 self.broken = true;
             }
@@ -394,7 +392,7 @@ impl<S: Stage> Worker<S> {
             Err(error) => tracing::error!(%error, "there is no new producer"),
         }
         // A new member of the group: what the old one was told, or was not, does not matter any more.
-        self.consumer.context().close(&self.consumer);
+        self.consumer.context().assignment.close(&self.consumer);
         let context = Context::new(self.status.clone(), self.lease.clone());
         let fresh = consumer(&self.kafka, &self.fleet, self.role)
             .and_then(|config| Ok(config.create_with_context(context)?));
@@ -472,6 +470,7 @@ impl<S: Stage> Worker<S> {
             at_end: false,
             whole,
             now: checkpoint.as_ref().map_or(Timestamp(0), |checkpoint| checkpoint.now),
+            ticked: Timestamp(0),
             senders: checkpoint.map(|checkpoint| checkpoint.senders).unwrap_or_default(),
             saved: None,
         };
@@ -507,40 +506,6 @@ impl<S: Stage> Worker<S> {
             for (who, what, why, count) in held.part.counts() {
                 let who = format!("{}/{who}@{}", self.role.name(), held.generation);
                 self.metrics.count(&who, what, why, count);
-            }
-        }
-    }
-}
-
-impl<P: Part> Held<P> {
-    /// Applies a record; what cannot be used is skipped, and why is returned.
-    fn apply(
-        &mut self,
-        payload: &[u8],
-        offset: i64,
-        out: &mut Vec<Record>,
-    ) -> Result<(), &'static str> {
-        let envelope = Envelope::decode(payload).map_err(|_| "malformed")?;
-        let message = envelope.message.ok_or("malformed")?;
-        if envelope.generation > 0 {
-            let known = self.senders.entry(envelope.shard).or_default();
-            if envelope.generation < *known {
-                return Err("replaced_sender");
-            }
-            *known = envelope.generation;
-        }
-        self.advance(Timestamp(envelope.time_unix_nano), out);
-        self.part.apply(message, (offset, self.now), out)
-    }
-
-    /// Time goes on to `now`: timers run, each about when it is due.
-    fn advance(&mut self, now: Timestamp, out: &mut Vec<Record>) {
-        self.now = self.now.max(now);
-        while let Some(due) = self.part.due().filter(|due| *due <= self.now) {
-            let at = due.after(STEP).min(self.now);
-            self.part.timers(at, out);
-            if at == self.now {
-                return;
             }
         }
     }

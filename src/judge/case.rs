@@ -73,8 +73,11 @@ impl Case {
         prompt(stage, &records)
     }
 
-    /// The words of a call about a rule for answers.
+    /// The words of a call about a rule, for the answer or for a text by itself.
     pub fn rubric(&self, rubric: &RubricRequest) -> Prompt {
+        if let Some(judged) = &rubric.judged {
+            return prompt(Stage::RubricOfText, &[("rule", &rubric.rule), ("text", &judged.text)]);
+        }
         let scale = rubric.scale.join("\n");
         let examples: String =
             rubric.examples.iter().map(|example| format!("{example}\n")).collect();

@@ -63,7 +63,7 @@ impl<'j, S: Sink> Docket<'j, S> {
         }
     }
 
-    /// Judges an answer by rules. One that could not be judged, by one of its judges even, stays so: it neither passes nor
+    /// Judges by rules. One that could not be judged, by one of its judges even, stays so: it neither passes nor
     /// fails.
     pub(super) async fn rubrics(
         &mut self,
@@ -76,7 +76,7 @@ impl<'j, S: Sink> Docket<'j, S> {
         for rubric in rubrics {
             let judgement = self.rubric(case, rubric, options, agent).await;
             self.judge.meter.rubric(judgement.as_ref().map_or_else(|why| *why, |_| "scored"));
-            judgements.extend(judgement.ok().map(|judgement| (rubric.rule.clone(), judgement)));
+            judgements.extend(judgement.ok().map(|judgement| (rubric.key.clone(), judgement)));
         }
         judgements
     }
@@ -91,13 +91,14 @@ impl<'j, S: Sink> Docket<'j, S> {
         let judges = &rubric.judges;
         let own = [options.model_of(agent).to_owned()];
         let models = if judges.models.is_empty() { &own[..] } else { &judges.models[..] };
-        let rule = format!("{:016x}", xxh3_64(rubric.rule.as_bytes()));
+        let rule = format!("{:016x}", xxh3_64(rubric.key.as_bytes()));
+        let stage = if rubric.judged.is_some() { Stage::RubricOfText } else { Stage::Rubric };
         let mut verdicts: Vec<Verdict> = Vec::new();
         for (number, model) in models.iter().enumerate() {
             let question = Question {
                 model,
                 temperature: judges.temperature.unwrap_or(options.temperature),
-                stage: Stage::Rubric,
+                stage,
                 prompt: case.rubric(rubric),
                 due: self.due,
             };

@@ -187,7 +187,8 @@ fn short_cut(stage: Stage, answer: &Value) -> Option<&'static str> {
         | Stage::Adherence
         | Stage::Quality
         | Stage::Violations
-        | Stage::Rubric => None,
+        | Stage::Rubric
+        | Stage::RubricOfText => None,
     }
 }
 

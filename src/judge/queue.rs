@@ -62,7 +62,7 @@ pub fn queue(options: &JudgeOptions, meter: Meter) -> (Handle, Inbox) {
 impl Handle {
     /// Hands over a trace that was done at `now`, if there is room.
     pub fn offer(&self, request: JudgeRequest, now: Timestamp) {
-        let bytes = request.transcript.bytes();
+        let bytes = request.bytes();
         let share = Share::new(bytes, &self.pending, &self.meter);
         if share.total() > self.max_pending_bytes {
             return self.meter.dropped("memory");

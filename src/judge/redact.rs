@@ -64,6 +64,11 @@ impl Redactor {
         }
     }
 
+    /// The text of a field, which may be one that must not leave by its name.
+    pub fn field(&self, name: &str, text: &str) -> String {
+        if self.is_kept(name) { REDACTED.to_owned() } else { self.text(text) }
+    }
+
     /// A text without what must not leave.
     pub fn text(&self, text: &str) -> String {
         let by_key = self.call(text);
@@ -75,6 +80,12 @@ impl Redactor {
             }
         }
         text
+    }
+
+    /// Whether what goes by this name must not leave.
+    fn is_kept(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        self.keys.iter().any(|word| name.contains(word))
     }
 
     /// JSON, or the JSON in `name(..)`, by key; `None` if the text is neither or nothing is taken out.
@@ -105,8 +116,7 @@ impl Redactor {
             Value::Object(map) => {
                 let mut any = false;
                 for (key, value) in map.iter_mut() {
-                    let key = key.to_lowercase();
-                    if self.keys.iter().any(|word| key.contains(word)) {
+                    if self.is_kept(key) {
                         *value = Value::String(REDACTED.to_owned());
                         any = true;
                     } else {

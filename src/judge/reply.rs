@@ -42,7 +42,7 @@ impl ReplyError {
 ///
 /// Fails on whatever is not of the stage's form; an answer to a rubric always has one.
 pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
-    if stage == Stage::Rubric {
+    if matches!(stage, Stage::Rubric | Stage::RubricOfText) {
         let verdict = judge::parse(answer);
         let rationale = verdict.rationale.unwrap_or_default();
         return Ok(

@@ -38,11 +38,13 @@ pub enum Stage {
     Violations,
     /// Whether an answer keeps a rule.
     Rubric,
+    /// Whether another text of the trace does.
+    RubricOfText,
 }
 
 impl Stage {
     /// All stages, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::TaskOutcome,
         Self::TaskVerdict,
         Self::ToolContext,
@@ -58,6 +60,7 @@ impl Stage {
         Self::Quality,
         Self::Violations,
         Self::Rubric,
+        Self::RubricOfText,
     ];
 
     /// Its name, in schemas and labels.
@@ -78,6 +81,7 @@ impl Stage {
             Self::Quality => "plan_quality",
             Self::Violations => "violations",
             Self::Rubric => "rubric",
+            Self::RubricOfText => "rubric_of_text",
         }
     }
 
@@ -99,6 +103,7 @@ impl Stage {
             Self::Quality => include_str!("prompts/plan_quality.md"),
             Self::Violations => include_str!("prompts/violations.md"),
             Self::Rubric => include_str!("prompts/rubric.md"),
+            Self::RubricOfText => include_str!("prompts/rubric_of_text.md"),
         }
     }
 
@@ -118,7 +123,8 @@ impl Stage {
             | Self::Confidence
             | Self::Plan
             | Self::Violations
-            | Self::Rubric => &[],
+            | Self::Rubric
+            | Self::RubricOfText => &[],
         }
     }
 
@@ -139,7 +145,8 @@ impl Stage {
             | Self::ToolScore
             | Self::CallVerdicts
             | Self::CallReason
-            | Self::Quality => false,
+            | Self::Quality
+            | Self::RubricOfText => false,
         }
     }
 
@@ -202,7 +209,7 @@ impl Stage {
                 );
                 form.object(&[("violations", list(violation))], &[])
             }
-            Self::Rubric => {
+            Self::Rubric | Self::RubricOfText => {
                 let label = json!({ "type": "string", "enum": ["pass", "fail", "borderline"] });
                 form.object(
                     &[
@@ -265,7 +272,8 @@ mod tests {
 
     #[test]
     fn a_stage_is_shown_the_trace_or_an_answer() {
-        for stage in Stage::ALL {
+        // A text alone is shown by itself.
+        for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::RubricOfText) {
             assert!(stage.sees_trace() || !stage.shown().is_empty(), "{}", stage.name());
             assert!(stage.shown().iter().all(|shown| *shown < stage));
         }

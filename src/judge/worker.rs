@@ -158,11 +158,14 @@ impl Judge {
 
     /// Judges one trace and reports it.
     async fn trace<S: Sink>(&self, waiting: Waiting, sink: &S) {
-        let Waiting { request, due, share } = waiting;
+        let Waiting { mut request, due, share } = waiting;
         if let Some(why) = self.away(&request) {
             return self.leave(request, why, due, sink).await;
         }
         let transcript = self.redactor.transcript(request.transcript);
+        for judged in request.rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
+            judged.text = self.redactor.field(&judged.field, &judged.text);
+        }
         let agent = request.agent.agent_name.as_str();
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
         let mut case = Case::new(metrics, &transcript, &self.options.constraints);
@@ -173,7 +176,7 @@ impl Judge {
             trace_id: request.trace_id,
             judgements,
             metrics_over: request.metrics,
-            rules_over: request.rubrics.into_iter().map(|rubric| rubric.rule).collect(),
+            rules_over: request.rubrics.into_iter().map(|rubric| rubric.key).collect(),
             cost: docket.unsaid(),
             ..JudgeReply::default()
         };
@@ -260,7 +263,7 @@ impl Judge {
         let reply = JudgeReply {
             trace_id: request.trace_id,
             metrics_over: request.metrics,
-            rules_over: request.rubrics.into_iter().map(|rubric| rubric.rule).collect(),
+            rules_over: request.rubrics.into_iter().map(|rubric| rubric.key).collect(),
             ..JudgeReply::default()
         };
         self.deliver(reply, Vec::new(), due, sink).await;

@@ -6,6 +6,7 @@
 
 mod support;
 
+use agentgauge::daemon::Daemon;
 use agentgauge::fleet::Role;
 use support::{Fleet, Input};
 
@@ -116,7 +117,7 @@ async fn what_cannot_be_read_holds_up_nothing() {
     for number in 0..input.len() {
         fleet.send(0, &input.request(number)).await;
         for topic in ["spans", "traces", "agents"] {
-            fleet.put(topic, poison[number % poison.len()]);
+            fleet.put(topic, None, poison[number % poison.len()]);
         }
     }
     fleet.shows(&input.replayed()).await;
@@ -138,6 +139,73 @@ async fn each_role_can_have_an_instance_of_its_own() {
     }
     fleet.shows(&input.replayed()).await;
     assert!(fleet.instances[1].bound().otlp_http.is_none());
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_with_the_instance_that_has_them() {
+    let input = Input::new(60);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.join().await;
+    fleet.ready().await;
+    for number in 0..input.len() {
+        fleet.send(number % 2, &input.request(number)).await;
+    }
+    fleet.shows(&input.replayed()).await;
+    let expected = input.sessions();
+    let (mut all, one_more) = fleet.sessions(0).await;
+    let (others, other_more) = fleet.sessions(1).await;
+    assert!(one_more && other_more && !all.is_empty() && !others.is_empty());
+    for id in expected.keys() {
+        for instance in [0, 1] {
+            let has = if instance == 0 { all.contains_key(id) } else { others.contains_key(id) };
+            let status = if has { "HTTP/1.1 200" } else { "HTTP/1.1 404" };
+            fleet.answers(instance, &format!("/api/v1/sessions/{id}"), &[status]).await;
+            let trace = expected[id]["traces"][0]["trace_id"].as_str().unwrap();
+            fleet.answers(instance, &format!("/api/v1/traces/{trace}"), &[status]).await;
+        }
+    }
+    let count = all.len() + others.len();
+    all.extend(others);
+    assert_eq!((count, &all), (expected.len(), &expected));
+    // Who is left has them all, and says so; an instance without the role has none, and says that.
+    fleet.leave(1).await;
+    fleet.ready().await;
+    assert_eq!(fleet.sessions(0).await, (expected, false));
+    fleet.join_as(&[Role::Gateway]).await;
+    assert_eq!(fleet.sessions(1).await, ([].into(), true));
+    fleet.stop().await;
+}
+
+/// The owner of a trace tells it under a session of its own, because nobody named one for long enough, and is gone before it
+/// reads the span that does.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_timer_told_is_taken_back_by_the_next_owner() {
+    let input = Input::new(1);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    let before = fleet.state_of("spans").await;
+    // On its way for as long as that takes: it came before, and arrives after.
+    fleet.make_topics_of("held");
+    let mut config = fleet.config(&[Role::Gateway]);
+    config.fleet.prefix = "held".to_owned();
+    fleet.instances.push(Daemon::start(&config).await.unwrap());
+    fleet.send(1, &input.request(1)).await;
+    fleet.send(0, &input.request(0)).await;
+    fleet.shows_sessions(0, |sessions| sessions.len() == 1).await;
+    assert!(!fleet.sessions(0).await.0.contains_key("session-0"));
+    fleet.leave(0).await;
+    // As if it had been killed: the last checkpoint is from before.
+    fleet.put_state_back("spans", &before);
+    for (partition, record) in fleet.records("held.spans") {
+        fleet.put("spans", Some(partition), &record);
+    }
+    fleet.leave(0).await;
+    fleet.join().await;
+    let expected = input.sessions();
+    fleet.shows_sessions(0, |sessions| *sessions == expected).await;
     fleet.stop().await;
 }
 

@@ -1,6 +1,8 @@
 //! A broker in the process, instances that share it, and what they have to show.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use agentgauge::engine::agent_update::AgentUpdate;
 use agentgauge::engine::pipeline::Pipeline;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::update::AgentKey;
+use agentgauge::engine::view::SessionView;
 use agentgauge::fleet::{FleetOptions, Role};
 use agentgauge::ingest::decode::Decoder;
 use agentgauge::ingest::kafka::KafkaOptions;
@@ -20,9 +23,12 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message as _;
-use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -58,21 +64,106 @@ impl Fleet {
     }
 
     pub(crate) fn make_topics(&self) {
+        self.make_topics_of("agentgauge");
+    }
+
+    pub(crate) fn make_topics_of(&self, prefix: &str) {
         for topic in ["spans", "traces", "agents"] {
             let partitions = i32::try_from(PARTITIONS).unwrap();
-            self.cluster.create_topic(&format!("agentgauge.{topic}"), partitions, 1).unwrap();
+            self.cluster.create_topic(&format!("{prefix}.{topic}"), partitions, 1).unwrap();
         }
     }
 
     /// Puts anything into a topic between the stages.
-    pub(crate) fn put(&self, topic: &str, payload: &[u8]) {
+    pub(crate) fn put(&self, topic: &str, partition: Option<i32>, payload: &[u8]) {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.cluster.bootstrap_servers());
         let producer: BaseProducer = config.create().unwrap();
         let topic = format!("agentgauge.{topic}");
-        let record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&topic).payload(payload);
+        let record: BaseRecord<'_, [u8], [u8]> =
+            BaseRecord { partition, ..BaseRecord::to(&topic).payload(payload) };
         producer.send(record).map_err(|(error, _)| error).unwrap();
         producer.flush(DEADLINE).unwrap();
+    }
+
+    /// The records of a topic between the stages, by partition.
+    pub(crate) fn records(&self, topic: &str) -> Vec<(i32, Vec<u8>)> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.cluster.bootstrap_servers());
+        config.set("group.id", "looks").set("enable.partition.eof", "true");
+        let consumer: BaseConsumer = config.create().unwrap();
+        let mut all = TopicPartitionList::new();
+        let partitions = i32::try_from(PARTITIONS).unwrap();
+        all.add_partition_range(topic, 0, partitions - 1);
+        all.set_all_offsets(Offset::Beginning).unwrap();
+        consumer.assign(&all).unwrap();
+        let (mut records, mut ended) = (Vec::new(), 0);
+        while ended < partitions {
+            match consumer.poll(DEADLINE).unwrap() {
+                Ok(record) => {
+                    records.push((record.partition(), record.payload().unwrap().to_vec()));
+                }
+                Err(KafkaError::PartitionEOF(_)) => ended += 1,
+                Err(error) => assert!(error.to_string().is_empty(), "{error}"),
+            }
+        }
+        records
+    }
+
+    /// All sessions that an instance has, by id, and whether others have more.
+    pub(crate) async fn sessions(&self, instance: usize) -> (BTreeMap<String, Value>, bool) {
+        let answer = get(&self.instances[instance], "/api/v1/sessions?limit=1000").await;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let page: Value = serde_json::from_str(body).unwrap();
+        let all = page["sessions"].as_array().unwrap().iter();
+        let named = |session: &Value| session["session_id"].as_str().unwrap().to_owned();
+        let sessions: BTreeMap<_, _> =
+            all.map(|session| (named(session), session.clone())).collect();
+        (sessions, page["partial"].as_bool().unwrap())
+    }
+
+    /// The checkpoints of a topic, once each of its partitions has one.
+    pub(crate) async fn state_of(&self, topic: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+        let folder = self.checkpoints.path().join(format!("agentgauge.{topic}"));
+        loop {
+            let mut states = BTreeMap::new();
+            for partition in 0..PARTITIONS {
+                for file in fs::read_dir(folder.join(partition.to_string())).unwrap() {
+                    let path = file.unwrap().path();
+                    if path.extension().is_some_and(|extension| extension == "state") {
+                        states.insert(path.clone(), fs::read(&path).unwrap());
+                    }
+                }
+            }
+            if states.len() == PARTITIONS as usize {
+                return states;
+            }
+            tokio::time::sleep(BETWEEN).await;
+        }
+    }
+
+    /// Checkpoints of a topic as they were, and none after them.
+    pub(crate) fn put_state_back(&self, topic: &str, states: &BTreeMap<PathBuf, Vec<u8>>) {
+        fs::remove_dir_all(self.checkpoints.path().join(format!("agentgauge.{topic}"))).unwrap();
+        for (path, state) in states {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, state).unwrap();
+        }
+    }
+
+    /// Waits until an instance has the sessions that are wanted.
+    pub(crate) async fn shows_sessions(
+        &self,
+        instance: usize,
+        wanted: impl Fn(&BTreeMap<String, Value>) -> bool,
+    ) {
+        let look = async {
+            while !wanted(&self.sessions(instance).await.0) {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let shown = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        assert!(shown, "{:?}", self.sessions(instance).await);
     }
 
     /// An instance ends in order.
@@ -289,6 +380,21 @@ impl Input {
 
     /// What one process shows after all of it.
     pub(crate) fn replayed(&self) -> Shown {
+        let pipeline = self.pipeline();
+        let board = pipeline.board().clone().into_iter();
+        board.map(|(key, update)| (key, lasting(update))).collect()
+    }
+
+    /// The sessions of a process by itself after all of it, as JSON.
+    pub(crate) fn sessions(&self) -> BTreeMap<String, Value> {
+        let pipeline = self.pipeline();
+        let named = |session: SessionView| {
+            (session.session_id.clone(), serde_json::to_value(session).unwrap())
+        };
+        pipeline.document().sessions.into_iter().map(named).collect()
+    }
+
+    fn pipeline(&self) -> Pipeline {
         let config = engine();
         let decoder = Decoder::new(config.ingest.clone(), config.convention.clone());
         let mut pipeline = Pipeline::new(&config.engine_options(Arc::default()), 1);
@@ -301,8 +407,7 @@ impl Input {
             pipeline.apply(batch.spans, batch.logs, batch.reports, now);
         }
         pipeline.advance(now.after(Duration::from_secs(30)));
-        let board = pipeline.board().clone().into_iter();
-        board.map(|(key, update)| (key, lasting(update))).collect()
+        pipeline
     }
 }
 

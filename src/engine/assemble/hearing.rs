@@ -19,7 +19,7 @@ pub(super) struct Hearing {
     decided: bool,
     // They are with the judge.
     metrics: bool,
-    // Rules that were ever given to the judge, and those that are with it.
+    // Keys of rules that were ever given to the judge, and of those that are with it.
     rules: BTreeSet<String>,
     open_rules: BTreeSet<String>,
     judgements: Judgements,
@@ -34,8 +34,8 @@ impl Hearing {
         pick: impl FnOnce() -> bool,
         mut rubrics: Vec<RubricRequest>,
     ) -> Option<Asked> {
-        rubrics.retain(|rubric| self.rules.insert(rubric.rule.clone()));
-        self.open_rules.extend(rubrics.iter().map(|rubric| rubric.rule.clone()));
+        rubrics.retain(|rubric| self.rules.insert(rubric.key.clone()));
+        self.open_rules.extend(rubrics.iter().map(|rubric| rubric.key.clone()));
         let metrics = !std::mem::replace(&mut self.decided, true) && pick();
         self.metrics |= metrics;
         (metrics || !rubrics.is_empty()).then_some((metrics, rubrics))
@@ -43,7 +43,7 @@ impl Hearing {
 
     /// What is still with the judge, of these rules.
     pub(super) fn ask_again(&self, mut rubrics: Vec<RubricRequest>) -> Option<Asked> {
-        rubrics.retain(|rubric| self.open_rules.contains(&rubric.rule));
+        rubrics.retain(|rubric| self.open_rules.contains(&rubric.key));
         (self.metrics || !rubrics.is_empty()).then_some((self.metrics, rubrics))
     }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn rubric(rule: &str) -> RubricRequest {
-        RubricRequest { rule: rule.to_owned(), ..RubricRequest::default() }
+        RubricRequest { key: rule.to_owned(), ..RubricRequest::default() }
     }
 
     #[test]

@@ -219,9 +219,13 @@ impl Held {
         &self,
         trace_id: TraceId,
         update: &TraceUpdate,
-        (metrics, rubrics): Asked,
+        (metrics, mut rubrics): Asked,
         rules: &JudgeRules,
     ) -> JudgeRequest {
+        for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
+            let end = judged.text.floor_char_boundary(rules.max_transcript_bytes);
+            judged.text.truncate(end);
+        }
         let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
         let agent = update.agent.clone().unwrap_or_default();
         let answered =

@@ -4,9 +4,11 @@
 //! understood; wrappers that libraries put around arguments, and the run ids inside them, are taken off. What is
 //! not JSON becomes a JSON string.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::json::{self, Json};
 use super::messages;
 use super::python;
 use super::raw::RawValue;
@@ -26,42 +28,29 @@ const BOOKKEEPING: [&str; 8] = [
 
 /// Returns the canonical arguments of a value as sent.
 pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
-    let value = sorted(unwrap(decoded(value)));
-    let mut values = Vec::new();
-    collect(&value, &mut values);
-    Arguments::from_canonical(text_of(&value), values)
-}
-
-/// Hashes of all scalar values.
-fn collect(value: &Value, values: &mut Vec<u64>) {
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| collect(item, values)),
-        Value::Object(map) => map.values().for_each(|item| collect(item, values)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            values.push(xxh3_64(text_of(value).as_bytes()));
-        }
-    }
+    let value = sorted(unwrap(read(Json::of(value))));
+    let (mut text, mut values) = (String::new(), Vec::new());
+    value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar.as_bytes())));
+    Arguments::from_canonical(text, values)
 }
 
 /// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
 pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
-    hash(messages::json(value))
+    hash_of(Json::of(value))
 }
 
 /// Returns the hash of a tool's result that is JSON already.
-pub(super) fn hash_of(value: &Value) -> u64 {
-    hash(value.clone())
-}
-
-fn hash(value: Value) -> u64 {
+pub(super) fn hash_of(value: Json<'_>) -> u64 {
     let value = read(value);
     let result = match &value {
-        Value::String(text) => python::content(text).map(Value::String),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+        Json::Text(text) => python::content(text).map(|text| Json::Text(text.into())),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
             messages::content_of_tool(&value).map(read)
         }
     };
-    xxh3_64(text_of(&sorted(result.unwrap_or(value))).as_bytes())
+    let mut text = String::new();
+    sorted(result.unwrap_or(value)).write(&mut text, &mut |_| ());
+    xxh3_64(text.as_bytes())
 }
 
 /// Returns whether a key is a library's bookkeeping rather than an argument or a result.
@@ -69,21 +58,25 @@ pub(super) fn keeps_books(key: &str) -> bool {
     BOOKKEEPING.contains(&key) || key == "kwargs"
 }
 
-fn decoded(value: &RawValue<'_>) -> Value {
-    read(messages::json(value))
-}
-
 /// The JSON value that was meant: a string that holds JSON, or Python, is read.
-fn read(mut value: Value) -> Value {
+fn read(mut value: Json<'_>) -> Json<'_> {
     for _ in 0..2 {
-        let Value::String(text) = &value else { break };
-        let json = || serde_json::from_str(text).ok();
-        match may_be_json(text).then(json).flatten().or_else(|| python::parse(text)) {
+        let inner = match &value {
+            Json::Text(Cow::Borrowed(text)) => inside(text),
+            Json::Text(Cow::Owned(text)) => inside(text).map(Json::into_owned),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => None,
+        };
+        match inner {
             Some(inner) => value = inner,
             None => break,
         }
     }
     value
+}
+
+/// The value that a text holds.
+fn inside(text: &str) -> Option<Json<'_>> {
+    may_be_json(text).then(|| json::parse(text)).flatten().or_else(|| python::parse(text))
 }
 
 /// Whether a text begins like JSON, which most texts do not.
@@ -94,64 +87,47 @@ fn may_be_json(text: &str) -> bool {
     })
 }
 
-/// The JSON of a value.
-fn text_of(value: &Value) -> String {
-    // Fails only for maps whose keys are no strings, which a value has not.
-    serde_json::to_string(value).unwrap_or_default()
-}
-
 /// Takes off what libraries put around the arguments.
-fn unwrap(value: Value) -> Value {
-    let Value::Object(map) = value else { return value };
-    let empty = |value: &Value| match value {
-        Value::Array(items) => items.is_empty(),
-        Value::Object(entries) => entries.is_empty(),
-        Value::Null => true,
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+fn unwrap(value: Json<'_>) -> Json<'_> {
+    let Json::Object(map) = value else { return value };
+    let empty = |value: &Json<'_>| match value {
+        Json::List(items) => items.is_empty(),
+        Json::Object(entries) => entries.is_empty(),
+        Json::Null => true,
+        Json::Bool(_) | Json::Number(_) | Json::Text(_) => false,
     };
     let only = |wrapper: &[&str]| {
-        map.keys().all(|key| wrapper.contains(&key.as_str()) || BOOKKEEPING.contains(&key.as_str()))
+        map.keys().all(|key| wrapper.contains(&key) || BOOKKEEPING.contains(&key))
     };
-    if let Some(Value::String(text)) =
-        map.get("input_str").filter(|_| only(&["input_str", "kwargs"]))
+    if let Some(Json::Text(text)) = map.get("input_str").filter(|_| only(&["input_str", "kwargs"]))
     {
-        let text = RawValue::Str(text.as_str().into());
-        return decoded(&text);
+        return read(Json::Text(text.clone()));
     }
-    let calls = only(&["args", "kwargs"]);
-    match (map.get("args"), map.get("kwargs")) {
-        (args, Some(Value::Object(kwargs))) if calls && args.is_none_or(empty) => {
-            Value::Object(kwargs.clone())
+    let (args, kwargs) = (map.get("args"), map.get("kwargs"));
+    if args.or(kwargs).is_none() || !only(&["args", "kwargs"]) {
+        return Json::Object(map);
+    }
+    match (args, kwargs) {
+        (args, Some(Json::Object(kwargs))) if args.is_none_or(empty) => {
+            Json::Object(kwargs.clone())
         }
-        (Some(Value::Array(args)), kwargs) if calls && kwargs.is_none_or(empty) => {
+        (Some(Json::List(args)), kwargs) if kwargs.is_none_or(empty) => {
             // LangChain.js hands a tool its arguments as one JSON text.
-            let inner = args.first().filter(|_| args.len() == 1 && args[0].is_string());
-            let inner = inner.map(|text| read(text.clone())).filter(Value::is_object);
-            inner.unwrap_or_else(|| Value::Array(args.clone()))
+            let inner = args.first().filter(|text| args.len() == 1 && text.as_text().is_some());
+            let inner = inner.map(|text| read(text.clone()));
+            let inner = inner.filter(|inner| inner.as_object().is_some());
+            inner.unwrap_or_else(|| Json::List(args.clone()))
         }
-        _ => Value::Object(map),
+        _ => Json::Object(map),
     }
 }
 
-fn sorted(value: Value) -> Value {
+fn sorted(value: Json<'_>) -> Json<'_> {
     match value {
-        Value::Object(map) => {
-            if map.keys().is_sorted() && map.values().all(is_scalar) {
-                return Value::Object(map);
-            }
-            let mut entries: Vec<(String, Value)> = map.into_iter().collect();
-            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-            Value::Object(
-                entries.into_iter().map(|(key, value)| (key, sorted(value))).collect::<Map<_, _>>(),
-            )
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
+        Json::Object(map) => Json::Object(map.sorted(sorted)),
+        Json::List(items) => Json::List(items.into_iter().map(sorted).collect()),
+        other @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_)) => other,
     }
-}
-
-fn is_scalar(value: &Value) -> bool {
-    !value.is_array() && !value.is_object()
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde_json::Value;
-
+use super::json::{self, Json};
 use super::messages::{Asked, Said};
 use super::raw::RawValue;
 use super::{messages, text};
@@ -101,7 +100,7 @@ impl<'v> Draft<'v> {
     }
 
     /// Offers an input: its text, and what it tells of the turn.
-    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> Asked) {
+    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> Asked<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.input.wants(rank) || model && self.asked_by_user.wants(rank)) {
             return;
@@ -114,7 +113,7 @@ impl<'v> Draft<'v> {
     }
 
     /// Offers an output: its text and its calls.
-    pub(super) fn say(&mut self, rank: u8, read: impl FnOnce() -> Said) {
+    pub(super) fn say(&mut self, rank: u8, read: impl FnOnce() -> Said<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.output.wants(rank) || model && self.tool_calls.wants(rank)) {
             return;
@@ -192,13 +191,11 @@ pub(super) fn meant(text: &str) -> Option<&str> {
 /// A name, from a string or a number; quotes of JSON are taken off.
 pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {
-        RawValue::Str(text) if text.starts_with('"') => {
-            let inner: Option<String> = serde_json::from_str(text).ok();
-            match inner {
-                Some(inner) => meant(&inner).map(|inner| inner.to_owned().into()),
-                None => meant(text).map(Cow::from),
-            }
-        }
+        RawValue::Str(text) if text.starts_with('"') => match json::parse(text) {
+            Some(Json::Text(Cow::Borrowed(inner))) => meant(inner).map(Cow::from),
+            Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
+            _ => meant(text).map(Cow::from),
+        },
         RawValue::Str(text) => meant(text).map(Cow::from),
         RawValue::Int(number) => Some(number.to_string().into()),
         RawValue::Null
@@ -212,16 +209,16 @@ pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
 
 /// Names, from a list of strings or of objects with an `id` or a `name`, as structure or as JSON.
 pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
-    let named = |item: &Value| match item {
-        Value::String(text) => meant(text).map(Arc::from),
-        Value::Number(number) => Some(Arc::from(number.to_string())),
-        Value::Object(map) => ["id", "document_id", "name"]
+    let named = |item: &Json<'_>| match item {
+        Json::Text(text) => meant(text).map(Arc::from),
+        Json::Number(number) => Some(Arc::from(number.to_string())),
+        Json::Object(map) => ["id", "document_id", "name"]
             .iter()
-            .find_map(|key| meant(map.get(*key)?.as_str()?))
+            .find_map(|key| meant(map.get(key)?.as_str()?))
             .map(Arc::from),
-        Value::Null | Value::Bool(_) | Value::Array(_) => None,
+        Json::Null | Json::Bool(_) | Json::List(_) => None,
     };
-    let Some(Value::Array(items)) = messages::parsed(value) else {
+    let Some(Json::List(items)) = messages::parsed(value) else {
         return name(value).map(|name| vec![Arc::from(name)]);
     };
     let names: Vec<Arc<str>> = items.iter().filter_map(named).collect();

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::draft::{Draft, SessionDraft, meant, name};
 use super::index::Hits;
+use super::json::Json;
 use super::{Conventions, Names, RawAttributes, RawSpan, Scope, lines, messages};
 use crate::engine::span::{
     ModelFacts, Operation, Resource, SessionName, Span, Status, Text, Tokens, ToolFacts,
@@ -32,9 +31,9 @@ impl Conventions {
         hits.session_json(attributes).find_map(|(key, inner, value)| {
             let value = messages::parsed(value)?;
             let id = match value.get(inner)? {
-                Value::String(id) => meant(id)?.to_owned(),
-                Value::Number(id) => id.to_string(),
-                Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+                Json::Text(id) => meant(id)?.to_owned(),
+                Json::Number(id) => id.to_string(),
+                Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => return None,
             };
             Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.capped_name(&id)) })
         })

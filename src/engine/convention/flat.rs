@@ -1,5 +1,6 @@
 //! Messages flattened over attributes: `PREFIX N . FIELD`, as OpenInference and older OpenLLMetry send them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ impl<'a> Messages<'a> {
     }
 
     /// What they say as a model's input.
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> Asked<'a> {
         let is_user = |message: &&Message<'_>| matches!(message.role, "user" | "human");
         let last_first = || self.0.values().rev();
         let mut results: Vec<ToolResult> = last_first()
@@ -85,7 +86,7 @@ impl<'a> Messages<'a> {
     }
 
     /// What they say as a model's output.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn said(&self) -> Said<'a> {
         let own = || {
             self.0.values().filter(|message| matches!(message.role, "assistant" | "ai" | "model"))
         };
@@ -97,11 +98,10 @@ impl<'a> Messages<'a> {
     }
 }
 
-impl Message<'_> {
-    fn text(&self) -> Option<String> {
-        let parts = || self.parts.values().copied().collect::<Vec<_>>().join("\n");
-        let text =
-            self.content.filter(|content| !content.is_empty()).map_or_else(parts, str::to_owned);
+impl<'a> Message<'a> {
+    fn text(&self) -> Option<Cow<'a, str>> {
+        let parts = || self.parts.values().copied().collect::<Vec<_>>().join("\n").into();
+        let text = self.content.filter(|content| !content.is_empty()).map_or_else(parts, Cow::from);
         (!text.is_empty()).then_some(text)
     }
 

@@ -3,9 +3,8 @@
 //! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors: the level
 //! tells. Usage parts exclude one another, unless they are the provider's own totals.
 
-use serde_json::Value;
-
 use super::draft::{Draft, lower};
+use super::json::Json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, messages};
@@ -71,7 +70,7 @@ impl Convention for Langfuse {
             draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));
             draft.output_tokens.offer(5, tokens(&usage, "completion_tokens", "output"));
             let cached = ["input_cached_tokens", "cache_read_input_tokens", "input_cache_read"];
-            let cached = cached.iter().find_map(|key| usage.get(*key)?.as_u64());
+            let cached = cached.iter().find_map(|key| usage.get(key)?.as_u64());
             draft.cached_tokens.offer(5, cached);
         }
     }
@@ -95,8 +94,8 @@ fn error_level(level: &RawValue<'_>) -> bool {
 }
 
 /// Tokens of one side: the provider's total, else the sum of Langfuse's parts, which exclude one another.
-fn tokens(usage: &Value, total: &str, part: &str) -> Option<u64> {
-    if let Some(total) = usage.get(total).and_then(Value::as_u64) {
+fn tokens(usage: &Json<'_>, total: &str, part: &str) -> Option<u64> {
+    if let Some(total) = usage.get(total).and_then(Json::as_u64) {
         return Some(total);
     }
     let parts = usage.as_object()?.iter().filter(|(key, _)| key.starts_with(part));

@@ -3,9 +3,8 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
 use super::draft::{self, Draft, SessionDraft, count, lower, name, number};
+use super::json::Json;
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{messages, text};
 use crate::engine::math::Quanta;
@@ -287,7 +286,7 @@ fn word<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
 fn cost(value: &RawValue<'_>) -> Option<Quanta> {
     let total = || {
         let details = messages::parsed(value)?;
-        ["total", "total_cost"].iter().find_map(|key| details.get(*key).and_then(Value::as_f64))
+        ["total", "total_cost"].iter().find_map(|key| details.get(key).and_then(Json::as_f64))
     };
     number(value).or_else(total).filter(|cost| *cost >= 0.0).and_then(Quanta::from_f64)
 }

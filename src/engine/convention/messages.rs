@@ -5,10 +5,11 @@
 //! content blocks, Gemini's contents, the AI SDK's and LangChain's serialised messages; alone, in lists, and under
 //! the wrappers of [`WRAPPERS`].
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
+use super::draft::lower;
+use super::json::{self, Json, Object};
 use super::raw::RawValue;
 use super::{arguments, python};
 use crate::engine::span::{ToolFacts, ToolResult};
@@ -58,9 +59,9 @@ enum Role {
 
 /// What an input says.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct Asked<'v> {
     /// The last user message that has a text.
-    pub(super) text: Option<String>,
+    pub(super) text: Option<Cow<'v, str>>,
     /// Results of tools after the last message of anybody else: those that this call is the first to see.
     pub(super) results: Vec<ToolResult>,
     /// Whether a user's message comes last.
@@ -71,41 +72,20 @@ pub(super) struct Asked {
 
 /// What an output says.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Said<'v> {
     /// The last assistant message that has a text.
-    pub(super) text: Option<String>,
+    pub(super) text: Option<Cow<'v, str>>,
     /// All tool calls, in order.
     pub(super) calls: Vec<ToolFacts>,
     /// The text is no more than the JSON of something else.
     pub(super) loose: bool,
 }
 
-/// The JSON value of an attribute: a string that holds JSON stays a string.
-pub(super) fn json(value: &RawValue<'_>) -> Value {
-    match value {
-        RawValue::Null => Value::Null,
-        RawValue::Str(text) => Value::String(text.to_string()),
-        RawValue::Bool(value) => Value::Bool(*value),
-        RawValue::Int(value) => Value::from(*value),
-        RawValue::Double(value) => {
-            serde_json::Number::from_f64(*value).map_or(Value::Null, Value::Number)
-        }
-        RawValue::Bytes(bytes) => Value::String(String::from_utf8_lossy(bytes).into_owned()),
-        RawValue::Array(items) => Value::Array(items.iter().map(json).collect()),
-        RawValue::Map(entries) => Value::Object(
-            entries
-                .iter()
-                .map(|(key, value)| (key.to_string(), json(value)))
-                .collect::<Map<_, _>>(),
-        ),
-    }
-}
-
 /// The JSON value of an attribute that holds JSON or Python, as text or as structure; `None` for plain text.
-pub(super) fn parsed(value: &RawValue<'_>) -> Option<Value> {
+pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
     match value {
         RawValue::Str(text) if text.trim_start().starts_with(['{', '[', '"']) => {
-            serde_json::from_str(text).ok().or_else(|| python::parse(text))
+            json::parse(text).or_else(|| python::parse(text))
         }
         RawValue::Str(_) | RawValue::Null => None,
         RawValue::Bool(_)
@@ -113,33 +93,31 @@ pub(super) fn parsed(value: &RawValue<'_>) -> Option<Value> {
         | RawValue::Double(_)
         | RawValue::Bytes(_)
         | RawValue::Array(_)
-        | RawValue::Map(_) => Some(json(value)),
+        | RawValue::Map(_) => Some(Json::of(value)),
     }
 }
 
 /// Reads an attribute that holds a model's or an agent's input: messages or plain text.
-pub(super) fn asked(value: &RawValue<'_>) -> Asked {
+pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
     let parsed = parsed(value);
     let messages =
         parsed.as_ref().map(|parsed| messages_in(parsed, Role::User)).unwrap_or_default();
     if !messages.is_empty() {
         return asked_by(&messages);
     }
-    let only = |map: &Map<String, Value>| {
+    let only = |map: &Object<'v>| {
         let only = map.values().next().filter(|_| map.len() == 1)?;
-        only.as_str().map(str::to_owned)
+        only.as_text().cloned()
     };
     let (text, loose) = match &parsed {
         None => plain(value),
-        Some(Value::Object(map)) if is_call(map) => (last_argument(map), false),
-        Some(Value::Object(map)) => {
-            match named(map, &USER_KEYS).map(str::to_owned).or_else(|| only(map)) {
-                Some(text) => (Some(text), false),
-                None => (as_it_is(value, &parsed), true),
-            }
-        }
-        Some(Value::String(text)) => (Some(text.clone()), false),
-        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
+        Some(Json::Object(map)) if is_call(map) => (last_argument(map), false),
+        Some(Json::Object(map)) => match named(map, &USER_KEYS).cloned().or_else(|| only(map)) {
+            Some(text) => (Some(text), false),
+            None => (as_it_is(value, &parsed), true),
+        },
+        Some(Json::Text(text)) => (Some(text.clone()), false),
+        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_)) => {
             (as_it_is(value, &parsed), true)
         }
     };
@@ -148,7 +126,7 @@ pub(super) fn asked(value: &RawValue<'_>) -> Asked {
 }
 
 /// Reads an attribute that holds what a model or an agent answered: messages or plain text.
-pub(super) fn said(value: &RawValue<'_>) -> Said {
+pub(super) fn said<'v>(value: &'v RawValue<'_>) -> Said<'v> {
     let parsed = parsed(value);
     let messages =
         parsed.as_ref().map(|parsed| messages_in(parsed, Role::Assistant)).unwrap_or_default();
@@ -157,12 +135,12 @@ pub(super) fn said(value: &RawValue<'_>) -> Said {
     }
     let (text, loose) = match &parsed {
         None => plain(value),
-        Some(Value::String(text)) => (Some(text.clone()), false),
-        Some(Value::Object(map)) => match named(map, &ASSISTANT_KEYS) {
-            Some(text) => (Some(text.to_owned()), false),
+        Some(Json::Text(text)) => (Some(text.clone()), false),
+        Some(Json::Object(map)) => match named(map, &ASSISTANT_KEYS) {
+            Some(text) => (Some(text.clone()), false),
             None => (as_it_is(value, &parsed), true),
         },
-        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
+        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_)) => {
             (as_it_is(value, &parsed), true)
         }
     };
@@ -170,42 +148,41 @@ pub(super) fn said(value: &RawValue<'_>) -> Said {
 }
 
 /// Plain text, and whether it is no more than an object's.
-fn plain(value: &RawValue<'_>) -> (Option<String>, bool) {
+fn plain<'v>(value: &'v RawValue<'_>) -> (Option<Cow<'v, str>>, bool) {
     let text = value.as_str();
-    (text.map(str::to_owned), text.is_some_and(python::is_object))
+    (text.map(Cow::Borrowed), text.is_some_and(python::is_object))
 }
 
 /// A value as it was written; nothing of what is empty.
-fn as_it_is(value: &RawValue<'_>, parsed: &Option<Value>) -> Option<String> {
-    let empty = match parsed.as_ref()? {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+fn as_it_is<'v>(value: &'v RawValue<'_>, parsed: &Option<Json<'_>>) -> Option<Cow<'v, str>> {
+    let parsed = parsed.as_ref()?;
+    let empty = match parsed {
+        Json::Null => true,
+        Json::List(items) => items.is_empty(),
+        Json::Object(map) => map.is_empty(),
+        Json::Bool(_) | Json::Number(_) | Json::Text(_) => false,
     };
-    let text = || {
-        value.as_str().map_or_else(|| parsed.iter().map(Value::to_string).collect(), str::to_owned)
-    };
+    let text = || value.as_str().map_or_else(|| parsed.to_string().into(), Cow::Borrowed);
     (!empty).then(text)
 }
 
 /// Reads messages of which some are a model's input and one is its answer: the convention's events, as a list.
-pub(super) fn choices(value: &RawValue<'_>) -> Said {
-    let Some(Value::Array(events)) = parsed(value) else { return Said::default() };
+pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
+    let Some(Json::List(events)) = parsed(value) else { return Said::default() };
     let choices = events
         .iter()
-        .filter(|event| event.get("event.name").and_then(Value::as_str) == Some("gen_ai.choice"));
-    let messages: Vec<Message<'_>> =
+        .filter(|event| event.get("event.name").and_then(Json::as_str) == Some("gen_ai.choice"));
+    let messages: Vec<Message<'_, 'v>> =
         choices.flat_map(|choice| messages_in(choice, Role::Assistant)).collect();
     said_in(&messages)
 }
 
 /// The content of a message from a tool, without the ids around it; `None` if it is no such message.
-pub(super) fn content_of_tool(value: &Value) -> Option<Value> {
+pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
-        let keys = value.as_object().into_iter().flat_map(Map::keys);
-        inner.is_object()
-            && keys.into_iter().all(|key| key == "output" || arguments::keeps_books(key))
+        let mut keys = value.as_object().into_iter().flat_map(Object::keys);
+        inner.as_object().is_some()
+            && keys.all(|key| key == "output" || arguments::keeps_books(key))
     });
     let value = wrapped.unwrap_or(value);
     let message = body(value)?;
@@ -215,28 +192,28 @@ pub(super) fn content_of_tool(value: &Value) -> Option<Value> {
 /// The name that a message from a tool gives; `None` if it is no such message or gives none.
 pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<String> {
     let value = parsed(value)?;
-    let value = value.get("output").filter(|inner| inner.is_object()).unwrap_or(&value);
+    let value = value.get("output").filter(|inner| inner.as_object().is_some()).unwrap_or(&value);
     let name = body(value)?.get("name")?.as_str().filter(|name| !name.is_empty())?;
     (role(value) == Some(Role::Tool)).then(|| name.to_owned())
 }
 
 /// A message, or content of one whose role is known from where it was.
-struct Message<'a> {
+struct Message<'t, 'v> {
     role: Role,
-    body: Option<&'a Map<String, Value>>,
-    content: Option<&'a Value>,
+    body: Option<&'t Object<'v>>,
+    content: Option<&'t Json<'v>>,
 }
 
 /// The messages in a value, in document order; bare content counts as one of `role`.
-fn messages_in(value: &Value, role: Role) -> Vec<Message<'_>> {
+fn messages_in<'t, 'v>(value: &'t Json<'v>, role: Role) -> Vec<Message<'t, 'v>> {
     let mut found = Vec::new();
     collect(value, &mut found, 0);
-    let is_content = |item: &Value| {
-        item.is_object()
+    let is_content = |item: &Json<'_>| {
+        item.as_object().is_some()
             && (part_text(item).is_some() || call_in(item).is_some() || result_in(item).is_some())
     };
     if found.is_empty()
-        && let Some(items) = value.as_array().filter(|items| !items.is_empty())
+        && let Some(items) = value.as_list().filter(|items| !items.is_empty())
         && items.iter().all(is_content)
     {
         found.push(Message { role, body: None, content: Some(value) });
@@ -244,25 +221,24 @@ fn messages_in(value: &Value, role: Role) -> Vec<Message<'_>> {
     found
 }
 
-fn collect<'a>(value: &'a Value, found: &mut Vec<Message<'a>>, depth: usize) {
+fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth: usize) {
     if let Some(role) = role(value) {
         let body = body(value);
         let content = body.and_then(|body| {
             let keys = ["parts", "content", "text"].iter();
-            keys.filter_map(|key| body.get(*key)).find(|content| !content.is_null())
+            keys.filter_map(|key| body.get(key)).find(|content| **content != Json::Null)
         });
         found.push(Message { role, body, content });
     } else if depth < MAX_DEPTH {
-        let items = value.as_array().into_iter().flatten();
-        let inside = WRAPPERS
-            .iter()
-            .filter_map(|key| value.get(*key))
-            .filter(|child| child.is_array() || child.is_object());
+        let items = value.as_list().into_iter().flatten();
+        let wrappers = value.as_object().map_or(&[][..], |_| &WRAPPERS);
+        let inside =
+            wrappers.iter().filter_map(|key| value.get(key)).filter(|child| !child.is_scalar());
         items.chain(inside).for_each(|child| collect(child, found, depth + 1));
     }
 }
 
-fn asked_by(messages: &[Message<'_>]) -> Asked {
+fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> Asked<'v> {
     let mut results: Vec<ToolResult> = Vec::new();
     let mut by_user = None;
     for message in messages.iter().rev() {
@@ -278,7 +254,7 @@ fn asked_by(messages: &[Message<'_>]) -> Asked {
     Asked { text: users.into_iter().find_map(Message::text), results, by_user, loose: false }
 }
 
-fn said_in(messages: &[Message<'_>]) -> Said {
+fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
     let own = || messages.iter().filter(|message| message.role == Role::Assistant);
     Said {
         text: own().rev().find_map(Message::text),
@@ -287,38 +263,33 @@ fn said_in(messages: &[Message<'_>]) -> Said {
     }
 }
 
-impl Message<'_> {
-    fn text(&self) -> Option<String> {
+impl<'t, 'v> Message<'t, 'v> {
+    fn text(&self) -> Option<Cow<'v, str>> {
         let text = match self.content? {
-            Value::String(text) => text.clone(),
-            Value::Array(parts) => {
-                parts.iter().filter_map(part_text).collect::<Vec<_>>().join("\n")
-            }
-            other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
-                match other.get("parts").and_then(Value::as_array) {
-                    Some(parts) => {
-                        parts.iter().filter_map(part_text).collect::<Vec<_>>().join("\n")
-                    }
-                    None => part_text(other)?.to_owned(),
+            Json::Text(text) => text.clone(),
+            Json::List(parts) => joined(parts),
+            other @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) => {
+                match other.get("parts").and_then(Json::as_list) {
+                    Some(parts) => joined(parts),
+                    None => part_text(other)?.clone(),
                 }
             }
         };
         (!text.is_empty()).then_some(text)
     }
 
-    fn parts(&self) -> impl Iterator<Item = &Value> {
-        self.content.and_then(Value::as_array).into_iter().flatten()
+    fn parts(&self) -> &'t [Json<'v>] {
+        self.content.and_then(Json::as_list).unwrap_or_default()
     }
 
     /// Tool calls as parts, else those listed beside the content.
     fn calls(&self) -> Vec<ToolFacts> {
-        let parts: Vec<ToolFacts> = self.parts().filter_map(call_in).collect();
+        let parts: Vec<ToolFacts> = self.parts().iter().filter_map(call_in).collect();
         if !parts.is_empty() {
             return parts;
         }
         let Some(body) = self.body else { return parts };
-        let listed =
-            ["tool_calls", "toolCalls"].iter().filter_map(|key| body.get(*key)?.as_array());
+        let listed = ["tool_calls", "toolCalls"].iter().filter_map(|key| body.get(key)?.as_list());
         let listed: Vec<ToolFacts> = listed.flatten().filter_map(call).collect();
         if !listed.is_empty() {
             return listed;
@@ -333,7 +304,7 @@ impl Message<'_> {
 
     /// Results as parts, else the message itself where a tool sent it.
     fn results(&self) -> Vec<ToolResult> {
-        let parts: Vec<ToolResult> = self.parts().filter_map(result_in).collect();
+        let parts: Vec<ToolResult> = self.parts().iter().filter_map(result_in).collect();
         if !parts.is_empty() || self.role != Role::Tool {
             return parts;
         }
@@ -341,33 +312,46 @@ impl Message<'_> {
     }
 }
 
+/// The texts of parts, each on lines of its own.
+fn joined<'v>(parts: &[Json<'v>]) -> Cow<'v, str> {
+    let mut texts = parts.iter().filter_map(part_text);
+    let Some(first) = texts.next() else { return Cow::default() };
+    let mut joined = first.clone();
+    for text in texts {
+        let joined = joined.to_mut();
+        joined.push('\n');
+        joined.push_str(text);
+    }
+    joined
+}
+
 /// Whether a value is what a decorated function was called with.
-fn is_call(map: &Map<String, Value>) -> bool {
+fn is_call(map: &Object<'_>) -> bool {
     !map.is_empty() && map.keys().all(|key| key == "args" || key == "kwargs")
 }
 
 /// The text that a decorated function was called with: its last by place, else by name.
-fn last_argument(call: &Map<String, Value>) -> Option<String> {
-    let by_place = call.get("args").and_then(Value::as_array).into_iter().flatten();
-    let by_name = call.get("kwargs").and_then(Value::as_object).into_iter().flat_map(Map::values);
+fn last_argument<'v>(call: &Object<'v>) -> Option<Cow<'v, str>> {
+    let by_place = call.get("args").and_then(Json::as_list).into_iter().flatten();
+    let by_name = call.get("kwargs").and_then(Json::as_object).into_iter().flat_map(Object::values);
     let text = by_place
-        .filter_map(Value::as_str)
+        .filter_map(Json::as_text)
         .next_back()
-        .or_else(|| by_name.filter_map(Value::as_str).next_back());
-    text.map(str::to_owned)
+        .or_else(|| by_name.filter_map(Json::as_text).next_back());
+    text.cloned()
 }
 
-fn named<'a>(map: &'a Map<String, Value>, keys: &[&str]) -> Option<&'a str> {
-    keys.iter().find_map(|key| map.get(*key).and_then(Value::as_str))
+fn named<'t, 'v>(map: &'t Object<'v>, keys: &[&str]) -> Option<&'t Cow<'v, str>> {
+    keys.iter().find_map(|key| map.get(key).and_then(Json::as_text))
 }
 
 /// Who said a message; `None` if the value is no message.
-fn role(value: &Value) -> Option<Role> {
+fn role(value: &Json<'_>) -> Option<Role> {
     let map = value.as_object()?;
-    let text = |key: &str| map.get(key).and_then(Value::as_str);
+    let text = |key: &str| map.get(key).and_then(Json::as_str);
     // LangChain's constructors name their class as the last part of `id`.
     let class =
-        || map.get("id").and_then(Value::as_array).and_then(|id| id.last()).and_then(Value::as_str);
+        || map.get("id").and_then(Json::as_list).and_then(|id| id.last()).and_then(Json::as_str);
     let name = match (text("role"), text("type")) {
         (Some(role), _) => role,
         (None, Some("constructor")) => class()?,
@@ -375,10 +359,12 @@ fn role(value: &Value) -> Option<Role> {
         (None, Some("function_call_output")) => "tool",
         (None, Some(kind)) if map.contains_key("content") || map.contains_key("data") => kind,
         // An answer of Mastra's.
-        (None, _) if map.get("toolCalls").is_some_and(Value::is_array) => "assistant",
+        (None, _) if map.get("toolCalls").is_some_and(|calls| calls.as_list().is_some()) => {
+            "assistant"
+        }
         (None, _) => return None,
     };
-    Some(match name.to_ascii_lowercase().as_str() {
+    Some(match &*lower(name) {
         "user" | "human" | "humanmessage" => Role::User,
         "assistant" | "ai" | "model" | "aimessage" | "aimessagechunk" => Role::Assistant,
         "tool" | "toolmessage" | "function" | "tool-response" => Role::Tool,
@@ -390,44 +376,42 @@ fn role(value: &Value) -> Option<Role> {
 }
 
 /// Where a message keeps its fields.
-fn body(value: &Value) -> Option<&Map<String, Value>> {
+fn body<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     let map = value.as_object()?;
-    let inner = ["data", "kwargs"].iter().find_map(|key| map.get(*key).and_then(Value::as_object));
+    let inner = ["data", "kwargs"].iter().find_map(|key| map.get(key).and_then(Json::as_object));
     Some(inner.unwrap_or(map))
 }
 
-fn is_item(map: &Map<String, Value>, kind: &str) -> bool {
-    map.get("type").and_then(Value::as_str) == Some(kind)
+fn is_item(map: &Object<'_>, kind: &str) -> bool {
+    map.get("type").and_then(Json::as_str) == Some(kind)
 }
 
-fn part_text(part: &Value) -> Option<&str> {
-    let kind = ["type", "kind"].iter().find_map(|key| part.get(*key)?.as_str()).unwrap_or("text");
-    let own = || part.get("content").or_else(|| part.get("text")).and_then(Value::as_str);
-    part.as_str()
+fn part_text<'t, 'v>(part: &'t Json<'v>) -> Option<&'t Cow<'v, str>> {
+    let kind = ["type", "kind"].iter().find_map(|key| part.get(key)?.as_str()).unwrap_or("text");
+    let own = || part.get("content").or_else(|| part.get("text")).and_then(Json::as_text);
+    part.as_text()
         .or_else(|| matches!(kind, "text" | "output_text" | "input_text").then(own).flatten())
 }
 
 /// The tool call that a part is.
-fn call_in(part: &Value) -> Option<ToolFacts> {
-    // Bedrock and Gemini name the kind by the key.
-    let wrapped =
-        ["toolUse", "function_call", "functionCall"].iter().find_map(|key| part.get(*key));
-    match part.get("type").or_else(|| part.get("kind")).and_then(Value::as_str) {
+fn call_in(part: &Json<'_>) -> Option<ToolFacts> {
+    match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
         Some("tool_call" | "tool_use" | "function_call" | "tool-call" | "server_tool_use") => {
             call(part)
         }
         Some(_) => None,
         None if part.get("toolName").is_some() => call(part),
-        None => call(wrapped?),
+        // Bedrock and Gemini name the kind by the key.
+        None => {
+            let mut keys = ["toolUse", "function_call", "functionCall"].iter();
+            call(keys.find_map(|key| part.get(key))?)
+        }
     }
 }
 
 /// The tool result that a part is.
-fn result_in(part: &Value) -> Option<ToolResult> {
-    let wrapped = ["toolResult", "function_response", "functionResponse"]
-        .iter()
-        .find_map(|key| part.get(*key)?.as_object());
-    match part.get("type").or_else(|| part.get("kind")).and_then(Value::as_str) {
+fn result_in(part: &Json<'_>) -> Option<ToolResult> {
+    match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
         Some(
             "tool_call_response"
             | "tool_result"
@@ -437,58 +421,60 @@ fn result_in(part: &Value) -> Option<ToolResult> {
             | "tool-error",
         ) => part.as_object().map(result_of),
         Some(_) => None,
-        None => wrapped.map(result_of),
+        None => {
+            let mut keys = ["toolResult", "function_response", "functionResponse"].iter();
+            keys.find_map(|key| part.get(key)?.as_object()).map(result_of)
+        }
     }
 }
 
-fn call(value: &Value) -> Option<ToolFacts> {
+fn call(value: &Json<'_>) -> Option<ToolFacts> {
     call_of(value.get("function").unwrap_or(value).as_object()?).map(|call| ToolFacts {
         call_id: call.call_id.or_else(|| value.as_object().and_then(id_of)),
         ..call
     })
 }
 
-fn call_of(function: &Map<String, Value>) -> Option<ToolFacts> {
+fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     let name = named(function, &["name", "toolName", "tool_name"])?;
     let arguments =
-        ["arguments", "args", "input", "toolInput"].iter().find_map(|key| function.get(*key));
-    let raw = |value: &Value| {
-        RawValue::Str(value.as_str().map_or_else(|| value.to_string(), str::to_owned).into())
+        ["arguments", "args", "input", "toolInput"].iter().find_map(|key| function.get(key));
+    let canonical = |value: &Json<'_>| {
+        // As what is sent as text, so that both are equal.
+        let text = value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed);
+        arguments::canonical(&RawValue::Str(text))
     };
     Some(ToolFacts {
-        name: Some(Arc::from(name)),
+        name: Some(Arc::from(&**name)),
         call_id: id_of(function),
-        arguments: arguments
-            .filter(|value| !value.is_null())
-            .map(|value| arguments::canonical(&raw(value))),
+        arguments: arguments.filter(|value| **value != Json::Null).map(canonical),
         result_hash: None,
         phantom: false,
     })
 }
 
 /// The id of a call, under the names it has; an item's own `id` is none where there is a `call_id`.
-fn id_of(map: &Map<String, Value>) -> Option<Arc<str>> {
+fn id_of(map: &Object<'_>) -> Option<Arc<str>> {
     let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "id"];
-    named(map, &keys).map(Arc::from)
+    named(map, &keys).map(|id| Arc::from(&**id))
 }
 
-fn result_of(map: &Map<String, Value>) -> ToolResult {
-    let content = ["content", "result", "response", "output"].iter().find_map(|key| map.get(*key));
-    let marked =
-        ["is_error", "isError"].iter().any(|key| map.get(*key) == Some(&Value::Bool(true)));
-    let status = map.get("status").and_then(Value::as_str).unwrap_or_default();
+fn result_of(map: &Object<'_>) -> ToolResult {
+    let content = ["content", "result", "response", "output"].iter().find_map(|key| map.get(key));
+    let marked = ["is_error", "isError"].iter().any(|key| map.get(key) == Some(&Json::Bool(true)));
+    let status = map.get("status").and_then(Json::as_str).unwrap_or_default();
     // The AI SDK marks an error in the type of the part, or of the output inside.
-    let typed = |value: &Map<String, Value>| {
+    let typed = |value: &Object<'_>| {
         value
             .get("type")
-            .and_then(Value::as_str)
+            .and_then(Json::as_str)
             .is_some_and(|kind| matches!(kind, "tool-error" | "error-text" | "error-json"))
     };
-    let inside = content.and_then(Value::as_object).is_some_and(typed);
+    let inside = content.and_then(Json::as_object).is_some_and(typed);
     ToolResult {
         call_id: id_of(map),
         failed: marked || inside || typed(map) || matches!(status, "error" | "failure"),
-        hash: content.filter(|content| !content.is_null()).map(arguments::hash_of),
+        hash: content.filter(|content| **content != Json::Null).cloned().map(arguments::hash_of),
     }
 }
 
@@ -560,10 +546,11 @@ mod tests {
             r#"[{"role":"user","content":[{"text":"Hi"}]},{"role":"user","content":[{"toolResult":{"toolUseId":"1","status":"success","content":"x"}}]}]"#,
             r#"{"contents":[{"role":"user","parts":[{"text":"Hi"}]},{"role":"user","parts":[{"function_response":{"id":"1","name":"f","response":"x"}}]}]}"#,
         ] {
-            let asked = asked(&raw(text));
+            let sent = raw(text);
+            let asked = asked(&sent);
             assert_eq!(asked.text.as_deref(), Some("Hi"), "{text}");
             assert_eq!(asked.by_user, Some(false), "{text}");
-            let hash = Some(arguments::hash_of(&Value::from("x")));
+            let hash = Some(arguments::hash_of(Json::Text("x".into())));
             let result = ToolResult { call_id: Some(Arc::from("1")), failed: false, hash };
             assert_eq!(asked.results, [result], "{text}");
         }
@@ -582,16 +569,19 @@ mod tests {
 
     #[test]
     fn blocks_without_a_role_are_content() {
-        let asked = asked(&raw(r#"[{"text":"Hi"}]"#));
+        let sent = raw(r#"[{"text":"Hi"}]"#);
+        let asked = asked(&sent);
         assert_eq!((asked.text.as_deref(), asked.by_user), (Some("Hi"), Some(true)));
-        let said = said(&raw(r#"[{"toolUse":{"toolUseId":"1","name":"f","input":{"a":1}}}]"#));
+        let sent = raw(r#"[{"toolUse":{"toolUseId":"1","name":"f","input":{"a":1}}}]"#);
+        let said = said(&sent);
         assert_eq!((said.text, said.calls.len()), (None, 1));
     }
 
     #[test]
     fn an_answer_among_events_is_the_choice() {
         let events = r#"[{"event.name":"gen_ai.assistant.message","role":"assistant","content":"old"},{"event.name":"gen_ai.choice","index":0,"message":{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]}}]"#;
-        let said = choices(&raw(events));
+        let sent = raw(events);
+        let said = choices(&sent);
         assert_eq!((said.text, said.calls.len()), (None, 1));
     }
 }

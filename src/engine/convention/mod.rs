@@ -16,6 +16,7 @@ mod finish;
 mod flat;
 mod google_adk;
 mod index;
+mod json;
 mod langfuse;
 mod langsmith;
 mod lines;
@@ -51,6 +52,7 @@ pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
 use self::draft::{Draft, lower, name};
 use self::index::{Hits, Index};
+use self::json::Json;
 use self::lines::Line;
 use super::options::ConventionOptions;
 use super::span::{
@@ -396,10 +398,10 @@ fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
     hash.update(&raw.span_id.unwrap_or_default().0);
     hash.update(&raw.time.0.to_be_bytes());
     hash.update(event.as_bytes());
-    hash.update(messages::json(&raw.body).to_string().as_bytes());
+    hash.update(Json::of(&raw.body).to_string().as_bytes());
     for (key, value) in raw.attributes.iter() {
         hash.update(key.as_bytes());
-        hash.update(messages::json(value).to_string().as_bytes());
+        hash.update(Json::of(value).to_string().as_bytes());
     }
     hash.digest()
 }

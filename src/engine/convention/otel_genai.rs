@@ -5,9 +5,10 @@
 //! of that name; 1.28 to 1.36 have one event or log record per message; up to 1.27 there are `gen_ai.prompt` and
 //! `gen_ai.completion`. Input tokens include cached ones, output tokens reasoning.
 
-use serde_json::Value;
+use std::borrow::Cow;
 
 use super::draft::Draft;
+use super::json::Json;
 use super::lines::{Line, Says, line, present};
 use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
 use super::{Convention, LogDraft, messages, operation_named, text};
@@ -107,7 +108,8 @@ impl Convention for OtelGenAi {
                     if let Some(content) = attributes.get("content") {
                         let asked = messages::asked(content);
                         draft.last_asked = Some(asked.by_user.unwrap_or(true));
-                        draft.event_input = asked.text.or_else(|| draft.event_input.take());
+                        draft.event_input =
+                            asked.text.map(Cow::into_owned).or_else(|| draft.event_input.take());
                     }
                 }
                 "gen_ai.tool.message" => {
@@ -122,25 +124,25 @@ impl Convention for OtelGenAi {
             }
         }
         let input = draft.event_input.take();
-        draft.input.offer(71, text::ranked(71, input));
+        draft.input.offer(71, text::ranked(71, input.map(Cow::Owned)));
         let (asked, results) = (draft.last_asked.take(), draft.event_results.take());
         draft.asked_by_user.offer(71, asked);
         draft.tool_results.offer(71, results);
     }
 
     fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
-        let body = || messages::parsed(&raw.body).unwrap_or_else(|| messages::json(&raw.body));
+        let body = || messages::parsed(&raw.body).unwrap_or_else(|| Json::of(&raw.body));
         match event {
             DETAILS => {
                 if let Some(input) = raw.attributes.get("gen_ai.input.messages") {
                     let asked = messages::asked(input);
-                    draft.input = asked.text;
+                    draft.input = asked.text.map(Cow::into_owned);
                     draft.tool_results = asked.results;
                     draft.asked_by_user = asked.by_user;
                 }
                 if let Some(output) = raw.attributes.get("gen_ai.output.messages") {
                     let said = messages::said(output);
-                    draft.output = said.text;
+                    draft.output = said.text.map(Cow::into_owned);
                     draft.tool_calls = said.calls;
                 }
             }
@@ -149,16 +151,16 @@ impl Convention for OtelGenAi {
                 draft.asked_by_user = Some(true);
             }
             "gen_ai.tool.message" => {
-                let message = serde_json::json!([with_role(body(), "tool")]);
-                let asked = messages::asked(&RawValue::Str(message.to_string().into()));
-                draft.tool_results = asked.results;
+                let message = Json::List(vec![with_role(body(), "tool")]);
+                let message = RawValue::Str(message.to_string().into());
+                draft.tool_results = messages::asked(&message).results;
                 draft.asked_by_user = Some(false);
             }
             "gen_ai.choice" => {
                 let body = body();
                 let message = body.get("message").unwrap_or(&body).clone();
                 draft.output = text::content_of(&message);
-                let message = serde_json::json!([with_role(message, "assistant")]);
+                let message = Json::List(vec![with_role(message, "assistant")]);
                 draft.tool_calls = messages::said(&RawValue::Str(message.to_string().into())).calls;
             }
             // The rest of the history, repeated with every call.
@@ -169,35 +171,33 @@ impl Convention for OtelGenAi {
     }
 }
 
-fn details(attributes: &RawAttributes<'_>, draft: &mut Draft<'_>) {
+fn details<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
     ask(draft, 70, attributes.get("gen_ai.input.messages"));
     say(draft, 70, attributes.get("gen_ai.output.messages"));
 }
 
-fn ask(draft: &mut Draft<'_>, rank: u8, value: Option<&RawValue<'_>>) {
+fn ask<'v>(draft: &mut Draft<'v>, rank: u8, value: Option<&'v RawValue<'_>>) {
     if let Some(value) = value {
         draft.ask(rank, || messages::asked(value));
     }
 }
 
-fn say(draft: &mut Draft<'_>, rank: u8, value: Option<&RawValue<'_>>) {
+fn say<'v>(draft: &mut Draft<'v>, rank: u8, value: Option<&'v RawValue<'_>>) {
     if let Some(value) = value {
         draft.say(rank, || messages::said(value));
     }
 }
 
 /// A message's body with the role that its event implies.
-fn with_role(body: Value, role: &str) -> Value {
+fn with_role<'v>(body: Json<'v>, role: &'v str) -> Json<'v> {
+    let role = (Cow::Borrowed("role"), Json::Text(role.into()));
     match body {
-        Value::Object(mut map) => {
-            map.entry("role").or_insert_with(|| role.into());
-            Value::Object(map)
+        // Of two roles the body's own holds.
+        Json::Object(map) => Json::Object([role].into_iter().chain(map.into_entries()).collect()),
+        content
+        @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::List(_)) => {
+            Json::Object([role, (Cow::Borrowed("content"), content)].into_iter().collect())
         }
-        content @ (Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)) => serde_json::json!({"role": role, "content": content}),
     }
 }
 
@@ -207,9 +207,9 @@ fn mcp(method: &str) -> Option<Operation> {
 
 /// A finish reason of `error`, in a list or in the JSON text of one.
 fn error_among(reasons: &RawValue<'_>) -> bool {
-    let is_error = |reason: &Value| reason == "error";
+    let is_error = |reason: &Json<'_>| reason.as_str() == Some("error");
     match messages::parsed(reasons) {
-        Some(Value::Array(reasons)) => reasons.iter().any(is_error),
+        Some(Json::List(reasons)) => reasons.iter().any(is_error),
         Some(reason) => is_error(&reason),
         None => reasons.as_str() == Some("error"),
     }

@@ -1,12 +1,14 @@
 //! Python literals, as `repr` writes them: what some libraries send where JSON is expected.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use super::json::Json;
 
 /// Nesting beyond which a text is taken as it is.
 const MAX_NESTING: usize = 32;
 
 /// Reads a dict, list or tuple; `None` for anything else, plain words included.
-pub(super) fn parse(text: &str) -> Option<Value> {
+pub(super) fn parse(text: &str) -> Option<Json<'static>> {
     let text = text.trim();
     if !text.starts_with(['{', '[', '(']) {
         return None;
@@ -36,7 +38,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    fn value(&mut self, depth: usize) -> Option<Json<'static>> {
         if depth > MAX_NESTING {
             return None;
         }
@@ -45,31 +47,31 @@ impl Reader<'_> {
             '{' => self.dict(depth),
             '[' => self.list('[', ']', depth),
             '(' => self.list('(', ')', depth),
-            '\'' | '"' => self.string().map(Value::String),
+            '\'' | '"' => self.string().map(|text| Json::Text(text.into())),
             _ => self.word(),
         }
     }
 
-    fn dict(&mut self, depth: usize) -> Option<Value> {
+    fn dict(&mut self, depth: usize) -> Option<Json<'static>> {
         self.take('{')?;
-        let mut map = Map::new();
+        let mut entries = Vec::new();
         while !self.at('}') {
             let key = match self.value(depth + 1)? {
-                Value::String(key) => key,
-                other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => other.to_string(),
-                Value::Array(_) | Value::Object(_) => return None,
+                Json::Text(key) => key,
+                other @ (Json::Null | Json::Bool(_) | Json::Number(_)) => other.to_string().into(),
+                Json::List(_) | Json::Object(_) => return None,
             };
             self.skip_space();
             self.take(':')?;
             let value = self.value(depth + 1)?;
-            map.insert(key, value);
+            entries.push((key, value));
             self.separator('}')?;
         }
         self.take('}')?;
-        Some(Value::Object(map))
+        Some(Json::Object(entries.into_iter().collect()))
     }
 
-    fn list(&mut self, open: char, close: char, depth: usize) -> Option<Value> {
+    fn list(&mut self, open: char, close: char, depth: usize) -> Option<Json<'static>> {
         self.take(open)?;
         let mut items = Vec::new();
         while !self.at(close) {
@@ -77,7 +79,7 @@ impl Reader<'_> {
             self.separator(close)?;
         }
         self.take(close)?;
-        Some(Value::Array(items))
+        Some(Json::List(items))
     }
 
     fn string(&mut self) -> Option<String> {
@@ -112,15 +114,22 @@ impl Reader<'_> {
         char::from_u32(code)
     }
 
-    fn word(&mut self) -> Option<Value> {
+    fn word(&mut self) -> Option<Json<'static>> {
         let end = self.rest.find([',', ':', ']', '}', ')']).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         match word.trim() {
-            "True" => Some(Value::Bool(true)),
-            "False" => Some(Value::Bool(false)),
-            "None" => Some(Value::Null),
-            number => serde_json::from_str(number).ok().filter(Value::is_number),
+            "True" => Some(Json::Bool(true)),
+            "False" => Some(Json::Bool(false)),
+            "None" => Some(Json::Null),
+            number => {
+                let value: Option<Value> = serde_json::from_str(number).ok();
+                if let Some(Value::Number(number)) = value {
+                    Some(Json::Number(number))
+                } else {
+                    None
+                }
+            }
         }
     }
 
@@ -147,17 +156,14 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::engine::convention::json;
 
     #[test]
     fn literals_are_read() {
         let text = r#"{'a': [1, -2.5, True, None], "b": ('it\'s', 'x\u00e9'), 3: {}}"#;
-        assert_eq!(
-            parse(text),
-            Some(json!({"a": [1, -2.5, true, null], "b": ["it's", "xé"], "3": {}}))
-        );
+        let same = r#"{"a": [1, -2.5, true, null], "b": ["it's", "xé"], "3": {}}"#;
+        assert_eq!(parse(text), json::parse(same));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::result::rounded;
 
@@ -56,7 +57,7 @@ pub enum Judgement {
     Failed(String),
 }
 
-/// Judgements by the text of the rule; a rule that is not in here has not been judged.
+/// Judgements by the text of the rule, and of texts other than the answer by [`key`]; what is not in here has not been judged.
 pub type Judgements = BTreeMap<String, Judgement>;
 
 /// A judgement against a threshold.
@@ -68,6 +69,11 @@ pub struct Outcome {
     pub score: f64,
     /// The label; of several judges the most frequent.
     pub label: Label,
+}
+
+/// What the judgement of a text goes by that is not the answer. Equal texts are judged once.
+pub fn key(rule: &str, text: &str) -> String {
+    format!("{rule} [{:016x}]", xxh3_64(text.as_bytes()))
 }
 
 /// The least score that passes, for a threshold in `[0,1]`.

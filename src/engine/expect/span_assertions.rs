@@ -6,15 +6,18 @@
 //! A value that is no text is compared as Python writes it; a list or object as JSON. Arguments and results that are not
 //! known are not checked; AgentCI has them always.
 //!
+//! A judge is asked about the field alone, whatever became of the other checks, and of equal texts once.
+//!
 //! Source: AgentCI v2, `engine/span_assertions.py`; not in the metrics reference.
 
 use serde_json::{Map, Value, json};
 
 use super::correctness::judged;
-use super::judge::Judgements;
+use super::judge::{self, Judgements};
 use super::observed::{Observed, ObservedSpan, ObservedTool};
 use super::result::{Findings, LayerResult};
 use super::span_spec::{SpanAssert, SpanAssertion, SpanCheck, SpanKind, SpanSelector};
+use super::spec::Rubric;
 use crate::engine::math::text::to_text;
 
 /// Holds the spans of a trace against the assertions.
@@ -47,6 +50,24 @@ pub fn evaluate(
         }
     }
     found.hard_result()
+}
+
+/// What a judge is to say something of: the rule, the field and its text.
+pub fn for_judges<'a>(
+    assertions: &'a [SpanAssertion],
+    observed: &'a Observed,
+) -> impl Iterator<Item = (&'a Rubric, &'a str, String)> {
+    assertions.iter().flat_map(|SpanAssertion { selector, asserts }| {
+        let judged = asserts.iter().filter_map(|assert| Some((assert.rubric()?, &*assert.field)));
+        let judged: Vec<(&Rubric, &str)> = judged.collect();
+        // Most assertions need no judge.
+        let spans = if judged.is_empty() { None } else { select(selector, observed) };
+        let texts = |span: Selected| {
+            let text = |(rubric, path)| Some((rubric, path, field(&span.fields, path).map(text)?));
+            judged.iter().copied().filter_map(text).collect::<Vec<_>>()
+        };
+        spans.into_iter().flatten().flat_map(texts).collect::<Vec<_>>()
+    })
 }
 
 /// A span that a selector finds.
@@ -165,7 +186,8 @@ fn check(
         }
         SpanCheck::Judge(rubric) => {
             let rule = (rubric.rule.as_str(), rubric.threshold);
-            return judged(found, what, rule, judgements.get(&rubric.rule));
+            let judgement = judgements.get(&judge::key(&rubric.rule, value));
+            return judged(found, what, rule, judgement);
         }
     };
     found.check(
@@ -223,6 +245,60 @@ mod tests {
         ] {
             assert_eq!(on_search(kind, field, value), status, "{kind} {field} {value}");
         }
+    }
+
+    #[test]
+    fn a_judge_is_asked_about_each_text() {
+        use crate::engine::expect::judge::{Judgement, Label, Verdict};
+        let assertion: SpanAssertion = serde_json::from_value(json!({
+            "selector": {"kind": "TOOL", "name": "search"},
+            "asserts": [
+                {"type": "llm_judge", "field": "attributes.tool.args.query", "rule": "It is a question."},
+                {"type": "llm_judge", "field": "attributes.tool.args.k", "rule": "It is small.", "threshold": 0.5},
+                {"type": "llm_judge", "field": "output_data", "rule": "It is found."},
+                {"type": "contains", "field": "name", "value": "x"},
+            ],
+        }))
+        .unwrap();
+        let observed = searches();
+        let asked: Vec<_> = for_judges(std::slice::from_ref(&assertion), &observed)
+            .map(|(rubric, field, text)| format!("{} {field}: {text}", rubric.rule))
+            .collect();
+        // What is not known is not asked about.
+        assert_eq!(
+            asked,
+            [
+                "It is a question. attributes.tool.args.query: refund policy",
+                "It is small. attributes.tool.args.k: 5",
+                "It is a question. attributes.tool.args.query: refunds",
+                "It is small. attributes.tool.args.k: 5",
+            ]
+        );
+        let asserts = assertion.asserts.into_iter().take(2).collect();
+        let assertions = [SpanAssertion { asserts, ..assertion }];
+        let verdict =
+            |score| Judgement::Single(Verdict { score, label: Label::Borderline, rationale: None });
+        let run = |judged: &[(&str, &str, i64)]| {
+            let judged = judged.iter();
+            let judged =
+                judged.map(|(rule, text, score)| (judge::key(rule, text), verdict(*score)));
+            evaluate(&assertions, &observed, &judged.collect())
+        };
+        let question = "It is a question.";
+        let good =
+            [(question, "refund policy", 4), (question, "refunds", 5), ("It is small.", "5", 3)];
+        assert_eq!(run(&good).status, LayerStatus::Pass);
+        // One that nobody has judged is no failure, and does not pass.
+        assert_eq!(run(&good[..2]).status, LayerStatus::Warn);
+        let bad = run(&[(question, "refund policy", 3), good[1], good[2]]);
+        assert_eq!(bad.status, LayerStatus::Fail);
+        assert_eq!(
+            bad.problems,
+            ["TOOL search, attributes.tool.args.query: scored 3, below 4: It is a question."]
+        );
+        // The answer's judgement by the same rule is not the field's.
+        let of_answer = [(question.to_owned(), verdict(5))].into();
+        assert_eq!(evaluate(&assertions, &observed, &of_answer).status, LayerStatus::Skip);
     }
 
     #[test]

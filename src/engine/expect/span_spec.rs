@@ -95,6 +95,19 @@ enum CheckKind {
     Equals,
 }
 
+impl SpanAssert {
+    /// What a judge is to hold the field against, if one is to.
+    pub fn rubric(&self) -> Option<&Rubric> {
+        match &self.check {
+            SpanCheck::Judge(rubric) => Some(rubric),
+            SpanCheck::Contains(_)
+            | SpanCheck::NotContains(_)
+            | SpanCheck::Equals(_)
+            | SpanCheck::Regex(_) => None,
+        }
+    }
+}
+
 impl SpanKind {
     /// As it is written.
     pub fn name(self) -> &'static str {

@@ -14,7 +14,7 @@ use super::checked::{from_one, not_blank, share, some_not_negative, some_positiv
 use super::judge::Judgements;
 use super::pattern::Pattern;
 use super::schema::Schema;
-use super::span_spec::{SpanAssertion, SpanCheck};
+use super::span_spec::SpanAssertion;
 use super::yaml::{self, SpecError};
 use crate::engine::judging::Judges;
 
@@ -345,13 +345,7 @@ impl Query {
     pub fn rubrics(&self) -> impl Iterator<Item = &str> {
         let of_answer = self.correctness.iter().flat_map(super::correctness::rules);
         let asserts = self.span_assertions.iter().flat_map(|assertion| &assertion.asserts);
-        of_answer.chain(asserts.filter_map(|assert| match &assert.check {
-            SpanCheck::Judge(rubric) => Some(rubric.rule.as_str()),
-            SpanCheck::Contains(_)
-            | SpanCheck::NotContains(_)
-            | SpanCheck::Equals(_)
-            | SpanCheck::Regex(_) => None,
-        }))
+        of_answer.chain(asserts.filter_map(|assert| Some(assert.rubric()?.rule.as_str())))
     }
 }
 

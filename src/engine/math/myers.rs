@@ -1,7 +1,8 @@
-//! Edit distance by bits: 64 cells of the table of dynamic programming in one word.
+//! Edit distance and longest common subsequence by bits: 64 cells of the table of dynamic programming in one word.
 //!
 //! Source: Myers, "A fast bit-vector algorithm for approximate string matching based on dynamic programming" (1999), in
-//! the form of Hyyrö (2003), whose blocks hand the difference at their lower edge to the next.
+//! the form of Hyyrö (2003), whose blocks hand the difference at their lower edge to the next; Hyyrö, "Bit-parallel
+//! LCS-length computation revisited" (2004).
 
 /// A sequence of symbols, each known by its place among the distinct ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,6 +114,25 @@ impl<'s> Pattern<'s> {
         distance
     }
 
+    /// How long the longest common subsequence with another sequence is.
+    pub fn common(&self, text: &Sequence) -> usize {
+        let rows = self.rows(text);
+        // Set where a cell is no more than the one above it. Nothing clears what is beyond the last row.
+        let mut column = vec![u64::MAX; self.blocks];
+        for place in &text.places {
+            let row = rows[*place as usize];
+            let mut carry = 0;
+            for (block, mask) in column.iter_mut().zip(&self.masks[row..]) {
+                let met = *block & mask;
+                let (sum, over) = block.overflowing_add(met);
+                let (sum, over_again) = sum.overflowing_add(carry);
+                carry = u64::from(over || over_again);
+                *block = sum | (*block & !met);
+            }
+        }
+        column.iter().map(|block| block.count_zeros() as usize).sum()
+    }
+
     /// Where the masks of each of another sequence's symbols begin.
     fn rows(&self, text: &Sequence) -> Vec<usize> {
         let (own, mut at) = (&self.sequence.symbols, 0);
@@ -168,9 +188,28 @@ mod tests {
     }
 
     #[test]
+    fn common_subsequences_that_are_known() {
+        let of = |text: &str| Sequence::new(&text.bytes().map(u64::from).collect::<Vec<_>>());
+        for (a, b, length) in [
+            ("", "", 0),
+            ("", "abc", 0),
+            ("abc", "", 0),
+            ("kitten", "sitting", 4),
+            ("abc", "cba", 1),
+        ] {
+            assert_eq!(Pattern::new(&of(a)).common(&of(b)), length, "{a} {b}");
+        }
+    }
+
+    #[test]
     fn blocks_hand_their_edge_on() {
         for length in [63, 64, 65, 127, 128, 129, 200] {
             let long = vec![7; length];
+            let common =
+                |a: &[u64], b: &[u64]| Pattern::new(&Sequence::new(a)).common(&Sequence::new(b));
+            assert_eq!((common(&long, &[7]), common(&[7], &long)), (1, 1));
+            assert_eq!(common(&long, &vec![7; length + 3]), length);
+            assert_eq!(common(&long, &vec![8; length]), 0);
             assert_eq!(between(&long, &[7]), length - 1);
             assert_eq!(between(&[7], &long), length - 1);
             assert_eq!(between(&long, &vec![8; length]), length);

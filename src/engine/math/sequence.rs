@@ -3,16 +3,22 @@
 //! Source: AgentCI, `engine/metrics.py` (metrics.md 3). Two empty sequences are alike (1), an empty and
 //! another are not (0).
 
+use super::myers::{Pattern, Sequence};
+
 /// Twice the length of the longest common subsequence over both lengths, in `[0,1]`.
-pub fn lcs_similarity<T: PartialEq>(a: &[T], b: &[T]) -> f64 {
-    similarity(a, b, |a, b| ratio(2 * lcs_length(a, b), a.len() + b.len()))
+pub fn lcs_similarity<T: Ord>(a: &[T], b: &[T]) -> f64 {
+    similarity(a, b, |a, b| {
+        let (one, other) = numbered(a, b);
+        ratio(2 * Pattern::new(&one).common(&other), a.len() + b.len())
+    })
 }
 
 /// One minus the edit distance over the longer length, in `[0,1]`.
-pub fn edit_similarity<T: PartialEq>(a: &[T], b: &[T]) -> f64 {
+pub fn edit_similarity<T: Ord>(a: &[T], b: &[T]) -> f64 {
     similarity(a, b, |a, b| {
         let longer = a.len().max(b.len());
-        ratio(longer - edit_distance(a, b), longer)
+        let (one, other) = numbered(a, b);
+        ratio(longer - Pattern::new(&one).edit_distance(&other), longer)
     })
 }
 
@@ -33,31 +39,15 @@ fn ratio(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }
 
-fn lcs_length<T: PartialEq>(a: &[T], b: &[T]) -> usize {
-    let mut row = vec![0; b.len() + 1];
-    for x in a {
-        let mut diagonal = 0;
-        for (at, y) in b.iter().enumerate() {
-            let above = row[at + 1];
-            row[at + 1] = if x == y { diagonal + 1 } else { above.max(row[at]) };
-            diagonal = above;
-        }
-    }
-    row[b.len()]
-}
-
-fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (line, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (at, y) in b.iter().enumerate() {
-            let above = row[at + 1];
-            row[at + 1] = (diagonal + usize::from(x != y)).min(above + 1).min(row[at] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
+/// Both as numbers, which are equal where their elements are.
+fn numbered<T: Ord>(a: &[T], b: &[T]) -> (Sequence, Sequence) {
+    let mut known: Vec<&T> = a.iter().collect();
+    known.sort_unstable();
+    known.dedup();
+    // All that are not in `a` are as different from it as each other.
+    let number = |of: &T| known.binary_search(&of).unwrap_or(known.len()) as u64;
+    let numbers = |of: &[T]| Sequence::new(&of.iter().map(number).collect::<Vec<_>>());
+    (numbers(a), numbers(b))
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub(super) struct Fleet {
     current: Option<(Agent, usize)>,
     overflow: Agent,
     widths: Arc<[u64]>,
+    // Until when no pane has to go.
+    edge: Timestamp,
     /// How long an agent of which nothing is held is remembered.
     remember: Duration,
     shard: u32,
@@ -55,6 +57,7 @@ impl Fleet {
             current: None,
             overflow: Agent::overflow(),
             widths: pane::widths(&options.windows),
+            edge: Timestamp::default(),
             remember: idle.saturating_add(longest),
             shard,
             revision: 0,
@@ -138,13 +141,20 @@ impl Fleet {
 
     /// When panes or agents may have to go next.
     pub(super) fn poll_timeout(&self, now: Timestamp) -> Option<Timestamp> {
+        (!self.agents.is_empty()).then(|| self.edge_after(now))
+    }
+
+    fn edge_after(&self, now: Timestamp) -> Timestamp {
         let width = self.widths.first().copied().unwrap_or(NO_WINDOWS);
-        let edge = (now.0 / width).saturating_add(1).saturating_mul(width);
-        (!self.agents.is_empty()).then_some(Timestamp(edge))
+        Timestamp((now.0 / width).saturating_add(1).saturating_mul(width))
     }
 
     /// Lets old panes go, and agents that nothing was heard of for long.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        if now < self.edge {
+            return;
+        }
+        self.edge = self.edge_after(now);
         self.current = None;
         for (agent, summary) in &mut self.agents {
             summary.expire(now);
@@ -157,11 +167,16 @@ impl Fleet {
         }
     }
 
-    /// One message for each agent that changed, in the order of their names.
-    pub(super) fn drain(&mut self) -> Vec<SessionUpdate> {
+    /// One message for each agent that changed, in the order of their names; so many at most.
+    pub(super) fn drain(&mut self, most: usize) -> Vec<SessionUpdate> {
         self.current = None;
-        let dirty = std::mem::take(&mut self.dirty);
-        dirty.iter().filter_map(|agent| self.message(agent)).collect()
+        let mut updates = Vec::new();
+        while updates.len() < most
+            && let Some(agent) = self.dirty.pop_first()
+        {
+            updates.extend(self.message(&agent));
+        }
+        updates
     }
 
     fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {

@@ -264,6 +264,11 @@ impl Sessions {
     /// One message for every agent of which something changed, in the order of their keys:
     /// everything but its panes, of which only those that changed.
     pub fn drain(&mut self) -> Vec<SessionUpdate> {
+        self.drain_some(usize::MAX)
+    }
+
+    /// Likewise, of so many agents at most; none once all that changed was told.
+    pub fn drain_some(&mut self, most: usize) -> Vec<SessionUpdate> {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         unsettled.sort_unstable();
         for id in unsettled {
@@ -272,7 +277,7 @@ impl Sessions {
             }
         }
         self.rest();
-        self.shared.fleet.drain()
+        self.shared.fleet.drain(most)
     }
 
     /// One session, explained; `None` if it is not held. The tenant is empty without tenants.

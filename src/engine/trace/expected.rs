@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::Parts;
 use super::observed::observed;
-use crate::engine::expect::spec::CorrectnessSpec;
+use crate::engine::expect::spec::{CorrectnessSpec, Rubric};
 use crate::engine::expect::{Details, Judgements, LayerResult, LayerStatus, QueryResult, Suite};
-use crate::engine::judging::{Judges, RubricRequest};
+use crate::engine::expect::{judge, span_assertions};
+use crate::engine::judging::{JudgedText, Judges, RubricRequest};
 use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 
 /// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
@@ -37,7 +38,10 @@ pub fn expectations(
             let judges = suite.spec().judges();
             let rules =
                 spec.flat_map(|spec| unjudged(spec, &judges, &result.correctness, judgements));
-            asked.extend(rules.map(|rubric| (rubric.rule.clone(), rubric)));
+            let texts = span_assertions::for_judges(&query.span_assertions, &observed);
+            let texts = texts.map(|judged| of_text(judged, &judges));
+            let texts = texts.filter(|rubric| !judgements.contains_key(&rubric.key));
+            asked.extend(rules.chain(texts).map(|rubric| (rubric.key.clone(), rubric)));
             expectation(query.query.clone(), result)
         })
         .collect();
@@ -62,9 +66,22 @@ fn unjudged<'a>(
                 .and_then(|rubric| rubric.few_shot_examples.clone())
                 .unwrap_or_default(),
             judges: judges.clone(),
+            key: rule.clone(),
             rule,
+            judged: None,
         }
     })
+}
+
+/// A rule for a field of a span.
+fn of_text((rubric, field, text): (&Rubric, &str, String), judges: &Judges) -> RubricRequest {
+    RubricRequest {
+        key: judge::key(&rubric.rule, &text),
+        rule: rubric.rule.clone(),
+        judged: Some(JudgedText { field: field.to_owned(), text }),
+        judges: judges.clone(),
+        ..RubricRequest::default()
+    }
 }
 
 fn expectation(query: String, result: QueryResult) -> Expectation {

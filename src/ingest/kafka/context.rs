@@ -1,76 +1,34 @@
 //! What librdkafka tells between records.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rdkafka::ClientContext;
 use rdkafka::TopicPartitionList;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 
+use super::assignment::Assignment;
 use super::status::{Problem, Status};
 
 /// Keeps changes of the assignment for the source, which makes them when its records are settled.
 pub(super) struct Context {
-    status: Arc<Status>,
-    changes: Mutex<VecDeque<Change>>,
-    closing: AtomicBool,
+    pub(super) assignment: Assignment,
 }
 
-/// A change of the assignment that the group asks for.
-pub(super) enum Change {
-    /// These partitions are ours as well.
-    Assign(TopicPartitionList),
-    /// These are no longer.
-    Revoke(TopicPartitionList),
-}
-
-/// Makes the consumer close when dropped, whatever happened: it waits for its partitions to be given back.
-pub(super) struct Closing<'c>(pub(super) &'c Context);
+/// Makes the consumer ready to be dropped, whatever happened: it waits for its partitions to be given back.
+pub(super) struct Closing<'c>(pub(super) &'c BaseConsumer<Context>);
 
 impl Context {
     pub(super) fn new(status: Arc<Status>) -> Self {
-        Self { status, changes: Mutex::default(), closing: AtomicBool::new(false) }
-    }
-
-    /// The next change that was asked for.
-    pub(super) fn change(&self) -> Option<Change> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    /// Makes a change. The first assignment, though it may be empty, means that we are in the group.
-    pub(super) fn make(&self, consumer: &BaseConsumer<Self>, change: &Change) -> KafkaResult<()> {
-        let cooperative = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
-        match change {
-            Change::Assign(partitions) => {
-                self.status.joined(true);
-                if cooperative {
-                    consumer.incremental_assign(partitions)
-                } else {
-                    consumer.assign(partitions)
-                }
-            }
-            Change::Revoke(partitions) => {
-                if consumer.assignment_lost() {
-                    self.status.joined(false);
-                }
-                if cooperative {
-                    consumer.incremental_unassign(partitions)
-                } else {
-                    consumer.unassign()
-                }
-            }
-        }
+        Self { assignment: Assignment::new(status) }
     }
 }
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.0.closing.store(true, Ordering::SeqCst);
-        self.0.status.joined(false);
+        self.0.context().assignment.close(self.0);
     }
 }
 
@@ -83,7 +41,7 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         let problem = error.rdkafka_error_code().and_then(|code| Problem::of(code, reason));
         match problem {
-            Some(problem) => self.status.problem(problem),
+            Some(problem) => self.assignment.status().problem(problem),
             None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
         }
     }
@@ -96,19 +54,66 @@ impl ConsumerContext for Context {
         error: RDKafkaRespErr,
         partitions: &mut TopicPartitionList,
     ) {
-        let assigned = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        let change = if assigned { Change::Assign } else { Change::Revoke }(partitions.clone());
-        if !self.closing.load(Ordering::SeqCst) {
-            self.changes.lock().unwrap_or_else(PoisonError::into_inner).push_back(change);
-        } else if let Err(error) = self.make(consumer, &change) {
-            tracing::debug!(%error, "the assignment did not change while closing");
-        }
+        self.assignment.ask(consumer, error, partitions);
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
             // The next commit goes further; until then records would be read again.
             tracing::warn!(%error, "Kafka offsets were not committed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use rdkafka::ClientConfig;
+    use rdkafka::mocking::MockCluster;
+
+    use super::super::status::Watch;
+    use super::*;
+
+    struct Deaf;
+
+    impl Watch for Deaf {
+        fn applied(&self, _: &str) {}
+        fn skipped(&self, _: &str, _: &'static str) {}
+        fn dead_letter(&self, _: bool) {}
+        fn paused(&self, _: bool) {}
+        fn ready(&self, _: bool) {}
+        fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
+    }
+
+    #[test]
+    fn a_change_that_waits_to_be_made_does_not_hold_up_the_end() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("spans", 2, 1).unwrap();
+        for strategy in ["range", "cooperative-sticky"] {
+            let mut config = ClientConfig::new();
+            config
+                .set("bootstrap.servers", cluster.bootstrap_servers())
+                .set("group.id", strategy)
+                .set("partition.assignment.strategy", strategy);
+            let (ended, end) = channel();
+            thread::spawn(move || {
+                let context = Context::new(Arc::new(Status::new(Arc::new(Deaf), &[])));
+                let consumer: BaseConsumer<Context> = config.create_with_context(context).unwrap();
+                consumer.subscribe(&["spans"]).unwrap();
+                let asked = || !consumer.context().assignment.is_quiet();
+                while !asked() {
+                    drop(consumer.poll(Duration::from_millis(100)));
+                }
+                drop(Closing(&consumer));
+                drop(consumer);
+                ended.send(()).unwrap();
+            });
+            let ended = end.recv_timeout(Duration::from_secs(60));
+            assert!(ended.is_ok(), "{strategy}: it waits for an answer that nobody gives");
         }
     }
 }

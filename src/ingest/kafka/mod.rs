@@ -6,6 +6,8 @@
 //! again, and since every hop is an idempotent upsert that changes nothing.
 
 #[cfg(feature = "kafka")]
+mod assignment;
+#[cfg(feature = "kafka")]
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
@@ -28,10 +30,14 @@ mod topic;
 pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
 
 #[cfg(feature = "kafka")]
+pub(crate) use self::{
+    assignment::{Assignment, Change},
+    client::client,
+    status::Problem,
+};
+#[cfg(feature = "kafka")]
 pub use self::{
     client::SourceError,
     source::Source,
     status::{Status, Watch},
 };
-#[cfg(feature = "kafka")]
-pub(crate) use self::{client::client, status::Problem};

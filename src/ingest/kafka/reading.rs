@@ -13,7 +13,7 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::context::Change;
+use super::assignment::Change;
 use super::flight::{Flight, Outcome};
 use super::source::Source;
 use crate::ingest::Sink;
@@ -242,8 +242,8 @@ impl<'c, S: Sink> Reading<'c, S> {
     /// Makes the changes that the group asks for. What goes is drained first, so that its offsets are committed and
     /// its next owner does not read it again.
     fn change_assignment(&mut self) {
-        let context = self.source.consumer.context();
-        while let Some(change) = context.change() {
+        let assignment = &self.source.consumer.context().assignment;
+        while let Some(change) = assignment.change() {
             if let Change::Revoke(partitions) = &change {
                 self.drain();
                 self.flight.give_up(partitions);
@@ -255,7 +255,7 @@ impl<'c, S: Sink> Reading<'c, S> {
                 };
                 positions.retain(|key, _| !gone(key));
             }
-            if let Err(error) = context.make(&self.source.consumer, &change) {
+            if let Err(error) = assignment.make(&self.source.consumer, &change) {
                 tracing::warn!(%error, "the assignment of Kafka partitions did not change");
             }
             if let (true, Change::Assign(partitions)) = (self.paused, &change)

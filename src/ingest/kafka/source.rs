@@ -86,7 +86,7 @@ impl<S: Sink> Source<S> {
 
     /// Reads until it is told to stop, then waits for what is in flight, and commits. Blocks its thread.
     pub fn run(self) {
-        let _closing = Closing(self.consumer.context());
+        let _closing = Closing(&self.consumer);
         let names: Vec<&str> = self.topics.iter().map(|topic| topic.name.as_str()).collect();
         if let Err(error) = self.consumer.subscribe(&names) {
             let why = format!("{error}; check `kafka.traces_topics` and `kafka.logs_topics`");

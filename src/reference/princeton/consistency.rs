@@ -102,6 +102,18 @@ pub fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     table[a.len()][b.len()]
 }
 
+/// The longest common subsequence, likewise.
+pub fn common_length<T: PartialEq>(a: &[T], b: &[T]) -> usize {
+    let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for (i, x) in a.iter().enumerate() {
+        for (j, y) in b.iter().enumerate() {
+            table[i + 1][j + 1] =
+                if x == y { table[i][j] + 1 } else { table[i][j + 1].max(table[i + 1][j]) };
+        }
+    }
+    table[a.len()][b.len()]
+}
+
 fn mean_over_pairs(
     trajectories: &[Trajectory],
     of: impl Fn(&[Arc<str>], &[Arc<str>]) -> f64,

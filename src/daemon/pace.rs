@@ -1,0 +1,77 @@
+//! When a stage that could say at any time what has changed says it.
+
+use std::time::Duration;
+
+use crate::engine::span::Timestamp;
+
+/// At once after a pause; otherwise so seldom that saying it takes a small part of the time.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    // Something may have changed since it was last said.
+    waits: bool,
+    // Not before this.
+    next: Timestamp,
+}
+
+impl Pace {
+    /// Takes note that something may have changed.
+    pub(super) fn note(&mut self) {
+        self.waits = true;
+    }
+
+    /// When to say it; `None` if there is nothing to say.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.waits.then_some(self.next)
+    }
+
+    /// Whether it is time.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.due().is_some_and(|due| due <= now)
+    }
+
+    /// All of it was said; it took from `began` to `ended`.
+    pub(super) fn told(&mut self, began: Timestamp, ended: Timestamp) {
+        let took = Duration::from_nanos(ended.0.saturating_sub(began.0));
+        let pause = took.saturating_mul(SHARE).clamp(LEAST, MOST);
+        *self = Self { waits: false, next: ended.after(pause) };
+    }
+}
+
+/// How many times as long as it took to say it is nothing said.
+const SHARE: u32 = 20;
+
+/// The bounds of that; the upper one is what a gauge may be behind, well below any scrape interval.
+const LEAST: Duration = Duration::from_millis(20);
+const MOST: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+
+    #[test]
+    fn the_first_word_after_a_pause_is_said_at_once_and_the_next_waits() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.due(), None);
+        pace.note();
+        let now = Timestamp(1_000 * MILLISECOND);
+        assert!(pace.is_due(now));
+        pace.told(now, now);
+        assert_eq!(pace.due(), None);
+        pace.note();
+        assert!(!pace.is_due(now));
+        assert_eq!(pace.due(), Some(now.after(LEAST)));
+    }
+
+    #[test]
+    fn what_takes_long_is_said_less_often_but_never_too_seldom() {
+        let mut pace = Pace::default();
+        for (took, pause) in [(2, 40), (1_000, 500)] {
+            let ended = Timestamp(took * MILLISECOND);
+            pace.told(Timestamp(0), ended);
+            pace.note();
+            assert_eq!(pace.due(), Some(Timestamp((took + pause) * MILLISECOND)));
+        }
+    }
+}

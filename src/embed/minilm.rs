@@ -1,0 +1,272 @@
+//! A sentence-transformers model, in this process.
+//!
+//! ```text
+//! vector = normalise(mean over tokens of BERT(tokens of the text))
+//! ```
+//!
+//! The model is a directory as `SentenceTransformer.save` writes it: `modules.json` says what is applied in turn. Known are BERT as a
+//! transformer, the mean of its tokens or the first of them, and normalising; anything else is refused when the directory is
+//! read. Source: sentence-transformers, and candle's BERT.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::bert::{BertModel, Config};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokenizers::{Tokenizer, TruncationParams};
+
+use super::{EmbedOptions, Vector};
+
+/// A model that is loaded.
+pub struct Model {
+    tokenizer: Tokenizer,
+    bert: BertModel,
+    pooling: Pooling,
+    normalises: bool,
+    pool: ThreadPool,
+}
+
+/// A model that the daemon has its texts embedded by.
+#[derive(Clone, Debug)]
+pub(super) struct InProcess {
+    name: String,
+    model: Arc<Model>,
+}
+
+/// Why a directory holds no model that can be used, or a text no vector.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("cannot use {}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The model failed.
+    #[error("cannot embed: {0}")]
+    Embed(#[from] candle_core::Error),
+    /// The text has no tokens.
+    #[error("cannot split a text into tokens: {0}")]
+    Tokens(String),
+    /// No threads for it.
+    #[error("cannot start threads for the model: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+}
+
+/// What becomes of the vectors of a text's tokens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Pooling {
+    /// The first token's.
+    First,
+    /// The mean.
+    Mean,
+}
+
+/// An entry of `modules.json`.
+#[derive(Deserialize)]
+struct Module {
+    path: PathBuf,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// `config.json` of a pooling module.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "the file has one for each way to pool")]
+struct PoolingConfig {
+    pooling_mode_cls_token: bool,
+    pooling_mode_mean_tokens: bool,
+    pooling_mode_max_tokens: bool,
+    pooling_mode_mean_sqrt_len_tokens: bool,
+    pooling_mode_weightedmean_tokens: bool,
+    pooling_mode_lasttoken: bool,
+}
+
+/// `sentence_bert_config.json`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Limits {
+    max_seq_length: Option<usize>,
+    do_lower_case: bool,
+}
+
+impl Model {
+    /// Reads a model's directory; computes on this many threads.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a file is missing, or asks for something that is not known here.
+    pub fn load(directory: &Path, threads: usize) -> Result<Self, ModelError> {
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(threads.max(1))
+            .thread_name(|_| "minilm".to_owned())
+            .build()?;
+        let list = directory.join("modules.json");
+        let modules: Vec<Module> = json(&list)?;
+        let kinds: Vec<&str> = modules.iter().map(Module::short_kind).collect();
+        let (transformer, pooling, normalises) = match (&kinds[..], &modules[..]) {
+            (["Transformer", "Pooling"], [first, second]) => (first, second, false),
+            (["Transformer", "Pooling", "Normalize"], [first, second, _]) => (first, second, true),
+            _ => {
+                let why = format!(
+                    "only Transformer, Pooling and Normalize are known, in this order; these are {kinds:?}"
+                );
+                return Err(ModelError::File { path: list, why });
+            }
+        };
+        let pooling = Pooling::read(&directory.join(&pooling.path).join("config.json"))?;
+        let home = directory.join(&transformer.path);
+        let path = home.join("config.json");
+        let config: Config = json(&path)?;
+        if config.model_type.as_deref().is_some_and(|kind| kind != "bert") {
+            let why = "`model_type` must be bert".to_owned();
+            return Err(ModelError::File { path, why });
+        }
+        let tokenizer = tokenizer(&home, config.max_position_embeddings)?;
+        let path = home.join("model.safetensors");
+        let weights = bytes(&path)?;
+        let load = || {
+            VarBuilder::from_buffered_safetensors(weights, DType::F32, &Device::Cpu)
+                .and_then(|weights| BertModel::load(weights, &config))
+        };
+        // On its own threads: elsewhere it would start as many as there are cores.
+        let bert = pool
+            .install(load)
+            .map_err(|error| ModelError::File { path, why: error.to_string() })?;
+        Ok(Self { tokenizer, bert, pooling, normalises, pool })
+    }
+
+    /// The vectors of texts, in their order.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the model does.
+    pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
+        // One by one: a batch would be as long as its longest text, and gains nothing on a processor.
+        self.pool.install(|| texts.iter().map(|text| self.vector(text)).collect())
+    }
+
+    fn vector(&self, text: &str) -> Result<Vec<f32>, ModelError> {
+        let encoding = self
+            .tokenizer
+            .encode(text, true)
+            .map_err(|error| ModelError::Tokens(error.to_string()))?;
+        let tokens = Tensor::new(encoding.get_ids(), &Device::Cpu)?.unsqueeze(0)?;
+        let states = self.bert.forward(&tokens, &tokens.zeros_like()?, None)?.squeeze(0)?;
+        let vector = match self.pooling {
+            Pooling::First => states.get(0)?,
+            Pooling::Mean => states.mean(0)?,
+        };
+        let vector = if self.normalises {
+            // As torch has it: a vector of zeros stays one.
+            let length = f64::from(vector.sqr()?.sum_all()?.sqrt()?.to_scalar::<f32>()?).max(1e-12);
+            (vector / length)?
+        } else {
+            vector
+        };
+        Ok(vector.to_vec1()?)
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("pooling", &self.pooling).finish_non_exhaustive()
+    }
+}
+
+impl InProcess {
+    pub(super) fn new(options: &EmbedOptions) -> Result<Self, ModelError> {
+        let folder = options.directory.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = Some(options.model.clone()).filter(|name| !name.is_empty()).or(folder);
+        let model = Arc::new(Model::load(&options.directory, options.threads)?);
+        Ok(Self { name: name.unwrap_or_default(), model })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The vectors of texts, in their order; `None` if the model fails.
+    pub(super) async fn embed(&self, texts: &[&str]) -> Option<Vec<Vector>> {
+        let mut vectors = Vec::with_capacity(texts.len());
+        for text in texts {
+            let (model, text) = (Arc::clone(&self.model), (*text).to_owned());
+            // One at a time, so that an end waits for one text at most.
+            let embedded = tokio::task::spawn_blocking(move || model.embed(&[&text]));
+            vectors.push(Vector::from(embedded.await.ok()?.ok()?.pop()?));
+        }
+        Some(vectors)
+    }
+}
+
+impl Module {
+    /// The name of its class.
+    fn short_kind(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+impl Pooling {
+    fn read(path: &Path) -> Result<Self, ModelError> {
+        let config: PoolingConfig = json(path)?;
+        let other = config.pooling_mode_max_tokens
+            || config.pooling_mode_mean_sqrt_len_tokens
+            || config.pooling_mode_weightedmean_tokens
+            || config.pooling_mode_lasttoken;
+        match (config.pooling_mode_mean_tokens, config.pooling_mode_cls_token) {
+            (true, false) if !other => Ok(Self::Mean),
+            (false, true) if !other => Ok(Self::First),
+            _ => Err(ModelError::File {
+                path: path.to_owned(),
+                why: "only the mean of all tokens and the first token alone are known".to_owned(),
+            }),
+        }
+    }
+}
+
+/// The tokenizer, that cuts texts where the model does and fills none up.
+fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError> {
+    let limits = home.join("sentence_bert_config.json");
+    let limits: Limits = if limits.exists() { json(&limits)? } else { Limits::default() };
+    let path = home.join("tokenizer.json");
+    let failed = |why: String| ModelError::File { path: path.clone(), why };
+    if limits.do_lower_case {
+        return Err(failed("`do_lower_case` outside the tokenizer is not known".to_owned()));
+    }
+    let mut tokenizer =
+        Tokenizer::from_bytes(bytes(&path)?).map_err(|error| failed(error.to_string()))?;
+    let max_length = limits.max_seq_length.unwrap_or(max_positions).min(max_positions);
+    let truncation = TruncationParams { max_length, ..TruncationParams::default() };
+    tokenizer.with_truncation(Some(truncation)).map_err(|error| failed(error.to_string()))?;
+    tokenizer.with_padding(None);
+    Ok(tokenizer)
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, ModelError> {
+    fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })
+}
+
+fn json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    let failed = |error: serde_json::Error| ModelError::File {
+        path: path.to_owned(),
+        why: error.to_string(),
+    };
+    serde_json::from_slice(&bytes(path)?).map_err(failed)
+}

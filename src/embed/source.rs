@@ -1,0 +1,66 @@
+//! Where vectors come from.
+
+use super::endpoint::Endpoint;
+#[cfg(feature = "minilm")]
+use super::minilm::InProcess;
+use super::{EmbedError, EmbedOptions, Vector};
+use crate::clock::Clock;
+use crate::judge::redact::Redactor;
+use crate::outbound::Secret;
+
+/// An embedding model.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Behind an address.
+    Endpoint(Box<Endpoint>),
+    /// Here.
+    #[cfg(feature = "minilm")]
+    InProcess(InProcess),
+}
+
+impl Source {
+    pub(super) fn new(
+        options: &EmbedOptions,
+        key: Option<Secret>,
+        redactor: Redactor,
+        clock: Clock,
+    ) -> Result<Self, EmbedError> {
+        if options.directory.as_os_str().is_empty() {
+            let endpoint = Endpoint::new(options, key, redactor, clock)?;
+            return Ok(Self::Endpoint(Box::new(endpoint)));
+        }
+        if !options.url.is_empty() {
+            return Err(EmbedError::TwoModels);
+        }
+        // Nothing leaves the process: nothing is to be redacted.
+        Self::in_process(options)
+    }
+
+    #[cfg(feature = "minilm")]
+    fn in_process(options: &EmbedOptions) -> Result<Self, EmbedError> {
+        Ok(Self::InProcess(InProcess::new(options)?))
+    }
+
+    #[cfg(not(feature = "minilm"))]
+    fn in_process(_: &EmbedOptions) -> Result<Self, EmbedError> {
+        Err(EmbedError::NotBuilt)
+    }
+
+    /// The model's name: vectors of different models are not compared.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.model(),
+            #[cfg(feature = "minilm")]
+            Self::InProcess(model) => model.name(),
+        }
+    }
+
+    /// The vectors of texts, in their order; `None` if they cannot be had.
+    pub(super) async fn embed(&mut self, texts: &[&str]) -> Option<Vec<Vector>> {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.embed(texts).await,
+            #[cfg(feature = "minilm")]
+            Self::InProcess(model) => model.embed(texts).await,
+        }
+    }
+}

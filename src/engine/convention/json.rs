@@ -1,0 +1,470 @@
+//! JSON, borrowed from the text it is in: strings without escapes, which are nearly all, are not copied.
+//!
+//! What is accepted, what it means and how it is written is as `serde_json` has it, which the tests hold it against.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+use std::mem;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Number;
+
+use super::raw::RawValue;
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Json<'a> {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(Cow<'a, str>),
+    List(Vec<Self>),
+    Object(Object<'a>),
+}
+
+/// The entries of an object, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Object<'a> {
+    // Invariant: each key once.
+    entries: Vec<(Cow<'a, str>, Json<'a>)>,
+}
+
+/// Entries up to which each is compared with each other.
+const FEW: usize = 16;
+
+/// Reads a text that is JSON; `None` for any other.
+pub(super) fn parse(text: &str) -> Option<Json<'_>> {
+    serde_json::from_str(text).ok()
+}
+
+impl<'a> Json<'a> {
+    /// The JSON value of an attribute: a string that holds JSON stays a string.
+    pub(super) fn of(value: &'a RawValue<'_>) -> Self {
+        match value {
+            RawValue::Null => Self::Null,
+            RawValue::Str(text) => Self::Text(Cow::Borrowed(text)),
+            RawValue::Bool(value) => Self::Bool(*value),
+            RawValue::Int(value) => Self::Number(Number::from(*value)),
+            RawValue::Double(value) => Number::from_f64(*value).map_or(Self::Null, Self::Number),
+            RawValue::Bytes(bytes) => Self::Text(String::from_utf8_lossy(bytes)),
+            RawValue::Array(items) => Self::List(items.iter().map(Self::of).collect()),
+            RawValue::Map(entries) => {
+                let entries = entries.iter();
+                let entries = entries.map(|(key, value)| (Cow::Borrowed(&**key), Self::of(value)));
+                Self::Object(entries.collect())
+            }
+        }
+    }
+
+    /// The value under a key; `None` if this is no object.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        self.as_object()?.get(key)
+    }
+
+    pub(super) fn as_text(&self) -> Option<&Cow<'a, str>> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    pub(super) fn as_str(&self) -> Option<&str> {
+        self.as_text().map(|text| &**text)
+    }
+
+    pub(super) fn as_list(&self) -> Option<&[Self]> {
+        if let Self::List(items) = self { Some(items) } else { None }
+    }
+
+    pub(super) fn as_object(&self) -> Option<&Object<'a>> {
+        if let Self::Object(object) = self { Some(object) } else { None }
+    }
+
+    pub(super) fn as_u64(&self) -> Option<u64> {
+        if let Self::Number(number) = self { number.as_u64() } else { None }
+    }
+
+    pub(super) fn as_f64(&self) -> Option<f64> {
+        if let Self::Number(number) = self { number.as_f64() } else { None }
+    }
+
+    /// Whether there is nothing in it.
+    pub(super) fn is_scalar(&self) -> bool {
+        self.as_list().is_none() && self.as_object().is_none()
+    }
+
+    /// The same, which borrows nothing.
+    pub(super) fn into_owned(self) -> Json<'static> {
+        match self {
+            Self::Null => Json::Null,
+            Self::Bool(value) => Json::Bool(value),
+            Self::Number(number) => Json::Number(number),
+            Self::Text(text) => Json::Text(Cow::Owned(text.into_owned())),
+            Self::List(items) => Json::List(items.into_iter().map(Self::into_owned).collect()),
+            Self::Object(object) => {
+                let entries = object.entries.into_iter();
+                let owned = |(key, value): (Cow<'_, str>, Self)| {
+                    (Cow::Owned(key.into_owned()), value.into_owned())
+                };
+                Json::Object(Object { entries: entries.map(owned).collect() })
+            }
+        }
+    }
+
+    /// Writes it without spaces, and tells of each scalar what was written for it.
+    pub(super) fn write(&self, text: &mut String, scalar: &mut impl FnMut(&str)) {
+        let start = text.len();
+        match self {
+            Self::Null => text.push_str("null"),
+            Self::Bool(true) => text.push_str("true"),
+            Self::Bool(false) => text.push_str("false"),
+            Self::Number(number) => {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{number}");
+            }
+            Self::Text(string) => write_string(string, text),
+            Self::List(items) => {
+                text.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    text.push_str(if at == 0 { "" } else { "," });
+                    item.write(text, scalar);
+                }
+                text.push(']');
+                return;
+            }
+            Self::Object(object) => {
+                text.push('{');
+                for (at, (key, value)) in object.entries.iter().enumerate() {
+                    text.push_str(if at == 0 { "" } else { "," });
+                    write_string(key, text);
+                    text.push(':');
+                    value.write(text, scalar);
+                }
+                text.push('}');
+                return;
+            }
+        }
+        scalar(&text[start..]);
+    }
+}
+
+impl fmt::Display for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.write(&mut text, &mut |_| ());
+        f.write_str(&text)
+    }
+}
+
+impl<'a> Object<'a> {
+    pub(super) fn get(&self, key: &str) -> Option<&Json<'a>> {
+        self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    pub(super) fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &Json<'a>)> {
+        self.entries.iter().map(|(key, value)| (&**key, value))
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    pub(super) fn values(&self) -> impl DoubleEndedIterator<Item = &Json<'a>> {
+        self.iter().map(|(_, value)| value)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn into_entries(self) -> impl Iterator<Item = (Cow<'a, str>, Json<'a>)> {
+        self.entries.into_iter()
+    }
+
+    /// The same, each entry changed, in the order of the keys.
+    pub(super) fn sorted(self, change: fn(Json<'a>) -> Json<'a>) -> Self {
+        let mut entries = self.entries;
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (_, value) in &mut entries {
+            *value = change(mem::replace(value, Json::Null));
+        }
+        Self { entries }
+    }
+}
+
+/// Of equal keys the place is the first one's, the value the last one's.
+impl<'a> FromIterator<(Cow<'a, str>, Json<'a>)> for Object<'a> {
+    fn from_iter<I: IntoIterator<Item = (Cow<'a, str>, Json<'a>)>>(entries: I) -> Self {
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        let differ = |at: usize| entries[..at].iter().all(|(key, _)| *key != entries[at].0);
+        if entries.len() > FEW || !(1..entries.len()).all(differ) {
+            let mut places: Vec<usize> = (0..entries.len()).collect();
+            places.sort_by(|a, b| entries[*a].0.cmp(&entries[*b].0));
+            let mut again = vec![false; entries.len()];
+            let mut rest = &places[..];
+            while let [first, after @ ..] = rest {
+                let key = &entries[*first].0;
+                let equal = after.iter().take_while(|at| entries[**at].0 == *key).count();
+                let (equal, others) = after.split_at(equal);
+                if let Some(last) = equal.last() {
+                    entries[*first].1 = mem::replace(&mut entries[*last].1, Json::Null);
+                    equal.iter().for_each(|at| again[*at] = true);
+                }
+                rest = others;
+            }
+            let mut again = again.into_iter();
+            entries.retain(|_| again.next() == Some(false));
+        }
+        Self { entries }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Reader)
+    }
+}
+
+/// Takes what `serde_json` reads.
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Json<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
+        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Json<'de>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = from.next_element()? {
+            items.push(item);
+        }
+        Ok(Json::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Json<'de>, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((Key(key), value)) = from.next_entry()? {
+            entries.push((key, value));
+        }
+        Ok(Json::Object(entries.into_iter().collect()))
+    }
+}
+
+/// A key, borrowed if it has no escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Bytes before the first that ends a string, begins an escape or may not stand in one.
+fn plain(bytes: &[u8]) -> usize {
+    let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
+    let (chunks, _) = bytes.as_chunks::<16>();
+    // All of a chunk are looked at together.
+    let has_special =
+        |chunk: &&[u8; 16]| chunk.iter().fold(0, |any, byte| any | u8::from(is_special(*byte)));
+    let start = 16 * chunks.iter().take_while(|chunk| has_special(chunk) == 0).count();
+    start + bytes[start..].iter().take_while(|byte| !is_special(**byte)).count()
+}
+
+fn write_string(string: &str, text: &mut String) {
+    text.push('"');
+    let mut rest = string;
+    loop {
+        let (as_it_is, special) = rest.split_at(plain(rest.as_bytes()));
+        text.push_str(as_it_is);
+        let Some(byte) = special.bytes().next() else { break };
+        match byte {
+            b'"' => text.push_str("\\\""),
+            b'\\' => text.push_str("\\\\"),
+            b'\n' => text.push_str("\\n"),
+            b'\r' => text.push_str("\\r"),
+            b'\t' => text.push_str("\\t"),
+            0x8 => text.push_str("\\b"),
+            0xc => text.push_str("\\f"),
+            _ => {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "\\u{byte:04x}");
+            }
+        }
+        rest = &special[1..];
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn same(ours: &Json<'_>, theirs: &Value) -> bool {
+        match (ours, theirs) {
+            (Json::Null, Value::Null) => true,
+            (Json::Bool(a), Value::Bool(b)) => a == b,
+            (Json::Number(a), Value::Number(b)) => a == b,
+            (Json::Text(a), Value::String(b)) => a == b,
+            (Json::List(a), Value::Array(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            }
+            (Json::Object(a), Value::Object(b)) => {
+                let equal =
+                    |((key, a), (other, b)): ((&str, _), (&String, _))| key == other && same(a, b);
+                a.len() == b.len() && a.iter().zip(b).all(equal)
+            }
+            _ => false,
+        }
+    }
+
+    /// Both read the same and write it alike, or neither reads anything.
+    fn agree(text: &str) {
+        let theirs: Option<Value> = serde_json::from_str(text).ok();
+        match (parse(text), theirs) {
+            (None, None) => {}
+            (Some(ours), Some(theirs)) => {
+                assert!(same(&ours, &theirs), "{text}: {ours:?}");
+                assert_eq!(ours.to_string(), theirs.to_string(), "{text}");
+                assert_eq!(ours.clone().into_owned(), ours);
+            }
+            (ours, theirs) => panic!("{text}: {ours:?}, {theirs:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_json_and_what_is_none() {
+        for text in [
+            "",
+            " ",
+            "1",
+            "-1",
+            "-0",
+            "-",
+            "0",
+            "00",
+            "01",
+            "-01",
+            "1.",
+            ".5",
+            "1.5",
+            "1e5",
+            "1e",
+            "1E+5",
+            "1e400",
+            "-1e400",
+            "1-2",
+            "123456789012345678",
+            "1234567890123456789",
+            "18446744073709551615",
+            "18446744073709551616",
+            "-9223372036854775808",
+            "-9223372036854775809",
+            "0.1234567890123456789",
+            "1.0",
+            "100000000000000000000",
+            "true",
+            "tru",
+            "truex",
+            "null",
+            "nul",
+            "false ",
+            "\"a\"",
+            "\"a",
+            "\"",
+            "\"\\\"",
+            "\"\\n\\u0041\\ud83d\\ude00\"",
+            "\"\\ud83d\"",
+            "\"\\x\"",
+            "\"\\é\"",
+            "\"a\nb\"",
+            "\"\u{7f}é\"",
+            "[]",
+            "[1]",
+            "[1,]",
+            "[,]",
+            "[1 2]",
+            "[1,2",
+            "{}",
+            "{\"a\":1}",
+            "{\"a\":1,}",
+            "{\"a\" 1}",
+            "{a:1}",
+            "{\"a\":1,\"b\":2,\"a\":3}",
+            "\t[ 1 ,\r\n{ \"a\" : [ ] } ] ",
+            "[1]]",
+            "{\"\\u0061\":1,\"a\":2}",
+            "\u{feff}1",
+            "nan",
+            "[\u{a0}1]",
+            "\"0123456789abcde\\\"f\"",
+        ] {
+            agree(text);
+        }
+    }
+
+    #[test]
+    fn nesting_ends_where_it_does_for_others() {
+        for depth in 125..131 {
+            agree(&format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
+            agree(&format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth)));
+        }
+        agree(&"[".repeat(100_000));
+    }
+
+    #[test]
+    fn of_many_equal_keys_the_last_value_holds_in_the_first_place() {
+        for count in [2, 16, 17, 200] {
+            let entries: Vec<String> =
+                (0..count).map(|at| format!("\"k{}\":{at}", at * 7 % 11)).collect();
+            agree(&format!("{{{}}}", entries.join(",")));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_texts_are_read_alike(text in r#"[\[\]{}:," 0-2.eE+\-\\nu"trabé\n]{0,24}"#) {
+            agree(&text);
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(text in any::<String>(), number in any::<f64>(), key in ".{0,20}") {
+            let value = serde_json::json!({&key: [text, number, {"b": key}], "a": i64::MIN});
+            agree(&value.to_string());
+            agree(&serde_json::to_string_pretty(&value).unwrap());
+        }
+    }
+}
