@@ -205,7 +205,7 @@ impl Held {
             let mut text = || String::from_utf8_lossy(from.bytes()).into_owned();
             Box::new(SessionKey { tenant: text(), id: text(), source: text() })
         });
-        held.parts.spans = Spans::read(Arc::clone(resource), names, from);
+        held.parts.spans = Spans::read(resource, names, from);
         held
     }
 

@@ -75,8 +75,8 @@ pub struct Assemble {
     // Traces to look at with the next drain; each once, as the trace says.
     dirty: Vec<TraceId>,
     sealed: Sealed,
-    // Reports for traces that are not there yet, by when they give up and then in order of arrival.
-    waiting: BTreeMap<(Timestamp, u64), Report>,
+    // For traces that are not there yet.
+    waiting: Reports,
     waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
     next_waiting: u64,
     // What the judge was paid, by minute.
@@ -110,7 +110,8 @@ struct Written<'a>(&'a Assemble);
 impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         // The number of them comes first.
-        let ids: Vec<TraceId> = self.0.deadlines.traces().collect();
+        let held = |id: &TraceId| self.0.traces.contains(*id);
+        let ids: Vec<TraceId> = self.0.deadlines.traces().filter(held).collect();
         to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
     }
 }
@@ -118,9 +119,12 @@ impl Serialize for Written<'_> {
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedTraces(
-    Saved<Vec<(TraceId, Box<Held>)>, Sealed, BTreeMap<(Timestamp, u64), Report>>,
-);
+pub struct SavedTraces(Read);
+
+type Read = Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports>;
+
+/// Reports by when they give up and then in order of arrival.
+type Reports = BTreeMap<(Timestamp, u64), Report>;
 
 impl Assemble {
     /// An empty stage.

@@ -47,7 +47,7 @@ impl Spans {
 
     /// Reads them; `resource` is where they come from.
     pub(in crate::engine) fn read(
-        resource: Arc<Resource>,
+        resource: &Arc<Resource>,
         names: &Names,
         from: &mut Reader<'_>,
     ) -> Self {
@@ -62,7 +62,7 @@ impl Spans {
         spans.values = (0..from.size()).map(|_| u64::from_le_bytes(from.array())).collect();
         let count = from.size();
         let origin =
-            |_| Origin { resource: Arc::clone(&resource), scope: u64::from_le_bytes(from.array()) };
+            |_| Origin { resource: Arc::clone(resource), scope: u64::from_le_bytes(from.array()) };
         spans.origins = (0..count).map(origin).collect();
         let start = u64::from_le_bytes(from.array());
         let parent = match from.number() {
