@@ -543,7 +543,7 @@ const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Em
 
 /// How long a session has not changed before it is packed, and how much longer for each of its traces: to unpack many
 /// takes long.
-const REST: Duration = Duration::from_secs(3);
+const REST: Duration = Duration::from_secs(10);
 const REST_OF_ONE: Duration = Duration::from_millis(100);
 
 /// Why sessions close.
