@@ -3,9 +3,9 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::bytes::{Reader, Writer};
 use super::key::Agent;
 use super::pane::{PaneKey, keys_of, mask_of};
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::hash::FixedMap;
 use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;

@@ -1,7 +1,7 @@
 //! The digest of an output, as bytes: words as numbers, the embedding in as many bits as its counts need.
 
-use super::bytes::{Reader, Writer};
 use super::codec::Codec;
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::update::OutputDigest;
 
 /// The greatest number of low bits of a count.

@@ -33,7 +33,6 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
-mod bytes;
 mod chain;
 mod codec;
 mod departed;
@@ -41,7 +40,6 @@ mod digest;
 mod exemplar;
 mod explain;
 mod fleet;
-mod heap;
 mod held;
 mod histogram;
 mod key;
@@ -55,7 +53,6 @@ mod run;
 mod scoring;
 mod session;
 mod shelf;
-mod sorted;
 mod summary;
 mod tally;
 #[cfg(test)]
@@ -546,7 +543,7 @@ const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Em
 
 /// How long a session has not changed before it is packed, and how much longer for each of its traces: to unpack many
 /// takes long.
-const REST: Duration = Duration::from_secs(3);
+const REST: Duration = Duration::from_secs(10);
 const REST_OF_ONE: Duration = Duration::from_millis(100);
 
 /// Why sessions close.

@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bytes::{Reader, Writer};
 use super::codec::Codec;
 use super::held::Held;
 use super::key::{Agent, SessionId};
@@ -21,6 +20,7 @@ use super::packed_trace as trace;
 use super::rules::Rules;
 use super::run;
 use super::session::{Session, Standing};
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::span::{Timestamp, TraceId};

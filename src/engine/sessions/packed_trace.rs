@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::bytes::{Reader, Writer};
 use super::chain::Link;
 use super::codec::Codec;
 use super::digest;
@@ -15,6 +14,7 @@ use super::pane::Contribution;
 use super::rules::Rules;
 use super::scoring::{Scored, SignalName, named};
 use super::tally::{Growth, Tally};
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::math::Quanta;
 use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;

@@ -11,13 +11,13 @@ use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::codec::Codec;
-use super::heap::{Heap, Place};
 use super::held::Held;
 use super::key::SessionId;
 use super::packed::{self, Packed};
 use super::rules::Rules;
 use super::session::{Session, Standing};
-use super::sorted::Sorted;
+use crate::engine::heap::{Heap, Place};
+use crate::engine::sorted::Sorted;
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::TraceUpdate;
 

@@ -4,6 +4,7 @@
 
 mod attempt;
 mod expected;
+mod names;
 mod observed;
 mod packed;
 mod seen;
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::expected::expectations;
+pub use self::names::Names;
 pub use self::packed::{Added, Spans};
 pub use self::seen::Sign;
 use self::seen::{Model, Said, Seen};

@@ -9,7 +9,7 @@ const BLOCK: usize = 256;
 
 /// Things in an order, each once.
 #[derive(Clone, Debug)]
-pub(super) struct Sorted<T> {
+pub(in crate::engine) struct Sorted<T> {
     // Invariant: none is empty.
     blocks: Vec<Vec<T>>,
 }
@@ -22,12 +22,17 @@ impl<T> Default for Sorted<T> {
 
 impl<T: Copy> Sorted<T> {
     /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = T> + '_ {
+    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.blocks.iter().flatten().copied()
     }
 
+    /// The first of them.
+    pub(in crate::engine) fn first(&self) -> Option<T> {
+        self.at(0, 0)
+    }
+
     /// Those that are not before what is looked for; `place` says where one stands to that.
-    pub(super) fn from<'a>(
+    pub(in crate::engine) fn from<'a>(
         &'a self,
         place: &dyn Fn(T) -> Ordering,
     ) -> impl Iterator<Item = T> + use<'a, T> {
@@ -38,7 +43,7 @@ impl<T: Copy> Sorted<T> {
     }
 
     /// Adds one where it belongs; returns whether there was none like it.
-    pub(super) fn insert(&mut self, item: T, place: impl Fn(T) -> Ordering) -> bool {
+    pub(in crate::engine) fn insert(&mut self, item: T, place: impl Fn(T) -> Ordering) -> bool {
         let (mut block, mut at) = self.seek(&place);
         if self.at(block, at).is_some_and(|found| place(found) == Ordering::Equal) {
             return false;
@@ -63,7 +68,7 @@ impl<T: Copy> Sorted<T> {
     }
 
     /// Takes one out; returns whether it was there.
-    pub(super) fn remove(&mut self, place: impl Fn(T) -> Ordering) -> bool {
+    pub(in crate::engine) fn remove(&mut self, place: impl Fn(T) -> Ordering) -> bool {
         let (block, at) = self.seek(&place);
         if self.at(block, at).is_none_or(|found| place(found) != Ordering::Equal) {
             return false;

@@ -4,6 +4,8 @@
 //! numbers as varints, times relative to the span before it, names as places in a table of the trace, short texts as they are.
 //! Long texts stay where they were decoded.
 
+mod resting;
+
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,7 +122,12 @@ impl Spans {
     /// Adds a span, with or without the texts that only people and models read. Of two spans of one id the greater
     /// holds, whichever came first.
     pub fn add(&mut self, span: &Span, texts: bool) -> Added {
-        let seen = Seen::of(span, texts);
+        self.add_from(span, &span.resource, texts)
+    }
+
+    /// The same, of a span that comes from an equal resource.
+    pub fn add_from(&mut self, span: &Span, resource: &Arc<Resource>, texts: bool) -> Added {
+        let seen = Seen { resource, ..Seen::of(span, texts) };
         let Some(at) = self.ids.iter().position(|id| *id == span.span_id) else {
             self.push(&seen, Some(span));
             return Added::New;
@@ -304,7 +311,7 @@ impl Spans {
         let found = self
             .find(name, 0..known.min(FIRST))
             .or_else(|| self.find(name, known.saturating_sub(LAST).max(FIRST)..known));
-        let at = found.unwrap_or_else(|| self.write(name));
+        let at = found.unwrap_or_else(|| self.write_text(name));
         self.number(at as u64);
     }
 
@@ -340,7 +347,7 @@ impl Spans {
         }
     }
 
-    fn write(&mut self, text: &str) -> usize {
+    fn write_text(&mut self, text: &str) -> usize {
         self.text.push_str(text);
         // Invariant: traces are bounded far below 4 GB of names; what is beyond would be empty.
         self.ends.push(u32::try_from(self.text.len()).unwrap_or(u32::MAX));

@@ -4,15 +4,15 @@
 
 /// Bytes that grow.
 #[derive(Debug, Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(in crate::engine) struct Writer(pub(in crate::engine) Vec<u8>);
 
 /// Bytes that are read one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(in crate::engine) struct Reader<'a>(pub(in crate::engine) &'a [u8]);
 
 impl Writer {
     /// A number: seven bits a byte, so that small ones are short.
-    pub(super) fn number(&mut self, number: u64) {
+    pub(in crate::engine) fn number(&mut self, number: u64) {
         let mut left = number;
         while left >= 0x80 {
             self.0.push(low(left) | 0x80);
@@ -22,17 +22,17 @@ impl Writer {
     }
 
     /// A number of either sign: small ones of both are short.
-    pub(super) fn signed(&mut self, number: i64) {
+    pub(in crate::engine) fn signed(&mut self, number: i64) {
         self.number((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned());
     }
 
     /// A span of time in nanoseconds: short if it is in whole micro- or milliseconds, as many clocks have it.
-    pub(super) fn time(&mut self, nanos: u64) {
+    pub(in crate::engine) fn time(&mut self, nanos: u64) {
         self.scaled(nanos, 0, 0);
     }
 
     /// How far one time is from another.
-    pub(super) fn apart(&mut self, from: u64, to: u64) {
+    pub(in crate::engine) fn apart(&mut self, from: u64, to: u64) {
         self.scaled(to.abs_diff(from), u64::from(to < from), 1);
     }
 
@@ -54,12 +54,12 @@ impl Writer {
     }
 
     /// Bytes of a length that the reader knows.
-    pub(super) fn raw(&mut self, bytes: &[u8]) {
+    pub(in crate::engine) fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
     /// Bytes and how many there are.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    pub(in crate::engine) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.raw(bytes);
     }
@@ -67,7 +67,7 @@ impl Writer {
 
 impl<'a> Reader<'a> {
     /// A number.
-    pub(super) fn number(&mut self) -> u64 {
+    pub(in crate::engine) fn number(&mut self) -> u64 {
         let (mut number, mut shift) = (0, 0_u32);
         loop {
             let [byte] = self.array();
@@ -80,23 +80,23 @@ impl<'a> Reader<'a> {
     }
 
     /// A number that counts or numbers something here.
-    pub(super) fn size(&mut self) -> usize {
+    pub(in crate::engine) fn size(&mut self) -> usize {
         usize::try_from(self.number()).unwrap_or(usize::MAX)
     }
 
     /// A number of either sign.
-    pub(super) fn signed(&mut self) -> i64 {
+    pub(in crate::engine) fn signed(&mut self) -> i64 {
         let number = self.number();
         (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
     }
 
     /// A span of time in nanoseconds.
-    pub(super) fn time(&mut self) -> u64 {
+    pub(in crate::engine) fn time(&mut self) -> u64 {
         self.scaled(0).0
     }
 
     /// A time that is so far from this one.
-    pub(super) fn apart(&mut self, from: u64) -> u64 {
+    pub(in crate::engine) fn apart(&mut self, from: u64) -> u64 {
         let (number, before) = self.scaled(1);
         if before > 0 { from.wrapping_sub(number) } else { from.wrapping_add(number) }
     }
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
     }
 
     /// As many bytes.
-    pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(in crate::engine) fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut array = [0; N];
         if let Some((bytes, rest)) = self.0.split_first_chunk::<N>() {
             array = *bytes;
@@ -125,12 +125,17 @@ impl<'a> Reader<'a> {
         array
     }
 
-    /// Bytes that were written with their length.
-    pub(super) fn bytes(&mut self) -> &'a [u8] {
-        let length = self.size();
+    /// So many bytes, if there are as many.
+    pub(in crate::engine) fn some(&mut self, length: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at_checked(length).unwrap_or((self.0, &[]));
         self.0 = rest;
         bytes
+    }
+
+    /// Bytes that were written with their length.
+    pub(in crate::engine) fn bytes(&mut self) -> &'a [u8] {
+        let length = self.size();
+        self.some(length)
     }
 }
 
