@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Crates that the engine may name beside std and itself.
 const ENGINE_CRATES: &[&str] = &[
     "fancy_regex",
+    "hashbrown",
     "jsonschema",
     "prost",
     "rmp_serde",

@@ -65,7 +65,13 @@ fn cores_that_are_not_there_leave_the_run_unpinned_and_say_so() {
 
 #[test]
 fn overload_and_scaling_are_measured_with_the_daemon_alone() {
-    for (question, head) in [("--overload", "accepted / saturation"), ("--scaling", "x one core")] {
+    let questions = [
+        ("--overload", "accepted / saturation"),
+        ("--scaling", "x one core"),
+        ("--latency", "80 %: loop visible, p99, ms"),
+        ("--burst", "given back, share"),
+    ];
+    for (question, head) in questions {
         let output = bench(&["--workload", "lean", question]);
         let text = String::from_utf8(output.stdout).unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -85,7 +91,7 @@ fn readers_are_measured_beside_requests_without_any() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let figures = report["cases"][0]["readers"].as_array().unwrap();
+    let figures = report["cases"][0]["figures"].as_array().unwrap();
     let figure = |name: &str| {
         let found = figures.iter().find(|figure| figure["name"] == name);
         found.unwrap_or_else(|| panic!("no {name}"))["median"].as_f64().unwrap()
@@ -93,6 +99,30 @@ fn readers_are_measured_beside_requests_without_any() {
     assert!((figure("sessions") - 400.0).abs() < 0.5);
     assert!(figure("a scrape, MB") > 0.0 && figure("a page of an agent, ms") > 0.0);
     assert!(figure("a request, p99, ms") > 0.0);
+}
+
+#[test]
+fn durability_is_measured_and_a_start_over_what_was_logged() {
+    let store = tempfile::tempdir().unwrap();
+    let place = store.path().to_str().unwrap();
+    let output = bench(&["--workload", "lean", "--durability", place]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    for figure in ["fsync, CPU x memory", "fsync, spans/s x memory", "a start, s/GiB"] {
+        assert!(text.contains(figure), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn the_way_from_kafka_is_measured_beside_a_reader_that_drops() {
+    let output = bench(&["--workload", "lean", "--kafka"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert!(text.contains("x read and dropped"), "{text}");
 }
 
 #[test]

@@ -6,120 +6,23 @@
 mod daemon;
 #[path = "support/endpoint.rs"]
 mod endpoint;
+#[path = "support/judged.rs"]
+mod judged;
 #[path = "support/turn.rs"]
 mod turn;
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agentgauge::clock::Clock;
-use agentgauge::engine::judging::JudgeRequest;
-use agentgauge::engine::options::CostOptions;
-use agentgauge::engine::span::{Report, Source, TraceId};
-use agentgauge::engine::trace::{Step, Transcript};
-use agentgauge::ingest::{Batch, Overloaded, Sink};
 use agentgauge::judge::options::Format;
-use agentgauge::judge::{Given, Judge, JudgeOptions, Metric, Stage};
-use agentgauge::outbound::Secret;
-use prometheus::Registry;
+use agentgauge::judge::{JudgeOptions, Metric, Stage};
 use serde_json::{Value, json};
 
 use self::daemon::Daemon;
 use self::endpoint::Endpoint;
+use self::judged::{judged, options, transcript};
 use self::turn::{spans, spans_saying};
 
 const FORMATS: [Format; 3] = [Format::Openai, Format::Anthropic, Format::Gemini];
-
-/// Keeps what is reported.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<Report>>>);
-
-impl Sink for Kept {
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
-        self.0.lock().unwrap().extend(batch.reports);
-        Ok(())
-    }
-}
-
-/// What came of judging one trace.
-struct Judged {
-    reports: Vec<Report>,
-    metrics: String,
-}
-
-impl Judged {
-    fn score(&self, name: &str) -> Option<f64> {
-        let report = self.reports.iter().find(|report| &*report.name == name)?;
-        assert_eq!(report.source, Source::Judge);
-        Some(report.score.to_f64())
-    }
-
-    fn counts(&self, line: &str) {
-        let line = format!("agentgauge_judge_{line}\n");
-        assert!(self.metrics.contains(&line), "{line}{}", self.metrics);
-    }
-}
-
-fn options(endpoint: &Endpoint, format: Format, model: &str, metrics: &[Metric]) -> JudgeOptions {
-    JudgeOptions {
-        format,
-        url: endpoint.url.clone(),
-        allow_http: true,
-        model: model.to_owned(),
-        metrics: metrics.to_vec(),
-        constraints: [("no_pii".to_owned(), "Shows no personal data.".to_owned())].into(),
-        usd_per_hour: 1_000.0,
-        backoff: Duration::from_millis(1),
-        timeout: Duration::from_secs(20),
-        max_reply_bytes: 1 << 20,
-        ..JudgeOptions::default()
-    }
-}
-
-fn transcript(answer: &str) -> Transcript {
-    let step = Step {
-        kind: "tool",
-        name: Some("search".into()),
-        input: Some(r#"{"q":"order 7"}"#.into()),
-        output: Some(answer.into()),
-        ..Step::default()
-    };
-    Transcript { input: Some("refund order 7".into()), steps: vec![step], ..Transcript::default() }
-}
-
-/// Judges one trace and waits until that is over.
-async fn judged(options: &JudgeOptions, transcript: Transcript) -> Judged {
-    let registry = Registry::new();
-    let given = Given {
-        key: Secret::new("sk-the-key-of-the-judge"),
-        cost: &CostOptions::default(),
-        empty_is_one: false,
-        clock: Clock::system(),
-        registry: &registry,
-        told: None,
-        paid: Vec::new(),
-    };
-    let (judge, handle) = Judge::new(options, given).unwrap();
-    assert!(!format!("{judge:?}").contains("the-key"));
-    let request = JudgeRequest {
-        trace_id: TraceId([7; 16]),
-        metrics: true,
-        transcript,
-        ..JudgeRequest::default()
-    };
-    handle.offer(request, Clock::system().now());
-    // Nobody else will ask.
-    drop(handle);
-    let kept = Kept::default();
-    run_to_the_end(judge, kept.clone()).await;
-    let reports = kept.0.lock().unwrap().clone();
-    let metrics = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-    Judged { reports, metrics }
-}
-
-async fn run_to_the_end(judge: Judge, sink: Kept) {
-    judge.run(sink, std::future::pending()).await;
-}
 
 /// A failure, by what it counts as, and whether asking again helps.
 const FAILURES: [(&str, bool); 11] = [

@@ -199,7 +199,7 @@ impl Fed {
 
     fn held(&mut self) -> usize {
         let (_, _, sessions, _) = self.pipeline.lasting();
-        sessions.iter().map(Sessions::open_sessions).sum()
+        sessions.iter().map(Sessions::held_sessions).sum()
     }
 }
 

@@ -145,6 +145,15 @@ impl Running {
         self.get("/metrics")
     }
 
+    /// A connection on which questions are asked one after the other.
+    pub(super) fn asker(&self) -> io::Result<Asker> {
+        let address = self.http.ok_or_else(|| io::Error::other("it has no API"))?;
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
+        stream.set_nodelay(true)?;
+        Ok(Asker(BufReader::new(stream)))
+    }
+
     /// What the daemon answers to a question.
     pub(super) fn get(&self, path: &str) -> io::Result<String> {
         let address = self.http.ok_or_else(|| io::Error::other("it has no metrics"))?;
@@ -161,6 +170,29 @@ impl Running {
                 Err(io::Error::other(format!("it answered {path} with `{line}`")))
             }
         }
+    }
+}
+
+/// A connection for questions.
+pub(super) struct Asker(BufReader<TcpStream>);
+
+impl Asker {
+    /// What the daemon answers, in one piece.
+    pub(super) fn get(&mut self, path: &str) -> io::Result<String> {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: daemon\r\n\r\n")?;
+        let (mut line, mut length, mut found) = (String::new(), None, false);
+        while self.0.read_line(&mut line)? > 0 && line != "\r\n" {
+            found |= line.starts_with("HTTP/1.1 200");
+            length = line.strip_prefix("content-length:").map(str::trim).map(str::parse).or(length);
+            line.clear();
+        }
+        let length: usize = match length {
+            Some(Ok(length)) if found => length,
+            _ => return Err(io::Error::other(format!("it had no answer to {path}"))),
+        };
+        let mut answer = vec![0; length];
+        self.0.read_exact(&mut answer)?;
+        String::from_utf8(answer).map_err(io::Error::other)
     }
 }
 

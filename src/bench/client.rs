@@ -19,6 +19,7 @@ use super::measure::waited_nanos;
 use super::pass::Pass;
 use super::since;
 use crate::clock::Clock;
+use crate::engine::span::Timestamp;
 use crate::ingest::Compression;
 
 const PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
@@ -46,6 +47,8 @@ pub(super) struct Outcome {
     pub(super) accepted_spans: u64,
     /// Requests that were answered with anything else.
     pub(super) refused: u64,
+    /// Their spans.
+    pub(super) refused_spans: u64,
     /// What the first of these said.
     pub(super) why: Option<String>,
     /// How long each answer took; empty unless requests were offered.
@@ -53,8 +56,12 @@ pub(super) struct Outcome {
 }
 
 /// How long one answer took.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
+    /// Of which message.
+    pub(super) number: usize,
+    /// When that was sent.
+    pub(super) sent: Timestamp,
     /// From sending the request, in nanoseconds.
     pub(super) nanos: u64,
     /// The same without the time for which the server waited for a core that others had; the same if that was not
@@ -95,6 +102,7 @@ struct Shared {
     next: AtomicUsize,
     accepted_spans: AtomicU64,
     refused: AtomicU64,
+    refused_spans: AtomicU64,
     why: OnceLock<String>,
     took: Mutex<Vec<Took>>,
 }
@@ -151,7 +159,7 @@ pub(super) async fn offer(
             let nanos = since(sent, clock.now());
             // Threads that have ended are not counted any more.
             let waited = waited().saturating_sub(before);
-            let took = Took { nanos, own_nanos: nanos.saturating_sub(waited) };
+            let took = Took { number, sent, nanos, own_nanos: nanos.saturating_sub(waited) };
             shared.took.lock().await.push(took);
             Ok(())
         });
@@ -168,6 +176,7 @@ impl Shared {
             next: AtomicUsize::new(0),
             accepted_spans: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            refused_spans: AtomicU64::new(0),
             why: OnceLock::new(),
             took: Mutex::default(),
         }
@@ -198,6 +207,7 @@ impl Shared {
         Ok(Outcome {
             accepted_spans: self.accepted_spans.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            refused_spans: self.refused_spans.load(Ordering::Relaxed),
             why: self.why.get().cloned(),
             took: self.took.lock().await.clone(),
         })
@@ -219,13 +229,14 @@ impl Shared {
         }
         // An answer without a message has its status in the head.
         let trailers = answer.trailers().await?.unwrap_or(head.headers);
+        let spans = self.pass.message_spans.get(number).copied().unwrap_or(0);
         match complaint(&trailers) {
             None => {
-                let spans = self.pass.message_spans.get(number).copied().unwrap_or(0);
                 self.accepted_spans.fetch_add(spans, Ordering::Relaxed);
             }
             Some(why) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
+                self.refused_spans.fetch_add(spans, Ordering::Relaxed);
                 // Only the first is kept.
                 let _ = self.why.set(why);
             }

@@ -66,12 +66,25 @@ fn number(at: usize, text: &str) -> Option<u64> {
 ///
 /// Fails where the kernel does not tell: `VmHWM` of `/proc/PID/status`.
 pub(super) fn peak_resident_bytes(process: u32) -> io::Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    high_water(&status).ok_or_else(|| io::Error::other("no VmHWM in its status"))
+    of_status(process, "VmHWM:")
 }
 
-fn high_water(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// The resident set of a process, in bytes.
+///
+/// # Errors
+///
+/// Fails where the kernel does not tell: `VmRSS` of `/proc/PID/status`.
+pub(super) fn resident_bytes(process: u32) -> io::Result<u64> {
+    of_status(process, "VmRSS:")
+}
+
+fn of_status(process: u32, name: &str) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    bytes(&status, name).ok_or_else(|| io::Error::other(format!("no {name} in its status")))
+}
+
+fn bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -83,6 +96,8 @@ pub(super) struct Account {
     pub(super) received: u64,
     /// Traces whose risk was scored.
     pub(super) scored: u64,
+    /// Requests that were refused whole.
+    pub(super) refused: u64,
     /// What should not have happened, by metric and labels.
     pub(super) faults: BTreeMap<String, u64>,
 }
@@ -96,8 +111,10 @@ const FAULTS: &[&str] = &[
     "agentgauge_traces_ignored_total",
     "agentgauge_limits_reached_total",
     "agentgauge_label_values_limited_total",
-    "agentgauge_requests_refused_total",
+    REFUSED,
 ];
+
+const REFUSED: &str = "agentgauge_requests_refused_total";
 
 impl Account {
     /// Reads a page.
@@ -115,6 +132,7 @@ impl Account {
                 let scored = risk && !labels.contains("verdict=\"skipped\"");
                 account.scored += if scored { count } else { 0 };
             } else if count > 0 && FAULTS.contains(&name) {
+                account.refused += if name == REFUSED { count } else { 0 };
                 account.faults.insert(series.to_owned(), count);
             }
         }
@@ -148,6 +166,7 @@ mod tests {
         assert_eq!(on_core("38870662 39967204 112\n"), Some(38_870_662));
         assert_eq!(number(1, "38870662 39967204 112\n"), Some(39_967_204));
         assert_eq!(on_core(""), None);
-        assert_eq!(high_water("Name: x\nVmHWM:\t  12 kB\nVmRSS:\t 4 kB\n"), Some(12_288));
+        let status = "Name: x\nVmHWM:\t  12 kB\nVmRSS:\t 4 kB\n";
+        assert_eq!((bytes(status, "VmHWM:"), bytes(status, "VmRSS:")), (Some(12_288), Some(4_096)));
     }
 }

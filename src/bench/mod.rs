@@ -5,9 +5,14 @@
 //! server, from the kernel's schedstat, over spans. The daemon's time ends when it has scored every trace, which its own
 //! counters have to say, without a duplicate or anything else amiss; otherwise there is no figure.
 
+mod burst;
 mod child;
 mod client;
 mod cores;
+mod durable;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod latency;
 mod measure;
 mod overload;
 mod pass;
@@ -20,6 +25,7 @@ mod workload;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +34,8 @@ use tokio::runtime::Runtime;
 pub(crate) use child::Server;
 pub use client::SendError;
 pub(crate) use cores::Cores;
+#[cfg(feature = "kafka")]
+pub(crate) use kafka::read_and_drop;
 pub(crate) use readers::Fleet;
 pub(crate) use report::Report;
 pub(crate) use servers::{Sink, serve};
@@ -55,7 +63,7 @@ pub(crate) struct Case {
 }
 
 /// What to find out.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Question {
     /// What a span costs the servers.
     Cost,
@@ -65,6 +73,15 @@ pub(crate) enum Question {
     Scaling,
     /// What readers cost those who send.
     Readers,
+    /// What durability costs, in this directory.
+    Durable(PathBuf),
+    /// What it costs from Kafka to gauges; the address of the brokers, or none.
+    #[cfg(feature = "kafka")]
+    Kafka(String),
+    /// How soon a gauge shows what was sent.
+    Latency,
+    /// What is left of a burst.
+    Burst,
 }
 
 /// What to measure.
@@ -171,11 +188,16 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
     let runtime = generator(&cores)?;
     let mut bench = Bench { plan, available, cores, clock: Clock::system(), runtime };
     for case in &plan.cases {
-        match plan.question {
+        match &plan.question {
             Question::Cost => bench.cost(*case, &mut report, progress)?,
             Question::Overload => bench.overload(*case, &mut report, progress)?,
             Question::Scaling => bench.scaling(*case, &mut report, progress)?,
             Question::Readers => bench.readers(*case, &mut report, progress)?,
+            Question::Durable(store) => bench.durable((*case, store), &mut report, progress)?,
+            #[cfg(feature = "kafka")]
+            Question::Kafka(brokers) => bench.kafka((*case, brokers), &mut report, progress)?,
+            Question::Latency => bench.latency(*case, &mut report, progress)?,
+            Question::Burst => bench.burst(*case, &mut report, progress)?,
         }
     }
     Ok(report)
@@ -205,7 +227,7 @@ impl Bench<'_> {
             let mut order = self.plan.servers.clone();
             order.rotate_left(repeat % self.plan.servers.len().max(1));
             for server in order {
-                let sample = self.measure(server, case, &warm, &pass)?;
+                let sample = self.measure((server, &[]), case, &warm, &pass)?;
                 let (of, per_span) = (self.plan.repeats, sample.micros_per_span());
                 // Nobody has to watch.
                 let _ = writeln!(
@@ -236,13 +258,13 @@ impl Bench<'_> {
 
     fn measure(
         &self,
-        server: Server,
+        (server, environment): (Server, &[(&'static str, String)]),
         case: Case,
         warm: &Arc<Pass>,
         pass: &Arc<Pass>,
     ) -> Result<Sample, BenchError> {
         let failed = |source| BenchError::Server { server: server.name(), source };
-        let running = server.start(&self.cores).map_err(failed)?;
+        let running = server.start_with(&self.cores, environment).map_err(failed)?;
         self.send(server, &running, case, warm)?;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let before = cpu.nanos().map_err(failed)?;
@@ -319,7 +341,7 @@ impl Bench<'_> {
             cpu.nanos().map_err(failed)?;
             std::thread::sleep(LOOK_EVERY);
         }
-        let Account { received, scored, faults } = account;
+        let Account { received, scored, faults, .. } = account;
         let faults: Vec<_> =
             faults.iter().map(|(series, count)| format!("; {series} is {count}")).collect();
         Err(BenchError::Amiss(format!(

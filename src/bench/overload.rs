@@ -1,11 +1,11 @@
 //! More than the daemon can take: twice the spans that it took of a generator that waits for answers.
 //!
 //! Requests are sent when they are due, whether earlier ones were answered or not, and refused ones are not sent again.
-//! What was accepted has to be what the daemon counted, or there is no figure.
+//! What was accepted and refused has to be what the daemon counted, or there is no figure.
 
 use std::io::Write;
 
-use super::measure::{Account, Cpu, peak_resident_bytes};
+use super::measure::{Account, Cpu, peak_resident_bytes, resident_bytes};
 use super::pass::Material;
 use super::report::{Report, Spread};
 use super::{Bench, BenchError, Case, Sample, Server, client, since};
@@ -33,7 +33,10 @@ pub(super) struct Overload {
     by_cpu: f64,
     /// Share of requests that were refused.
     refused: f64,
+    /// Spans that were sent and neither accepted nor refused.
+    lost: f64,
     peak_bytes: u64,
+    start_bytes: u64,
 }
 
 impl Bench<'_> {
@@ -48,7 +51,7 @@ impl Bench<'_> {
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
             let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
-            let sample = self.measure(Server::Daemon, case, &warm, &pass)?;
+            let sample = self.measure((Server::Daemon, &[]), case, &warm, &pass)?;
             drop((warm, pass));
             let overload = self.flood(case, &mut material, &sample)?;
             // Nobody has to watch.
@@ -60,18 +63,18 @@ impl Bench<'_> {
             found.push(overload);
         }
         let each = |figure: fn(&Overload) -> f64| Spread::of(found.iter().map(figure));
-        report.add_overload(
-            case,
-            [
-                ("saturation, spans/s", each(|of| of.saturation)),
-                ("offered, spans/s", each(|of| of.offered)),
-                ("accepted, spans/s", each(|of| of.accepted)),
-                ("accepted / saturation", each(|of| of.accepted / of.saturation)),
-                ("accepted / saturation, by CPU", each(|of| of.by_cpu)),
-                ("requests refused, share", each(|of| of.refused)),
-                ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
-            ],
-        );
+        let figures = vec![
+            ("saturation, spans/s", each(|of| of.saturation)),
+            ("offered, spans/s", each(|of| of.offered)),
+            ("accepted, spans/s", each(|of| of.accepted)),
+            ("accepted / saturation", each(|of| of.accepted / of.saturation)),
+            ("accepted / saturation, by CPU", each(|of| of.by_cpu)),
+            ("requests refused, share", each(|of| of.refused)),
+            ("spans neither accepted nor refused", each(|of| of.lost)),
+            ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
+            ("of that before the first span, MB", each(|of| of.start_bytes as f64 / 1e6)),
+        ];
+        report.add_figures(case, ("daemon under overload", figures));
         Ok(())
     }
 
@@ -90,6 +93,7 @@ impl Bench<'_> {
         let rate = saturation * TIMES as f64;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let before = cpu.nanos().map_err(failed)?;
+        let start_bytes = resident_bytes(running.id()).map_err(failed)?;
         let start = self.clock.now();
         let pace = client::Pace { rate, clock: &self.clock, watched: None };
         let offer = client::offer(running.grpc, &pass, sending, pace);
@@ -97,11 +101,12 @@ impl Bench<'_> {
             self.runtime.block_on(offer).map_err(|source| BenchError::Send { server, source })?;
         let seconds = since(start, self.clock.now()) as f64 / 1e9;
         let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
-        let received = Account::read(&running.metrics().map_err(failed)?).received;
-        if received != outcome.accepted_spans {
+        let account = Account::read(&running.metrics().map_err(failed)?);
+        let counted = (account.received, account.refused);
+        let told = (outcome.accepted_spans, outcome.refused);
+        if counted != told {
             return Err(BenchError::Amiss(format!(
-                "it counted {received} spans under overload, and accepted {}",
-                outcome.accepted_spans
+                "under overload it counted {counted:?} spans accepted and requests refused, and told its senders of {told:?}"
             )));
         }
         let accepted = outcome.accepted_spans as f64;
@@ -112,7 +117,9 @@ impl Bench<'_> {
             by_cpu: accepted / busy_nanos as f64 * unhurried.busy_nanos as f64
                 / unhurried.spans as f64,
             refused: outcome.refused as f64 / pass.messages.len() as f64,
+            lost: pass.spans() as f64 - accepted - outcome.refused_spans as f64,
             peak_bytes: peak_resident_bytes(running.id()).map_err(failed)?,
+            start_bytes,
         })
     }
 }

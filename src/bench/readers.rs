@@ -109,7 +109,8 @@ impl Bench<'_> {
             );
             turns.push(turn);
         }
-        report.add_readers(case, figures(fleet, peak, &turns));
+        let figures = figures(fleet, peak, &turns);
+        report.add_figures(case, ("daemon while it is read", figures));
         Ok(())
     }
 
@@ -222,7 +223,7 @@ impl Filling {
     }
 
     fn request(&self, sessions: Range<u64>, now: Timestamp) -> ExportTraceServiceRequest {
-        let trace = |session| self.small.trace(self.fleet.agent(session), session, now.0);
+        let trace = |session| self.small.trace((self.fleet.agent(session), session), now.0, 1);
         ExportTraceServiceRequest { resource_spans: sessions.map(trace).collect() }
     }
 }

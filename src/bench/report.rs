@@ -40,10 +40,11 @@ struct OfCase {
     wire_bytes_per_span: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     servers: Vec<OfServer>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    overload: BTreeMap<&'static str, Spread>,
+    /// What the figures are about.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    about: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    readers: Vec<Figure>,
+    figures: Vec<Figure>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     scaling: Vec<OnCores>,
 }
@@ -158,20 +159,14 @@ impl Report {
         });
     }
 
-    /// Adds what the daemon did in a case with more than it can take.
-    pub(super) fn add_overload(
+    /// Adds figures of the daemon alone, and what they are about.
+    pub(super) fn add_figures(
         &mut self,
         case: Case,
-        figures: impl IntoIterator<Item = (&'static str, Spread)>,
+        (about, figures): (&'static str, Vec<(&'static str, Spread)>),
     ) {
-        let overload = figures.into_iter().collect();
-        self.cases.push(OfCase { overload, ..OfCase::new(case) });
-    }
-
-    /// Adds what readers cost those who send.
-    pub(super) fn add_readers(&mut self, case: Case, figures: Vec<(&'static str, Spread)>) {
         let figures = figures.into_iter().map(|(name, spread)| Figure { name, spread });
-        self.cases.push(OfCase { readers: figures.collect(), ..OfCase::new(case) });
+        self.cases.push(OfCase { about, figures: figures.collect(), ..OfCase::new(case) });
     }
 
     /// Adds what the daemon made of more cores in a case: by division, spans a second, these over those on one core,
@@ -222,11 +217,8 @@ impl fmt::Display for Report {
             if !case.servers.is_empty() {
                 writeln!(f, "{}", case.costs())?;
             }
-            if !case.overload.is_empty() {
-                writeln!(f, "{}", case.overload())?;
-            }
-            if !case.readers.is_empty() {
-                writeln!(f, "{}", case.readers())?;
+            if !case.figures.is_empty() {
+                writeln!(f, "{}", case.figures())?;
             }
             if !case.scaling.is_empty() {
                 writeln!(f, "{}", case.scaling())?;
@@ -246,8 +238,8 @@ impl OfCase {
             bytes_per_span: None,
             wire_bytes_per_span: None,
             servers: Vec::new(),
-            overload: BTreeMap::new(),
-            readers: Vec::new(),
+            about: "",
+            figures: Vec::new(),
             scaling: Vec::new(),
         }
     }
@@ -281,20 +273,12 @@ impl OfCase {
         table(&head, rows)
     }
 
-    fn overload(&self) -> Table {
-        let rows = self.overload.iter().map(|(what, spread)| {
-            let decimals = if spread.median < 100.0 { 2 } else { 0 };
-            vec![(*what).to_owned(), spread.show(decimals)]
-        });
-        table(&["daemon under overload", ""], rows)
-    }
-
-    fn readers(&self) -> Table {
-        let rows = self.readers.iter().map(|Figure { name, spread }| {
+    fn figures(&self) -> Table {
+        let rows = self.figures.iter().map(|Figure { name, spread }| {
             let decimals = if spread.median.abs() < 1_000.0 { 2 } else { 0 };
             vec![(*name).to_owned(), spread.show(decimals)]
         });
-        table(&["daemon while it is read", ""], rows)
+        table(&[self.about, ""], rows)
     }
 
     fn scaling(&self) -> Table {

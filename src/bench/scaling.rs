@@ -25,7 +25,7 @@ impl Bench<'_> {
             for (cores, samples) in divisions.iter().zip(&mut samples) {
                 self.runtime = generator(cores)?;
                 self.cores = cores.clone();
-                let sample = self.measure(Server::Daemon, case, &warm, &pass)?;
+                let sample = self.measure((Server::Daemon, &[]), case, &warm, &pass)?;
                 // Nobody has to watch.
                 let _ = writeln!(
                     progress,

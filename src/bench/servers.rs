@@ -36,6 +36,9 @@ pub(crate) enum Sink {
     Floor,
     /// Decodes and drops.
     Stock,
+    /// Reads from Kafka and drops.
+    #[cfg(feature = "kafka")]
+    Kafka,
 }
 
 /// The flag and the length before a message.
@@ -67,6 +70,8 @@ pub(crate) fn serve(which: Sink, out: &mut dyn Write) -> std::io::Result<()> {
             .max_concurrent_streams(64);
         let router = match which {
             Sink::Floor => server.add_service(Floor),
+            #[cfg(feature = "kafka")]
+            Sink::Kafka => return Err(std::io::Error::other("it reads, and serves nobody")),
             Sink::Stock => {
                 let service = TraceServiceServer::new(Stock)
                     .accept_compressed(CompressionEncoding::Gzip)

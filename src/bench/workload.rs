@@ -247,24 +247,35 @@ impl Fill {
     }
 }
 
-/// Small traces, each of one session: a model call and a tool call in the agent's own span.
+/// Small traces, each of one session: a model call and tool calls in the agent's own span.
 #[derive(Debug)]
 pub(super) struct Small {
     looks: Looks,
 }
 
 impl Small {
-    /// Spans of a trace.
+    /// Spans of a trace with one tool call.
     pub(super) const SPANS: usize = 3;
 
-    /// The trace of a session, which ended at `end`, Unix nanoseconds.
-    pub(super) fn trace(&self, agent: u64, session: u64, end: u64) -> ResourceSpans {
-        let fill = Fill {
+    /// A request of one trace of so many calls of one tool, of an agent and a session of this number.
+    pub(super) fn request(&self, number: u64, end: u64, calls: usize) -> ExportTraceServiceRequest {
+        let trace = self.trace((number, number), end, calls);
+        ExportTraceServiceRequest { resource_spans: vec![trace] }
+    }
+
+    /// The trace of a session, which ended at `end`, Unix nanoseconds; `calls` are fewer than 250.
+    pub(super) fn trace(
+        &self,
+        (agent, session): (u64, u64),
+        end: u64,
+        calls: usize,
+    ) -> ResourceSpans {
+        let fill = |number: u64| Fill {
             names: [
                 ("{service}", format!("fleet-{agent}")),
                 ("{agent}", format!("helper-{agent}")),
                 (SESSION, format!("{session:016x}")),
-                (ID, format!("{session:016x}")),
+                (ID, format!("{:016x}", session << 8 | number)),
             ],
             texts: [
                 ("{tool}", "search_docs".to_owned()),
@@ -274,25 +285,32 @@ impl Small {
             ],
         };
         let start = end.saturating_sub(1_000_000_000);
+        // One after the other, within the root.
+        let times = |number| match number {
+            1 => (start, end),
+            _ => (start + 3_000_000 * number, start + 3_000_000 * number + 2_000_000),
+        };
         let span = |number: u64, look: &Look| Span {
             trace_id: (1 << 100 | u128::from(session)).to_be_bytes().to_vec(),
-            span_id: (session << 2 | number).to_be_bytes().to_vec(),
+            span_id: (session << 8 | number).to_be_bytes().to_vec(),
             parent_span_id: match number {
                 1 => Vec::new(),
-                _ => (session << 2 | 1).to_be_bytes().to_vec(),
+                _ => (session << 8 | 1).to_be_bytes().to_vec(),
             },
-            name: fill.text(&look.name),
+            name: fill(number).text(&look.name),
             kind: look.kind,
-            start_time_unix_nano: start + number,
-            end_time_unix_nano: end - number,
-            attributes: fill.attributes(&look.attributes),
+            start_time_unix_nano: times(number).0,
+            end_time_unix_nano: times(number).1,
+            attributes: fill(number).attributes(&look.attributes),
             ..Span::default()
         };
         let looks = &self.looks;
-        let spans = vec![span(3, &looks.chat), span(2, &looks.tool), span(1, &looks.agent)];
+        let mut spans = vec![span(2, &looks.chat)];
+        spans.extend((3..).take(calls).map(|number| span(number, &looks.tool)));
+        spans.push(span(1, &looks.agent));
         ResourceSpans {
             resource: Some(Resource {
-                attributes: fill.attributes(&looks.resource),
+                attributes: fill(1).attributes(&looks.resource),
                 ..Resource::default()
             }),
             scope_spans: vec![ScopeSpans { spans, ..ScopeSpans::default() }],

@@ -1,5 +1,7 @@
 //! `bench`: what a span costs on this machine, beside a floor and a stock server.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{CliError, Process};
@@ -8,8 +10,9 @@ use crate::ingest::Compression;
 
 /// Measures what a span costs.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
 pub(super) struct Bench {
-    /// What spans hold; without this, --compression and --batch four cases are measured, or content for other questions
+    /// What spans hold; without this, --compression and --batch six cases are measured, or content for other questions
     #[arg(long, value_enum)]
     workload: Option<Workload>,
     /// How requests are compressed: none, gzip, zstd
@@ -48,6 +51,19 @@ pub(super) struct Bench {
     /// Reads from the daemon instead while requests come in: scrapes, and what the page of an agent asks for
     #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "workload", "compression", "batch", "spans"])]
     readers: bool,
+    /// Measures in this directory what durability costs instead, and a start over what was logged
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["servers", "overload", "scaling", "readers"])]
+    durability: Option<PathBuf>,
+    /// Reads from Kafka at this address instead, beside a reader that drops everything; librdkafka's own brokers without one
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "BROKERS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["servers", "overload", "scaling", "readers", "durability"])]
+    kafka: Option<String>,
+    /// Measures instead how soon after a span was sent its gauge shows it, at a tenth and at eight tenths of saturation
+    #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "readers"])]
+    latency: bool,
+    /// Measures instead what memory a burst of so many spans leaves behind
+    #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "readers", "latency"])]
+    burst: bool,
     /// Agents that the daemon holds meanwhile
     #[arg(long, requires = "readers", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     agents: u32,
@@ -71,6 +87,15 @@ enum Output {
 pub(super) struct BenchServer {
     #[arg(value_enum)]
     sink: Sink,
+    /// Of a reader: where the brokers are
+    #[arg(long, default_value = "")]
+    brokers: String,
+    /// What it reads
+    #[arg(long, default_value = "")]
+    topic: String,
+    /// How many records that are
+    #[arg(long, default_value_t = 0)]
+    records: u64,
 }
 
 impl Bench {
@@ -97,15 +122,10 @@ impl Bench {
         } else {
             self.servers.clone()
         };
-        let question = match (self.overload, self.scaling, self.readers) {
-            (true, ..) => Question::Overload,
-            (_, true, _) => Question::Scaling,
-            (_, _, true) => Question::Readers,
-            _ => Question::Cost,
-        };
+        let question = self.question();
         Plan {
+            cases: self.cases(&question),
             question,
-            cases: self.cases(),
             servers,
             repeats: self.repeats.into(),
             spans: self.spans,
@@ -116,9 +136,28 @@ impl Bench {
         }
     }
 
+    fn question(&self) -> Question {
+        #[cfg(feature = "kafka")]
+        if let Some(brokers) = &self.kafka {
+            return Question::Kafka(brokers.clone());
+        }
+        if let Some(store) = &self.durability {
+            return Question::Durable(store.clone());
+        }
+        let questions = [
+            (self.overload, Question::Overload),
+            (self.scaling, Question::Scaling),
+            (self.readers, Question::Readers),
+            (self.latency, Question::Latency),
+            (self.burst, Question::Burst),
+        ];
+        let asked = questions.into_iter().find_map(|(asked, question)| asked.then_some(question));
+        asked.unwrap_or(Question::Cost)
+    }
+
     /// The one that was asked for, or those that a daemon is judged by: as instrumentations send by default, with
-    /// content, content compressed as most exporters do, and spans that come one by one.
-    fn cases(&self) -> Vec<Case> {
+    /// content, content compressed as exporters do, and spans that come a few at a time and one by one.
+    fn cases(&self, question: &Question) -> Vec<Case> {
         let case = |workload, compression, batch| Case {
             workload,
             compression,
@@ -131,11 +170,13 @@ impl Bench {
             return vec![case(Workload::Lean, Compression::None, batch)];
         }
         let none = self.workload.is_none() && self.compression.is_none() && self.batch.is_none();
-        if none && !self.overload && !self.scaling {
+        if none && *question == Question::Cost {
             return vec![
                 case(Workload::Lean, Compression::None, 512),
                 case(Workload::Content, Compression::None, 512),
                 case(Workload::Content, Compression::Gzip, 512),
+                case(Workload::Content, Compression::Zstd, 512),
+                case(Workload::Lean, Compression::None, 16),
                 case(Workload::Lean, Compression::None, 1),
             ];
         }
@@ -149,7 +190,14 @@ impl Bench {
 
 impl BenchServer {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        bench::serve(self.sink, process.out).map_err(CliError::Runtime)
+        let done = match self.sink {
+            #[cfg(feature = "kafka")]
+            Sink::Kafka => {
+                bench::read_and_drop(&self.brokers, &self.topic, self.records, process.out)
+            }
+            Sink::Floor | Sink::Stock => bench::serve(self.sink, process.out),
+        };
+        done.map_err(CliError::Runtime)
     }
 }
 

@@ -22,6 +22,7 @@ const GRACE: Duration = Duration::from_secs(10);
 struct Gauges {
     applied: IntCounterVec,
     skipped: IntCounterVec,
+    gone: IntCounterVec,
     dead_letters: IntCounterVec,
     lag: IntGaugeVec,
     ready: IntGauge,
@@ -94,6 +95,11 @@ impl Gauges {
                 "Records that cannot be read, by reason.",
                 &["topic", "reason"],
             )?,
+            gone: counter(
+                "records_gone_total",
+                "Records that the brokers let go of before they were read.",
+                &["topic"],
+            )?,
             dead_letters: counter(
                 "dead_letters_total",
                 "Records sent to the dead-letter topic, by outcome.",
@@ -115,6 +121,10 @@ impl Watch for Gauges {
 
     fn skipped(&self, topic: &str, reason: &'static str) {
         self.skipped.with_label_values(&[topic, reason]).inc();
+    }
+
+    fn gone(&self, topic: &str, records: u64) {
+        self.gone.with_label_values(&[topic]).inc_by(records);
     }
 
     fn dead_letter(&self, delivered: bool) {

@@ -385,7 +385,7 @@ pub(super) fn answer(stage: &Sessions, question: ToSessions) {
     match question {
         ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
         ToSessions::Rows { after, filter, budget, reply } => {
-            drop(reply.send(stage.rows(after, &filter, budget)));
+            drop(reply.send(stage.rows(after.as_ref(), &filter, budget)));
         }
         ToSessions::Find { tenant, after, trace, budget, reply } => {
             drop(reply.send(stage.find(&tenant, after.as_deref(), trace, budget)));

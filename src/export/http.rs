@@ -348,11 +348,12 @@ mod tests {
         assert_eq!(received.pop(), Some(None));
         assert_eq!(received.pop(), Some(Some("last\n".to_owned())));
         assert!(received.len() > 2 && received.iter().all(Option::is_some));
-        // Nobody reads: it ends, and never says that it was whole.
+        // Its time is over before it was read: it never says that it was whole.
         let (pieces, mut sent) = mpsc::channel(1);
         let sending = tokio::spawn(send(page(), String::new(), pieces));
         assert!(sent.recv().await.is_some_and(|piece| piece.is_some()));
         sending.abort();
+        assert!(sending.await.is_err());
         while let Some(piece) = sent.recv().await {
             assert!(piece.is_some());
         }

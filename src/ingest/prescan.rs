@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::mem::size_of;
 
-use super::wire::{Fields, Wire};
+use super::wire::{Fields, Plain, Wire, pair};
 use super::{Refusal, Signal};
 use crate::engine::convention::{RawEvent, RawLog, RawSpan, RawValue};
 use crate::engine::span::{Log, Resource, Span};
@@ -38,6 +38,8 @@ struct Message {
     bytes: usize,
     record: bool,
     value: bool,
+    /// A key and a value, which are mostly plain.
+    pair: bool,
     fields: &'static [(u32, &'static Self)],
 }
 
@@ -98,6 +100,16 @@ impl Walk {
             );
             return Err(Refusal::Malformed { what: "attribute", why });
         }
+        if message.pair
+            && nesting < self.bounds.max_nesting
+            && self.scan.items < self.bounds.max_items
+            && let Some((key, value)) = pair(sent)
+        {
+            let text = if let Plain::Text(text) = value { text.len() } else { 0 };
+            self.scan.items += 1;
+            self.scan.estimated_bytes += key.len() + 2 * ANY_VALUE.bytes + text;
+            return Ok(());
+        }
         self.message(message, sent, nesting)
     }
 }
@@ -107,7 +119,7 @@ const fn plain(
     bytes: usize,
     fields: &'static [(u32, &'static Message)],
 ) -> Message {
-    Message { name, bytes, record: false, value: false, fields }
+    Message { name, bytes, record: false, value: false, pair: false, fields }
 }
 
 /// What one span costs: borrowed, and as the engine's.
@@ -128,6 +140,7 @@ static SPAN: Message = Message {
     bytes: SPAN_BYTES,
     record: true,
     value: false,
+    pair: false,
     fields: &[(9, &KEY_VALUE), (11, &EVENT), (13, &LINK), (15, &STATUS)],
 };
 static EVENT: Message = plain("Event", size_of::<RawEvent<'_>>(), &[(3, &KEY_VALUE)]);
@@ -136,12 +149,20 @@ static STATUS: Message = plain("Status", 0, &[]);
 static RESOURCE: Message = plain("Resource", 0, &[(1, &KEY_VALUE), (3, &ENTITY)]);
 static ENTITY: Message = plain("EntityRef", 0, &[]);
 static SCOPE: Message = plain("InstrumentationScope", 0, &[(3, &KEY_VALUE)]);
-static KEY_VALUE: Message = plain("KeyValue", KEY_VALUE_BYTES, &[(2, &ANY_VALUE)]);
+static KEY_VALUE: Message = Message {
+    name: "KeyValue",
+    bytes: KEY_VALUE_BYTES,
+    record: false,
+    value: false,
+    pair: true,
+    fields: &[(2, &ANY_VALUE)],
+};
 static ANY_VALUE: Message = Message {
     name: "AnyValue",
     bytes: size_of::<RawValue<'_>>(),
     record: false,
     value: true,
+    pair: false,
     fields: &[(5, &ARRAY), (6, &KEY_VALUES)],
 };
 static ARRAY: Message = plain("ArrayValue", 0, &[(1, &ANY_VALUE)]);
@@ -155,6 +176,7 @@ static LOG: Message = Message {
     bytes: LOG_BYTES,
     record: true,
     value: false,
+    pair: false,
     fields: &[(5, &ANY_VALUE), (6, &KEY_VALUE)],
 };
 static METRICS: Message = plain("ExportMetricsServiceRequest", 0, &[(1, &RESOURCE_METRICS)]);
@@ -164,13 +186,14 @@ static METRIC: Message =
     plain("Metric", 0, &[(5, &POINTS), (7, &POINTS), (9, &POINTS), (10, &POINTS), (11, &POINTS)]);
 static POINTS: Message = plain("data points", 0, &[(1, &POINT)]);
 static POINT: Message =
-    Message { name: "data point", bytes: 0, record: true, value: false, fields: &[] };
+    Message { name: "data point", bytes: 0, record: true, value: false, pair: false, fields: &[] };
 static REPORTS: Message = plain("ReportRequest", 0, &[(1, &REPORT)]);
 static REPORT: Message = Message {
     name: "Report",
     bytes: size_of::<update::Report>() + size_of::<crate::engine::span::Report>(),
     record: true,
     value: false,
+    pair: false,
     fields: &[(5, &RUN)],
 };
 static RUN: Message = plain("Run", 0, &[(1, &AGENT_KEY)]);

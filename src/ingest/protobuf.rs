@@ -164,10 +164,16 @@ mod tests {
     }
 
     fn build(run: impl FnOnce(&mut Builder<'_>) -> Option<()>) -> Option<Batch> {
-        let conventions = Conventions::new(ConventionOptions::default());
+        build_by(&Conventions::new(ConventionOptions::default()), run)
+    }
+
+    fn build_by(
+        conventions: &Conventions,
+        run: impl FnOnce(&mut Builder<'_>) -> Option<()>,
+    ) -> Option<Batch> {
         let day = std::time::Duration::from_secs(86_400);
         let repair = Repair { arrival: None, max_clock_skew: day, max_span_age: day };
-        let mut builder = Builder::new(&conventions, repair, None);
+        let mut builder = Builder::new(conventions, repair, None);
         run(&mut builder)?;
         Some(builder.finish())
     }
@@ -226,6 +232,23 @@ mod tests {
     fn the_walk_and_prost_agree_on_what_was_recorded() {
         for (signal, body) in recorded() {
             agree(signal, &body).unwrap();
+        }
+    }
+
+    #[test]
+    fn code_that_is_not_asked_has_nothing_to_say() {
+        let conventions = Conventions::new(ConventionOptions::default());
+        let asking_all = Conventions::new(ConventionOptions::default()).asking_all();
+        for (signal, body) in recorded() {
+            let [some, all] = [&conventions, &asking_all].map(|conventions| {
+                build_by(conventions, |builder| {
+                    decode(signal, &body, &Scan::default(), builder).ok()
+                })
+            });
+            let (some, all) = (some.unwrap(), all.unwrap());
+            assert_eq!(some.spans, all.spans);
+            assert_eq!(some.reports, all.reports);
+            assert_eq!(some.tally, all.tally);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -46,6 +46,10 @@ struct Shared<S> {
     admission: Admission,
     // Bounds what is inflated but not admitted yet: one request per core.
     decoding: Arc<Semaphore>,
+    // Room of bodies that were decoded, for those to come: the kernel clears what it gives anew.
+    // Invariant: at most one per core, each of at most `MAX_KEPT_BYTES`.
+    rooms: Mutex<Vec<BytesMut>>,
+    max_rooms: usize,
 }
 
 /// What is known of a request before its body.
@@ -73,7 +77,11 @@ pub(super) struct Taken {
 }
 
 /// Room for the first bytes of a body, whatever its sender says about its length.
-const FIRST_BYTES: usize = 1 << 20;
+const FIRST_BYTES: usize = 2 << 20;
+
+/// Room that is used again, at least and at most.
+const MIN_KEPT_BYTES: usize = 32 << 10;
+const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// Bodies that are decoded where they came in; what is compressed can be much more than it looks.
 const SMALL_BYTES: usize = 64 << 10;
@@ -95,7 +103,17 @@ impl<S: Sink> Receiver<S> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let admission = Admission::new(decoder.limits().max_decoded_bytes);
         let decoding = Arc::new(Semaphore::new(cores));
-        let shared = Shared { decoder, sink, observe, now, read_timeout, admission, decoding };
+        let shared = Shared {
+            decoder,
+            sink,
+            observe,
+            now,
+            read_timeout,
+            admission,
+            decoding,
+            rooms: Mutex::default(),
+            max_rooms: cores,
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -123,7 +141,7 @@ impl<S: Sink> Receiver<S> {
     /// Reads a body of a message and at most `framing` bytes around it, in time and within the budget.
     pub(super) async fn read(&self, body: &mut Body, framing: usize) -> Result<Received, Failure> {
         let max = self.max_request_bytes().saturating_add(framing);
-        let collected = timeout(self.shared.read_timeout, self.collect(body, max)).await;
+        let collected = timeout(self.shared.read_timeout, self.collect(body, framing, max)).await;
         collected.unwrap_or(Err(Failure::Slow))
     }
 
@@ -201,7 +219,12 @@ impl<S: Sink> Receiver<S> {
         Ok(())
     }
 
-    async fn collect(&self, body: &mut Body, max: usize) -> Result<Received, Failure> {
+    async fn collect(
+        &self,
+        body: &mut Body,
+        framing: usize,
+        max: usize,
+    ) -> Result<Received, Failure> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > max {
             return Err(self.too_large());
@@ -221,6 +244,8 @@ impl<S: Sink> Receiver<S> {
                 continue;
             }
             if bytes.is_empty() {
+                let announced = announced.max(framed_bytes(&first, framing));
+                bytes = self.room();
                 bytes.reserve(announced.min(FIRST_BYTES).max(first.len() + data.len()));
                 bytes.extend_from_slice(&mem::take(&mut first));
             }
@@ -228,6 +253,24 @@ impl<S: Sink> Receiver<S> {
         }
         let body = if bytes.is_empty() { first } else { bytes.freeze() };
         Ok(Received { body, permit })
+    }
+
+    /// Room for a body, of one before it if there is any.
+    fn room(&self) -> BytesMut {
+        let mut rooms = self.shared.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.pop().unwrap_or_default()
+    }
+
+    /// Keeps the room of a body that nobody needs any more.
+    fn keep_room(&self, body: Bytes) {
+        let Ok(mut room) = body.try_into_mut() else { return };
+        room.clear();
+        if (MIN_KEPT_BYTES..=MAX_KEPT_BYTES).contains(&room.capacity()) {
+            let mut rooms = self.shared.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+            if rooms.len() < self.shared.max_rooms {
+                rooms.push(room);
+            }
+        }
     }
 
     async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
@@ -256,10 +299,11 @@ impl<S: Sink> Receiver<S> {
             let (tenant, body) = (tenant.clone(), body.clone());
             Request { signal, encoding, compression, sent: None, tenant, body }
         });
-        let prepared = decoder.prepare(signal, encoding, compression, body)?;
+        let prepared = decoder.prepare(signal, encoding, compression, body.clone())?;
         permit.grow(prepared.estimated_bytes())?;
         let mut batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
         batch.request = request;
+        self.keep_room(body);
         Ok((batch, permit))
     }
 }
@@ -271,6 +315,13 @@ impl<S: Sink> fmt::Debug for Receiver<S> {
             .field("admission", &self.shared.admission)
             .finish_non_exhaustive()
     }
+}
+
+/// The length of a body that begins with the length of what is framed in it; 0 if it does not say.
+fn framed_bytes(first: &[u8], framing: usize) -> usize {
+    let length = first.get(..framing).and_then(|frame| frame.last_chunk());
+    let length = length.map_or(0, |length| u32::from_be_bytes(*length));
+    usize::try_from(length).unwrap_or(usize::MAX).saturating_add(framing)
 }
 
 /// Whether decoding a body takes no longer than handing it to another thread is worth.

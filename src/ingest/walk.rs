@@ -9,7 +9,7 @@ use std::{mem, str};
 
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::repair::repaired;
-use super::wire::{Fields, Malformed, Wire};
+use super::wire::{Fields, Malformed, Plain, Wire, pair};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 
 /// What is built, and how many strings had to be mended.
@@ -19,9 +19,15 @@ struct Walk<'a, 'w, 'b> {
     mended: u64,
     // A list that is used again for each span.
     attributes: RawAttributes<'a>,
+    // Strings that were met lately: one that comes again need not be checked again.
+    met: [&'a str; MET],
 }
 
 type Result<T> = std::result::Result<T, Malformed>;
+
+/// Strings that are remembered, and how long they may be: keys and names, which come again, are short.
+const MET: usize = 128;
+const MAX_MET_BYTES: usize = 64;
 
 /// Attributes that most spans are below.
 const USUAL_ATTRIBUTES: usize = 16;
@@ -60,7 +66,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
     ) -> Self {
         let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
-        Self { builder, record, mended: 0, attributes }
+        Self { builder, record, mended: 0, attributes, met: [""; MET] }
     }
 
     /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
@@ -232,8 +238,21 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn key_value(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
+        let sent = sent.bytes()?;
+        match pair(sent) {
+            Some((key, Plain::Text(text))) => {
+                Ok((self.mending(key), RawValue::Str(self.mending(text))))
+            }
+            Some((key, Plain::Int(number))) => {
+                Ok((self.mending(key), RawValue::Int(number.into())))
+            }
+            None => self.any_key_value(sent),
+        }
+    }
+
+    fn any_key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {
         let (mut key, mut value) = (Cow::default(), RawValue::Null);
-        for field in Fields::of(sent.bytes()?) {
+        for field in Fields::of(sent) {
             match field? {
                 (1, wire) => key = self.text(wire)?,
                 (2, wire) => self.any_value(wire, &mut value)?,
@@ -296,15 +315,37 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn text(&mut self, wire: Wire<'a>) -> Result<Cow<'a, str>> {
-        let bytes = wire.bytes()?;
-        Ok(match str::from_utf8(bytes) {
-            Ok(text) => Cow::Borrowed(text),
+        Ok(self.mending(wire.bytes()?))
+    }
+
+    #[inline]
+    fn mending(&mut self, bytes: &'a [u8]) -> Cow<'a, str> {
+        let met = if bytes.len() <= MAX_MET_BYTES { self.met.get_mut(slot(bytes)) } else { None };
+        if let Some(met) = met.as_deref().filter(|met| met.as_bytes() == bytes) {
+            return Cow::Borrowed(met);
+        }
+        match str::from_utf8(bytes) {
+            Ok(text) => {
+                if let Some(met) = met {
+                    *met = text;
+                }
+                Cow::Borrowed(text)
+            }
             Err(_) => {
                 self.mended += 1;
                 Cow::Owned(mended(bytes))
             }
-        })
+        }
     }
+}
+
+/// Where a string is among those that were met, by its length and three of its bytes.
+fn slot(bytes: &[u8]) -> usize {
+    let middle = bytes.get(bytes.len() / 2).copied().unwrap_or_default();
+    let last = bytes.last().copied().unwrap_or_default();
+    let before = bytes.iter().rev().nth(3).copied().unwrap_or_default();
+    (bytes.len() + 5 * usize::from(middle) + 11 * usize::from(last) + 23 * usize::from(before))
+        % MET
 }
 
 /// Replaces the bytes that are not UTF-8, each by a question mark.

@@ -17,6 +17,53 @@ pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
 
+/// A value of an attribute as nearly all are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Plain<'a> {
+    /// A string.
+    Text(&'a [u8]),
+    /// A small number.
+    Int(u16),
+}
+
+/// An attribute as nearly all are: key and value in this order, each once, the value a string or a small number; `None` for
+/// any other, be it right or wrong.
+#[inline]
+pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
+    let [0x0a, rest @ ..] = message else { return None };
+    let (key, rest) = prefixed(rest)?;
+    let [0x12, rest @ ..] = rest else { return None };
+    let (value, []) = prefixed(rest)? else { return None };
+    let value = match *value {
+        [0x0a, ref rest @ ..] => {
+            let (text, []) = prefixed(rest)? else { return None };
+            Plain::Text(text)
+        }
+        [0x18, number @ ..0x80] => Plain::Int(number.into()),
+        [0x18, low @ 0x80..=0xff, high @ ..0x80] => Plain::Int(two(low, high)),
+        _ => return None,
+    };
+    Some((key, value))
+}
+
+/// What has its length before it, and what comes after it.
+#[inline]
+fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    match bytes {
+        [length @ ..0x80, rest @ ..] => rest.split_at_checked((*length).into()),
+        [low @ 0x80..=0xff, high @ ..0x80, rest @ ..] => {
+            rest.split_at_checked(two(*low, *high).into())
+        }
+        _ => None,
+    }
+}
+
+/// A number of two bytes.
+#[inline]
+fn two(low: u8, high: u8) -> u16 {
+    u16::from(low & 0x7f) | u16::from(high) << 7
+}
+
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Malformed(pub(super) &'static str);
@@ -166,6 +213,26 @@ mod tests {
             panic!("{read:?}");
         };
         assert_eq!(number, 0x0707_0707_0707_0707);
+    }
+
+    #[test]
+    fn most_attributes_are_pairs() {
+        assert_eq!(pair(b"\x0a\x01k\x12\x03\x0a\x01v"), Some((&b"k"[..], Plain::Text(b"v"))));
+        assert_eq!(pair(b"\x0a\x00\x12\x02\x18\x05"), Some((&b""[..], Plain::Int(5))));
+        assert_eq!(pair(b"\x0a\x01k\x12\x03\x18\x96\x01"), Some((&b"k"[..], Plain::Int(150))));
+        for other in [
+            &b""[..],
+            b"\x0a\x01k",
+            b"\x0a\x02k",
+            b"\x0a\x01k\x12\x00",
+            b"\x12\x03\x0a\x01v\x0a\x01k",
+            b"\x0a\x01k\x12\x03\x0a\x01v\x0a\x01k",
+            b"\x0a\x01k\x12\x03\x0a\x00v",
+            b"\x0a\x01k\x12\x02\x10\x01",
+            b"\x0a\x01k\x12\x04\x18\x80\x80\x01",
+        ] {
+            assert_eq!(pair(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -143,15 +143,15 @@ class Watched:
         return counts
 
 
-def shortened(rules):
+def shortened(rules, windows):
     """The rules with shorter windows, evaluated every second."""
-    rules = re.sub(r"(\[|offset |for: )(\d+[smhd])\b", lambda found: f"{found[1]}{WINDOWS[found[2]]}s", rules)
+    rules = re.sub(r"(\[|offset |for: )(\d+[smhd])\b", lambda found: f"{found[1]}{windows[found[2]]}s", rules)
     return re.sub(r"interval: \w+", "interval: 1s", rules)
 
 
 def write_configs(work, daemon, alertmanager):
     rules = (ROOT / "deploy/prometheus/agentgauge.rules.yml").read_text()
-    (work / "rules.yml").write_text(shortened(rules).replace("http://127.0.0.1:9464", f"http://{daemon}"))
+    (work / "rules.yml").write_text(shortened(rules, WINDOWS).replace("http://127.0.0.1:9464", f"http://{daemon}"))
     subprocess.run(["promtool", "check", "rules", str(work / "rules.yml")], check=True, stdout=subprocess.DEVNULL)
     (work / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"

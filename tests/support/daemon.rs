@@ -128,7 +128,7 @@ impl Daemon {
         self.metric_when(start, |value| (value - expected).abs() < 1e-9);
     }
 
-    fn metric_when(&self, start: &str, is_right: impl Fn(f64) -> bool) -> f64 {
+    pub(crate) fn metric_when(&self, start: &str, is_right: impl Fn(f64) -> bool) -> f64 {
         let mut last = String::new();
         for _ in 0..LOOKS {
             last = self.get("/metrics");

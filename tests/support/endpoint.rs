@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use agentgauge::judge::Stage;
 use serde_json::{Value, json};
@@ -27,9 +29,31 @@ pub(crate) struct Endpoint {
     pub url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
     answers: Arc<Mutex<BTreeMap<Stage, Value>>>,
+    open: Arc<Open>,
 }
 
-type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>);
+/// Requests that are being answered, the most that ever were, and how many to a collector are still to be turned away.
+#[derive(Default)]
+struct Open {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    down: AtomicUsize,
+}
+
+impl Open {
+    /// Waits until three requests have been there at once, and a little for a fourth.
+    fn three_at_once(&self) {
+        for _ in 0..1_000 {
+            let enough = self.most.load(Ordering::SeqCst) >= 3;
+            std::thread::park_timeout(Duration::from_millis(20));
+            if enough {
+                return;
+            }
+        }
+    }
+}
+
+type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>, Arc<Open>);
 
 impl Endpoint {
     pub(crate) fn start() -> Self {
@@ -37,8 +61,9 @@ impl Endpoint {
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let answers: BTreeMap<Stage, Value> =
             Stage::ALL.into_iter().map(|stage| (stage, good(stage))).collect();
-        let endpoint = Self { url, seen: Arc::default(), answers: Arc::new(Mutex::new(answers)) };
-        let shared = (endpoint.seen.clone(), endpoint.answers.clone());
+        let answers = Arc::new(Mutex::new(answers));
+        let endpoint = Self { url, seen: Arc::default(), answers, open: Arc::default() };
+        let shared = (endpoint.seen.clone(), endpoint.answers.clone(), endpoint.open.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = shared.clone();
@@ -57,6 +82,16 @@ impl Endpoint {
     pub(crate) fn asked(&self, model: &str) -> Vec<Stage> {
         let seen = self.seen();
         seen.into_iter().filter(|seen| seen.model == model).filter_map(|seen| seen.stage).collect()
+    }
+
+    /// The most requests that it had at once.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.open.most.load(Ordering::SeqCst)
+    }
+
+    /// As a collector it is down for so many requests.
+    pub(crate) fn is_down_for(&self, requests: usize) {
+        self.open.down.store(requests, Ordering::SeqCst);
     }
 
     pub(crate) fn answers(&self, stage: Stage, answer: Value) {
@@ -80,7 +115,7 @@ fn good(stage: Stage) -> Value {
     keys.map(|key| (key.clone(), all[key].clone())).collect::<serde_json::Map<_, _>>().into()
 }
 
-fn serve(mut stream: &TcpStream, (seen, answers): &Shared) -> std::io::Result<()> {
+fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -103,13 +138,27 @@ fn serve(mut stream: &TcpStream, (seen, answers): &Shared) -> std::io::Result<()
         seen.push(request.clone());
         before
     };
+    let now = open.now.fetch_add(1, Ordering::SeqCst) + 1;
+    open.most.fetch_max(now, Ordering::SeqCst);
     let answer = request.stage.map(|stage| answers.lock().unwrap()[&stage].clone());
-    stream.write_all(&reply(&request, answer, before))?;
-    if failure(&request, before) == Some("timeout") {
+    let less = |down: usize| down.checked_sub(1);
+    let is_told = ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path));
+    let is_down =
+        is_told && open.down.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+    let answered = match is_down {
+        true => http("503 Service Unavailable", "Retry-After: 0\r\n", ""),
+        false if is_told => http("200 OK", "", ""),
+        false => reply(&request, answer, before),
+    };
+    match failure(&request, before) {
         // Until the client has had enough.
-        let _ = stream.read(&mut [0]);
+        Some("timeout") => drop(stream.read(&mut [0])),
+        Some("three_at_once") => open.three_at_once(),
+        Some(_) | None => {}
     }
-    Ok(())
+    // Before the client knows, who may ask the next thing at once.
+    open.now.fetch_sub(1, Ordering::SeqCst);
+    stream.write_all(&answered)
 }
 
 fn understood(path: String, head: String, raw: Vec<u8>) -> Seen {
@@ -131,9 +180,6 @@ fn failure(request: &Seen, before: usize) -> Option<&str> {
 }
 
 fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
-    if ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path)) {
-        return http("200 OK", "", "");
-    }
     if request.path.ends_with("/embeddings") {
         return embeddings(request, before);
     }
@@ -143,7 +189,7 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
     let has_schema = schema.iter().any(|at| request.body.pointer(at).is_some());
     let good = |text: &str| http("200 OK", "", &wrapped(request, text, "").to_string());
     match failure(request, before) {
-        None => good(&text),
+        None | Some("three_at_once") => good(&text),
         // Less sure of itself every second time.
         Some("noisy") => good(&if before % 2 == 1 { text.replace("0.75", "0.55") } else { text }),
         Some("fenced") => good(&format!("```json\n{text}\n```")),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::expect::Judgements;
-use crate::engine::judging::{JudgeReply, RubricRequest};
+use crate::engine::judging::{JudgeReply, JudgeRequest, RubricRequest};
 
 /// What goes to the judge: whether the metrics do, and which rules for the answer.
 pub(super) type Asked = (bool, Vec<RubricRequest>);
@@ -28,17 +28,25 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
-    /// What is to be asked now: the metrics once, if they are picked, and each rule once.
-    pub(super) fn ask(
-        &mut self,
+    /// What is to be asked now: the metrics once, if they are picked, and each rule once. It is asked when [`Self::asked`] says so.
+    pub(super) fn to_ask(
+        &self,
         pick: impl FnOnce() -> bool,
         mut rubrics: Vec<RubricRequest>,
     ) -> Option<Asked> {
-        rubrics.retain(|rubric| self.rules.insert(rubric.key.clone()));
-        self.open_rules.extend(rubrics.iter().map(|rubric| rubric.key.clone()));
-        let metrics = !std::mem::replace(&mut self.decided, true) && pick();
-        self.metrics |= metrics;
+        rubrics.retain(|rubric| !self.rules.contains(&rubric.key));
+        let metrics = !self.decided && pick();
         (metrics || !rubrics.is_empty()).then_some((metrics, rubrics))
+    }
+
+    /// Whether metrics are judged has been decided, and what there was to ask is with the judge.
+    pub(super) fn asked(&mut self, request: Option<&JudgeRequest>) {
+        self.decided = true;
+        let Some(JudgeRequest { metrics, rubrics, .. }) = request else { return };
+        self.metrics |= metrics;
+        let keys = || rubrics.iter().map(|rubric| rubric.key.clone());
+        self.rules.extend(keys());
+        self.open_rules.extend(keys());
     }
 
     /// What is still with the judge, of these rules.
@@ -92,9 +100,11 @@ mod tests {
     #[test]
     fn what_is_with_the_judge_is_asked_again_and_what_is_over_is_not() {
         let mut hearing = Hearing::default();
-        let asked = hearing.ask(|| true, vec![rubric("a"), rubric("b")]);
-        assert_eq!(asked, Some((true, vec![rubric("a"), rubric("b")])));
-        assert_eq!(hearing.ask(|| true, vec![rubric("a")]), None);
+        let both = vec![rubric("a"), rubric("b")];
+        assert_eq!(hearing.to_ask(|| true, both.clone()), Some((true, both.clone())));
+        let request = JudgeRequest { metrics: true, rubrics: both, ..JudgeRequest::default() };
+        hearing.asked(Some(&request));
+        assert_eq!(hearing.to_ask(|| true, vec![rubric("a")]), None);
         let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
         let part = JudgeReply {
             answered: answered.clone(),
@@ -122,7 +132,9 @@ mod tests {
         let mut hearing = Hearing::default();
         let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
         hearing.take(JudgeReply { answered, ..JudgeReply::default() });
-        assert!(hearing.ask(|| true, Vec::new()).is_some());
+        assert!(hearing.to_ask(|| true, Vec::new()).is_some());
+        hearing.asked(None);
+        assert!(hearing.to_ask(|| true, Vec::new()).is_none());
         assert_eq!(hearing.answered().len(), 1);
     }
 }

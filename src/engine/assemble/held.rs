@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::NEVER;
 use super::hearing::{Asked, Hearing};
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::embedding::Embedded;
 use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
-use crate::engine::span::{Log, Operation, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{Parts, Sign, transcript};
+use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
+use crate::engine::trace::{Laid, Names, Parts, Sign, Spans, transcript};
 use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// A trace, and what was told of it.
@@ -116,6 +117,98 @@ impl Held {
         }
     }
 
+    /// Where its spans come from, if it rests: if there is nothing but spans, and nothing was told of it but that it is there.
+    pub(super) fn rests(&self) -> Option<&Arc<Resource>> {
+        let resource = self.parts.spans.rests()?;
+        let plain = self.look == Look::No
+            && self.parts.logs.is_empty()
+            && self.parts.reports.is_empty()
+            && self.telling.is_empty()
+            && self.told.is_empty()
+            && self.hearing.is_none()
+            && self.texts_asked.is_none()
+            && self.embedded.is_none()
+            && self.tenant == resource.tenant;
+        plain.then_some(resource)
+    }
+
+    /// A trace that rests, as bytes.
+    pub(super) fn pack(&self, names: &mut Names) -> Vec<u8> {
+        let Signs { rooted, invoked, first_model, goes_on, tools, called } = self.signs;
+        let state = match self.state {
+            State::Open => 0,
+            State::Done => 1,
+            State::Sealed => 2,
+        };
+        let bits = [
+            self.partial,
+            self.counted_ignored,
+            rooted,
+            invoked,
+            goes_on,
+            first_model.is_some(),
+            self.sent.is_some(),
+            self.tell_at == NEVER,
+        ];
+        let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
+        let mut to = Writer(Vec::with_capacity(640));
+        to.number(bits << 2 | state);
+        to.number(self.revision);
+        let opened = self.opened.0;
+        to.raw(&opened.to_le_bytes());
+        for time in [self.touched, self.deadline, self.queued] {
+            to.apart(opened, time.0);
+        }
+        if self.tell_at != NEVER {
+            to.apart(opened, self.tell_at.0);
+        }
+        to.number(tools as u64);
+        to.number(called as u64);
+        if let Some((start, end, id)) = first_model {
+            to.apart(opened, start.0);
+            to.apart(start.0, end.0);
+            to.raw(&id.0);
+        }
+        if let Some(SessionKey { tenant, id, source }) = self.sent.as_deref() {
+            [tenant, id, source].into_iter().for_each(|text| to.bytes(text.as_bytes()));
+        }
+        self.parts.spans.write(names, &mut to);
+        to.0
+    }
+
+    /// The trace that was packed; its spans come from there.
+    pub(super) fn unpack(bytes: &[u8], resource: &Arc<Resource>, names: &Names) -> Self {
+        let from = &mut Reader(bytes);
+        let bits = from.number();
+        let has = |at: u32| bits >> (2 + at) & 1 == 1;
+        let revision = from.number();
+        let opened = u64::from_le_bytes(from.array());
+        let mut held = Self::new(resource.tenant.clone(), Timestamp(opened), NEVER);
+        held.revision = revision;
+        held.state = match bits & 3 {
+            0 => State::Open,
+            1 => State::Done,
+            _ => State::Sealed,
+        };
+        for time in [&mut held.touched, &mut held.deadline, &mut held.queued] {
+            *time = Timestamp(from.apart(opened));
+        }
+        held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
+        (held.partial, held.counted_ignored) = (has(0), has(1));
+        (held.signs.tools, held.signs.called) = (from.size(), from.size());
+        held.signs.first_model = has(5).then(|| {
+            let start = from.apart(opened);
+            (Timestamp(start), Timestamp(from.apart(start)), SpanId(from.array()))
+        });
+        (held.signs.rooted, held.signs.invoked, held.signs.goes_on) = (has(2), has(3), has(4));
+        held.sent = has(6).then(|| {
+            let mut text = || String::from_utf8_lossy(from.bytes()).into_owned();
+            Box::new(SessionKey { tenant: text(), id: text(), source: text() })
+        });
+        held.parts.spans = Spans::read(resource, names, from);
+        held
+    }
+
     /// The trace before the judge.
     pub(super) fn hearing(&mut self) -> &mut Hearing {
         self.hearing.get_or_insert_default()
@@ -124,7 +217,7 @@ impl Held {
     /// What the judge is given.
     pub(super) fn request(
         &self,
-        trace_id: TraceId,
+        (trace_id, trace): (TraceId, &Laid<'_>),
         update: &TraceUpdate,
         (metrics, mut rubrics): Asked,
         rules: &JudgeRules,
@@ -133,7 +226,7 @@ impl Held {
             let end = judged.text.floor_char_boundary(rules.max_transcript_bytes);
             judged.text.truncate(end);
         }
-        let (transcript, root) = transcript(&self.parts, rules.max_transcript_bytes);
+        let (transcript, root) = transcript(trace, rules.max_transcript_bytes);
         let agent = update.agent.clone().unwrap_or_default();
         let answered =
             self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();

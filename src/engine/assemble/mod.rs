@@ -7,21 +7,24 @@
 //! `trace_idle`.
 
 mod deadlines;
-mod hash;
 mod hearing;
 mod held;
+mod resources;
 mod sealed;
+mod traces;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use self::deadlines::Deadlines;
-use self::hash::TraceHash;
+use self::hearing::Hearing;
 use self::held::{Held, Look, State};
+use self::resources::Resources;
 use self::sealed::Sealed;
+use self::traces::Traces;
 
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
@@ -31,7 +34,7 @@ use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Added, Rules, Sign, evaluate, expectations, ignored};
+use super::trace::{Added, Laid, Rules, Sign, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
 
 /// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
@@ -66,14 +69,15 @@ pub struct Assemble {
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
     embed_requests: Vec<EmbedRequest>,
-    traces: HashMap<TraceId, Box<Held>, TraceHash>,
+    traces: Traces,
+    resources: Resources,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
     // Traces to look at with the next drain; each once, as the trace says.
     dirty: Vec<TraceId>,
     sealed: Sealed,
-    // Reports for traces that are not there yet, by when they give up and then in order of arrival.
-    waiting: BTreeMap<(Timestamp, u64), Report>,
+    // For traces that are not there yet.
+    waiting: Reports,
     waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
     next_waiting: u64,
     // What the judge was paid, by minute.
@@ -93,7 +97,7 @@ struct Reading {
 /// A shard as it is written down: traces, sealed ones, waiting reports.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<T, S, W> {
-    traces: Vec<(TraceId, T)>,
+    traces: T,
     sealed: S,
     waiting: W,
     next_waiting: u64,
@@ -101,10 +105,27 @@ struct Saved<T, S, W> {
     paid: BTreeMap<u64, i64>,
 }
 
+/// All traces as they are written down: one after the other, so that few are unpacked at a time.
+struct Written<'a>(&'a Assemble);
+
+impl Serialize for Written<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        // The number of them comes first.
+        let held = |id: &TraceId| self.0.traces.contains(*id);
+        let ids: Vec<TraceId> = self.0.deadlines.traces().filter(held).collect();
+        to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
+    }
+}
+
 /// A shard that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedTraces(Saved<Box<Held>, Sealed, BTreeMap<(Timestamp, u64), Report>>);
+pub struct SavedTraces(Read);
+
+type Read = Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports>;
+
+/// Reports by when they give up and then in order of arrival.
+type Reports = BTreeMap<(Timestamp, u64), Report>;
 
 impl Assemble {
     /// An empty stage.
@@ -124,7 +145,8 @@ impl Assemble {
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
-            traces: HashMap::default(),
+            traces: Traces::default(),
+            resources: Resources::default(),
             deadlines: Deadlines::default(),
             dirty: Vec::new(),
             sealed: Sealed::default(),
@@ -157,6 +179,7 @@ impl Assemble {
 
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
+        self.traces.advance(now);
         match input {
             Input::Span(span) => self.span(&span, now),
             Input::Log(log) => self.log(*log, now),
@@ -175,8 +198,9 @@ impl Assemble {
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.traces.advance(now);
         while let Some((due, id)) = self.deadlines.first().filter(|(due, _)| *due <= now) {
-            let Some(held) = self.traces.get_mut(&id) else {
+            let Some(held) = self.traces.get_mut(id) else {
                 self.deadlines.remove(&(due, id));
                 continue;
             };
@@ -207,7 +231,7 @@ impl Assemble {
     /// Ends the input: every trace becomes done, then final.
     pub fn finish(&mut self, now: Timestamp) {
         for id in self.deadlines.traces().collect::<Vec<_>>() {
-            if self.traces.get(&id).is_some_and(|held| held.state == State::Open) {
+            if self.traces.get(id).is_some_and(|held| held.state == State::Open) {
                 self.close(id, now);
             }
             self.seal(id);
@@ -220,7 +244,7 @@ impl Assemble {
     /// Has everything told with the next drain, even what could wait.
     pub fn tell_all(&mut self) {
         for id in self.deadlines.open().collect::<Vec<_>>() {
-            let Some(held) = self.traces.get_mut(&id) else { continue };
+            let Some(held) = self.traces.get_mut(id) else { continue };
             if mem::replace(&mut held.tell_at, NEVER) != NEVER {
                 self.mark(id, Look::Tell);
             }
@@ -233,7 +257,7 @@ impl Assemble {
         let mut dirty = mem::take(&mut self.dirty);
         dirty.sort_unstable();
         for id in &dirty {
-            let Some(held) = self.traces.get_mut(id) else { continue };
+            let Some(held) = self.traces.get_mut(*id) else { continue };
             let look = mem::take(&mut held.look);
             if held.is_rooted() {
                 // Most traces are whole when their root is in.
@@ -244,7 +268,7 @@ impl Assemble {
                 continue;
             }
             let update = self.read_and_ask(*id);
-            let Some(held) = self.traces.get_mut(id) else { continue };
+            let Some(held) = self.traces.get_mut(*id) else { continue };
             if !due && !held.has_news(update.as_ref()) {
                 continue;
             }
@@ -265,6 +289,7 @@ impl Assemble {
         }
         dirty.clear();
         self.dirty = dirty;
+        self.traces.rest();
         tombstones.append(&mut updates);
         tombstones
     }
@@ -291,9 +316,8 @@ impl Assemble {
 
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
-        let traces = self.deadlines.traces().filter_map(|id| Some((id, self.traces.get(&id)?)));
         Saved {
-            traces: traces.collect(),
+            traces: Written(self),
             sealed: &self.sealed,
             waiting: &self.waiting,
             next_waiting: self.next_waiting,
@@ -330,21 +354,22 @@ impl Assemble {
         };
         self.deadlines
             .traces()
-            .filter(|id| self.traces.get(id).is_some_and(|held| waits(held)))
+            .filter(|id| self.traces.get(*id).is_some_and(|held| waits(&held)))
             .collect()
     }
 
     /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
     pub fn ask_again(&mut self, id: TraceId) {
-        let Some(held) = self.traces.get(&id).filter(|held| held.state != State::Open) else {
+        let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
             return;
         };
-        let Some(Reading { update, rubrics, texts }) = self.read(id, held) else { return };
+        let trace = held.parts.laid_out();
+        let Some(Reading { update, rubrics, texts }) = self.read(id, &held, &trace) else { return };
         if let Some(rules) = &self.judging
             && let Some(hearing) = &held.hearing
             && let Some(asked) = hearing.ask_again(rubrics)
         {
-            self.requests.push(held.request(id, &update, asked, rules));
+            self.requests.push(held.request((id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
         self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
@@ -363,13 +388,15 @@ impl Assemble {
     /// Applies a span that arrived at `now`.
     pub fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
+        self.traces.advance(now);
         let tenant = &span.resource.tenant;
+        let resource = self.resources.shared(&span.resource);
         let Some(held) = self.open(span.trace_id, tenant, now) else { return };
         if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
         } else if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
             self.counts.add("spans", "trace_full");
-        } else if held.parts.spans.add(span, texts) == Added::Known {
+        } else if held.parts.spans.add_from(span, &resource, texts) == Added::Known {
             self.counts.add("spans", "duplicate");
         } else {
             held.note(Sign::of(span));
@@ -411,7 +438,7 @@ impl Assemble {
         };
         if self.sealed.contains(id) {
             self.counts.add("late", "report_dropped");
-        } else if self.traces.contains_key(&id) {
+        } else if self.traces.contains(id) {
             self.apply_report(id, report, now);
         } else {
             self.wait(id, report, now);
@@ -420,7 +447,7 @@ impl Assemble {
 
     fn apply_report(&mut self, id: TraceId, report: Report, now: Timestamp) {
         let max = self.options.max_reports_per_trace;
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         if report.tenant.is_some() && report.tenant != held.tenant {
             self.counts.add("reports", "foreign_tenant");
             return;
@@ -470,11 +497,12 @@ impl Assemble {
         tenant: &Option<Arc<str>>,
         now: Timestamp,
     ) -> Option<&mut Held> {
-        if self.sealed.contains(id) {
+        let state = self.traces.get_mut(id).map(|held| held.state);
+        if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
             self.counts.add("late", "dropped");
             return None;
         }
-        if !self.traces.contains_key(&id) {
+        if state.is_none() {
             self.evict();
             let held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
             self.deadlines.insert((held.queued, id), false);
@@ -485,7 +513,7 @@ impl Assemble {
                 }
             }
         }
-        self.traces.get_mut(&id).map(AsMut::as_mut)
+        self.traces.get_mut(id)
     }
 
     /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
@@ -495,7 +523,7 @@ impl Assemble {
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
         if let Some((_, id)) = self.deadlines.least_lost() {
-            if let Some(held) = self.traces.get_mut(&id) {
+            if let Some(held) = self.traces.get_mut(id) {
                 held.partial |= held.state == State::Open;
             }
             self.seal(id);
@@ -505,24 +533,35 @@ impl Assemble {
 
     /// Reads a trace as it stands, and asks what its reading leaves to ask.
     fn read_and_ask(&mut self, id: TraceId) -> Option<TraceUpdate> {
-        let Reading { update, rubrics, texts } = self.read(id, self.traces.get(&id)?)?;
-        self.ask_judge(id, &update, rubrics);
+        let held = self.traces.get(id)?;
+        let trace = held.parts.laid_out();
+        let Reading { update, rubrics, texts } = self.read(id, &held, &trace)?;
+        let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
+        let request = judging.map(|rules| {
+            let unheard = Hearing::default();
+            let hearing = held.hearing.as_deref().unwrap_or(&unheard);
+            let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
+            asked.map(|asked| held.request((id, &trace), &update, asked, rules))
+        });
+        drop(trace);
+        drop(held);
+        request.into_iter().for_each(|request| self.ask_judge(id, request));
         self.ask_embedder(texts);
         Some(update)
     }
 
     /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
     /// model said: these need its texts, which stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &Held) -> Option<Reading> {
+    fn read(&self, id: TraceId, held: &Held, trace: &Laid<'_>) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
-            let update = evaluate(id, &held.parts, &self.rules, done)?;
+            let update = evaluate(id, trace, &self.rules, done)?;
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
-        let mut update = evaluate(id, &held.parts, &self.with_texts, done)?;
+        let mut update = evaluate(id, trace, &self.with_texts, done)?;
         let none = Judgements::new();
         let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
-        let (expected, rubrics) = expectations((&update, &held.parts), &self.suites, judgements);
+        let (expected, rubrics) = expectations((&update, trace), &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
         let texts = self
@@ -545,7 +584,7 @@ impl Assemble {
     /// Asks for embeddings of texts that were not asked about before.
     fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
         let Some(texts) = texts else { return };
-        let Some(held) = self.traces.get_mut(&texts.trace_id) else { return };
+        let Some(held) = self.traces.get_mut(texts.trace_id) else { return };
         if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
             self.embed_requests.push(texts);
         }
@@ -553,7 +592,7 @@ impl Assemble {
 
     /// Takes what an embedding model made of a trace's texts.
     fn embedded(&mut self, id: TraceId, embedded: Embedded, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(&id) else {
+        let Some(held) = self.traces.get_mut(id) else {
             self.counts.add("late", "embedding_dropped");
             return;
         };
@@ -561,14 +600,12 @@ impl Assemble {
         self.reported(id, now);
     }
 
-    /// Asks for judgements of a trace, if it is done.
-    fn ask_judge(&mut self, id: TraceId, update: &TraceUpdate, rubrics: Vec<RubricRequest>) {
-        let Some(rules) = &self.judging else { return };
-        let held = self.traces.get_mut(&id).filter(|held| held.state != State::Open);
-        let Some(held) = held else { return };
-        if let Some(asked) = held.hearing().ask(|| rules.pick(update), rubrics) {
-            self.requests.push(held.request(id, update, asked, rules));
+    /// Asks for judgements of a trace that is done, or for none.
+    fn ask_judge(&mut self, id: TraceId, request: Option<JudgeRequest>) {
+        if let Some(held) = self.traces.get_mut(id) {
+            held.hearing().asked(request.as_ref());
         }
+        self.requests.extend(request);
     }
 
     /// Takes what a judge says of a trace.
@@ -578,7 +615,7 @@ impl Assemble {
         if reply == (JudgeReply { trace_id: id, cost: reply.cost, ..JudgeReply::default() }) {
             return;
         }
-        let Some(held) = self.traces.get_mut(&id) else {
+        let Some(held) = self.traces.get_mut(id) else {
             self.counts.add("late", "judgement_dropped");
             return;
         };
@@ -599,7 +636,7 @@ impl Assemble {
 
     /// Something new was applied: it is open again, and its timer starts anew.
     fn touch(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         held.revision += 1;
         held.touched = held.touched.max(now);
         let idle =
@@ -611,15 +648,23 @@ impl Assemble {
             held.revision += 1;
             held.state = State::Open;
             self.counts.add("late", "revised");
+        }
+        if held.tell_at == NEVER {
+            held.tell_at = now.after(self.options.trace_idle);
+        }
+        // As `mark` does it: spans are many, and one look-up is enough.
+        if held.look == Look::No {
+            self.dirty.push(id);
+        }
+        held.look = held.look.max(if reopened { Look::Tell } else { Look::News });
+        if reopened || held.due() < held.queued {
             self.reschedule(id);
         }
-        self.wait_to_tell(id, now);
-        self.mark(id, if reopened { Look::Tell } else { Look::News });
     }
 
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.
     fn reported(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         held.revision += 1;
         held.touched = held.touched.max(now);
         if held.state == State::Open {
@@ -631,7 +676,7 @@ impl Assemble {
 
     /// What is new of an open trace is told in a while, if nothing tells it before.
     fn wait_to_tell(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         if held.tell_at == NEVER {
             held.tell_at = now.after(self.options.trace_idle);
         }
@@ -642,7 +687,7 @@ impl Assemble {
 
     /// Has the trace looked at with the next drain.
     fn mark(&mut self, id: TraceId, look: Look) {
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         if held.look == Look::No && look != Look::No {
             self.dirty.push(id);
         }
@@ -650,7 +695,7 @@ impl Assemble {
     }
 
     fn close(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         held.state = State::Done;
         held.revision += 1;
         held.deadline = now.after(self.options.late_horizon);
@@ -660,7 +705,7 @@ impl Assemble {
 
     /// Makes a trace final; it leaves with the next drain.
     fn seal(&mut self, id: TraceId) {
-        let Some(held) = self.traces.get_mut(&id) else { return };
+        let Some(held) = self.traces.get_mut(id) else { return };
         self.deadlines.remove(&(held.queued, id));
         held.state = State::Sealed;
         held.revision += 1;
@@ -672,7 +717,7 @@ impl Assemble {
 
     /// Moves the entry of a trace to where it is due.
     fn reschedule(&mut self, id: TraceId) {
-        if let Some(held) = self.traces.get_mut(&id) {
+        if let Some(held) = self.traces.get_mut(id) {
             self.deadlines.remove(&(held.queued, id));
             held.queued = held.due();
             self.deadlines.insert((held.queued, id), held.state != State::Open);
@@ -680,12 +725,8 @@ impl Assemble {
     }
 
     fn remove(&mut self, id: TraceId) {
-        if let Some(held) = self.traces.remove(&id) {
-            self.deadlines.remove(&(held.queued, id));
-        }
-        // Gives memory back after a burst.
-        if self.traces.capacity() > 4 * self.traces.len().max(1_024) {
-            self.traces.shrink_to(2 * self.traces.len());
+        if let Some(queued) = self.traces.remove(id) {
+            self.deadlines.remove(&(queued, id));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::draft::{Draft, name};
 use super::lines::{Line, Says, line, success_named};
 use super::raw::{RawAttributes, RawLog, RawSpan};
-use super::{Convention, LogDraft};
+use super::{Convention, LogDraft, Look};
 use crate::engine::span::Violation;
 
 /// The convention.
@@ -69,6 +69,10 @@ impl Convention for AgentGauge {
             "`agentgauge.confidence`, in `[0,1]`: the agent's own confidence, as the signal `confidence`.",
             "The span event or log record `agentgauge.constraint.violation` with `agentgauge.constraint.id` and `agentgauge.constraint.severity` (`low`, `medium`, `high`), or both as attributes of a span.",
         ]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Event, Look::Key("agentgauge.constraint.id")]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -184,7 +184,10 @@ impl<T> Default for Ranked<T> {
 
 /// A text that says something.
 pub(super) fn meant(text: &str) -> Option<&str> {
-    let text = text.trim();
+    // Most begin and end with what can be seen.
+    let seen = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
+    let (first, last) = (text.as_bytes().first(), text.as_bytes().last());
+    let text = if seen(first) && seen(last) { text } else { text.trim() };
     (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
 }
 

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Conventions;
 use super::draft::{meant, name, number};
 use super::finish::capped;
 use super::index::Hits;
 use super::raw::{RawAttributes, RawSpan, RawValue};
+use super::{Conventions, Look};
 use crate::engine::math::Quanta;
 use crate::engine::signal::CONSTRAINT_VIOLATION;
 use crate::engine::span::{Operation, Report, Source, Target, Timestamp, TraceId};
@@ -20,6 +20,19 @@ pub(super) const RESULT: &str = "gen_ai.evaluation.result";
 
 /// The agent's own confidence, as it states it.
 const CONFIDENCE: &str = "agentgauge.confidence";
+
+/// What there is on a span that has results.
+pub(super) const LOOKS_FOR: &[Look] = &[
+    Look::Event,
+    Look::Key(CONFIDENCE),
+    Look::Key("gen_ai.evaluation.name"),
+    Look::Keys("annotations."),
+    Look::Keys("evaluations."),
+    Look::Keys("trace.annotations."),
+    Look::Keys("trace.evaluations."),
+    Look::Keys("session.annotations."),
+    Look::Keys("session.evaluations."),
+];
 
 /// Results of one span or record, and why some were none.
 pub(super) type Results = Vec<Result<Report, &'static str>>;
@@ -165,7 +178,7 @@ fn session(
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
-    let hits = Hits::new(&conventions.index, attributes, conventions.index.always());
+    let hits = Hits::new(&conventions.index, attributes, conventions.index.always(), Vec::new());
     let name = conventions.session_of(&hits, attributes)?;
     let id = Arc::from(conventions.capped_name(&name.id));
     Some(Target::Session { tenant: tenant.cloned(), id })

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::iter;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::draft::Draft;
 use super::lines::Says;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
-use super::{CONVENTIONS, Mark, custom};
+use super::{CONVENTIONS, Look, Mark, custom, evaluation};
 use crate::engine::options::ConventionOptions;
 
 /// All lines of all conventions and of the configuration.
@@ -17,13 +15,39 @@ use crate::engine::options::ConventionOptions;
 pub(super) struct Index {
     // Invariant: in the order in which they are taken.
     rules: Vec<Rule>,
-    by_key: HashMap<String, Vec<Use>, BuildHasherDefault<KeyHasher>>,
+    keys: Keys,
     session_json_keys: Vec<(String, String)>,
-    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
-    lengths: [u64; 256],
     /// Conventions without marks.
     always: u64,
+    /// Those whose code is asked of any span.
+    asked: u64,
+    /// Those whose code looks for events.
+    by_event: u64,
+    /// And for spans of these names.
+    by_name: Vec<(&'static str, u64)>,
+    /// And for keys that begin with these.
+    by_start: Vec<(&'static str, u64)>,
+    // By first byte: those of the above that begin with it, as bits.
+    starts: [u64; 256],
 }
+
+/// All keys that are used.
+#[derive(Debug)]
+struct Keys {
+    uses: HashMap<String, Uses, BuildHasherDefault<KeyHasher>>,
+    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
+    lengths: [u64; 256],
+}
+
+/// What a key is used for, by lines and by code.
+#[derive(Debug, Default)]
+struct Uses {
+    lines: Vec<Use>,
+    asked: u64,
+}
+
+/// The bit beside those of the conventions, of what finds scores on spans.
+const SCORES: u64 = 1 << CONVENTIONS.len();
 
 /// One line.
 #[derive(Debug)]
@@ -54,11 +78,13 @@ pub(super) struct Hits<'i> {
     // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
     found: Vec<Found>,
     recognised: u64,
+    // Conventions whose code has something to look at.
+    asked: u64,
 }
 
 /// An attribute that is used: its use, and its place from the end. One number, as many are sorted for each span.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Found(u64);
+pub(super) struct Found(u64);
 
 impl Found {
     /// Bits of a place: no span has as many attributes.
@@ -105,19 +131,38 @@ impl Use {
     }
 }
 
-/// Hashes keys; the keys are known before any span comes, so nobody can make them collide.
+/// Hashes keys by their length, beginning, middle and end; the keys are known before any span comes, so nobody can make
+/// them collide.
 #[derive(Debug, Default)]
 struct KeyHasher(u64);
 
+impl KeyHasher {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+}
+
 impl Hasher for KeyHasher {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
+        let middle = bytes.get(bytes.len() / 2..).unwrap_or_default();
+        let words = [bytes.first_chunk(), middle.first_chunk(), bytes.last_chunk()];
+        let mut hash = self.0 ^ bytes.len() as u64;
+        if let [Some(first), middle, Some(last)] = words {
+            for word in [first, middle.unwrap_or(last), last] {
+                hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(Self::ODD);
+                hash ^= hash >> 32;
+            }
+        } else {
+            for byte in bytes {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(Self::ODD);
+                hash ^= hash >> 32;
+            }
+        }
+        self.0 = hash.wrapping_mul(Self::ODD);
     }
 
-    // What ends a string.
-    fn write_u8(&mut self, byte: u8) {
-        self.0 ^= u64::from(byte);
-    }
+    // What ends a string, whose length is in the hash.
+    #[inline]
+    fn write_u8(&mut self, _byte: u8) {}
 
     fn finish(&self) -> u64 {
         self.0
@@ -129,8 +174,7 @@ impl Index {
         let mut rules = custom::rules(&options.attributes)
             .map(|(says, key)| Rule { says, rank: 0, key: key.to_owned(), convention: None })
             .collect::<Vec<_>>();
-        let mut by_key: HashMap<String, Vec<Use>, BuildHasherDefault<KeyHasher>> =
-            HashMap::default();
+        let mut keys = Keys { uses: HashMap::default(), lengths: [0; 256] };
         let mut always = 0;
         for (at, convention) in CONVENTIONS.iter().enumerate() {
             rules.extend(convention.lines().iter().map(|line| Rule {
@@ -144,47 +188,87 @@ impl Index {
             }
             for mark in convention.marks() {
                 if let Mark::Key(key) = mark {
-                    by_key.entry((*key).to_owned()).or_default().push(Use::Mark(at));
+                    keys.of(key).lines.push(Use::Mark(at));
                 }
             }
         }
         rules.sort_by_key(|rule| (rule.says.order(), rule.rank));
         for (at, rule) in rules.iter().enumerate() {
-            by_key.entry(rule.key.clone()).or_default().push(Use::Rule(at));
+            keys.of(&rule.key).lines.push(Use::Rule(at));
         }
         for (at, key) in options.session_keys.iter().enumerate() {
-            by_key.entry(key.clone()).or_default().push(Use::Session(at));
+            keys.of(key).lines.push(Use::Session(at));
         }
         let mut session_json_keys = Vec::new();
         for (at, key) in options.session_json_keys.iter().enumerate() {
             let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
             let (attribute, inner) = parts.unwrap_or((key, ""));
-            by_key.entry(attribute.to_owned()).or_default().push(Use::SessionJson(at));
+            keys.of(attribute).lines.push(Use::SessionJson(at));
             session_json_keys.push((key.clone(), inner.to_owned()));
         }
-        let mut index = Self { rules, by_key, session_json_keys, lengths: [0; 256], always };
-        let keys = index.rules.iter().map(|rule| rule.key.as_str());
-        let marks = CONVENTIONS.iter().flat_map(|convention| convention.marks());
-        let marks =
-            marks.filter_map(|mark| if let Mark::Key(key) = mark { Some(*key) } else { None });
-        let sessions = options.session_keys.iter().map(String::as_str);
-        let inside = options.session_json_keys.iter();
-        let inside =
-            inside.flat_map(|key| [key.as_str(), key.split('{').next().unwrap_or_default()]);
-        for key in keys.chain(marks).chain(sessions).chain(inside) {
-            index.lengths[first(key)] |= length(key);
-        }
+        let mut index = Self {
+            rules,
+            keys,
+            session_json_keys,
+            always,
+            asked: 0,
+            by_event: 0,
+            by_name: Vec::new(),
+            by_start: Vec::new(),
+            starts: [0; 256],
+        };
+        index.look();
         index
     }
 
-    /// Whether a key may be one that is used.
-    fn may_use(&self, key: &str) -> bool {
-        self.lengths[first(key)] & length(key) != 0
+    /// Notes what the code of each convention looks for.
+    fn look(&mut self) {
+        for (at, convention) in CONVENTIONS.iter().enumerate() {
+            let looks_for = convention.looks_for();
+            if looks_for.is_empty() && !convention.marks().is_empty() {
+                self.asked |= 1 << at;
+            }
+            self.look_for(1 << at, looks_for);
+        }
+        self.look_for(SCORES, evaluation::LOOKS_FOR);
+    }
+
+    fn look_for(&mut self, asked: u64, looks_for: &[Look]) {
+        for look in looks_for {
+            match look {
+                Look::Key(key) => self.keys.of(key).asked |= asked,
+                Look::Keys(start) => {
+                    self.starts[first(start)] |= 1 << self.by_start.len();
+                    self.by_start.push((start, asked));
+                }
+                Look::Event => self.by_event |= asked,
+                Look::Span(name) => self.by_name.push((name, asked)),
+            }
+        }
     }
 
     /// Conventions that are always read.
     pub(super) fn always(&self) -> u64 {
         self.always
+    }
+
+    /// The conventions whose code looks for keys that begin as this one does.
+    fn asked_by_start(&self, key: &str) -> u64 {
+        let (mut left, mut asked) = (self.starts[first(key)], 0);
+        while left != 0 {
+            let found = usize::try_from(left.trailing_zeros()).ok();
+            let start = found.and_then(|at| self.by_start.get(at));
+            if let Some((_, conventions)) = start.filter(|(start, _)| key.starts_with(start)) {
+                asked |= conventions;
+            }
+            left &= left.wrapping_sub(1);
+        }
+        asked
+    }
+
+    #[cfg(test)]
+    pub(super) fn ask_all(&mut self) {
+        self.asked = u64::MAX;
     }
 
     /// Conventions that are always read, and those that a scope's name tells.
@@ -198,6 +282,20 @@ impl Index {
     }
 }
 
+impl Keys {
+    /// What a key is used for, to be added to.
+    fn of(&mut self, key: &str) -> &mut Uses {
+        self.lengths[first(key)] |= length(key);
+        self.uses.entry(key.to_owned()).or_default()
+    }
+
+    #[inline]
+    fn get(&self, key: &str) -> Option<&Uses> {
+        let may_be = self.lengths[first(key)] & length(key) != 0;
+        if may_be { self.uses.get(key) } else { None }
+    }
+}
+
 fn first(key: &str) -> usize {
     key.as_bytes().first().map_or(0, |byte| usize::from(*byte))
 }
@@ -207,15 +305,23 @@ fn length(key: &str) -> u64 {
 }
 
 impl<'i> Hits<'i> {
-    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
-    pub(super) fn new(index: &'i Index, attributes: &RawAttributes<'_>, recognised: u64) -> Self {
-        let mut found = Vec::with_capacity(attributes.len() + 4);
+    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them. What is found
+    /// is put into `room`.
+    pub(super) fn new(
+        index: &'i Index,
+        attributes: &RawAttributes<'_>,
+        recognised: u64,
+        room: Vec<Found>,
+    ) -> Self {
+        let mut found = room;
+        let mut asked = index.asked;
         for (at, (key, value)) in attributes.iter().enumerate() {
-            if index.may_use(key)
-                && !matches!(value, RawValue::Null)
-                && let Some(uses) = index.by_key.get(key.as_ref())
+            asked |= index.asked_by_start(key);
+            if !matches!(value, RawValue::Null)
+                && let Some(uses) = index.keys.get(key)
             {
-                found.extend(uses.iter().map(|used| Found::new(*used, at)));
+                found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
+                asked |= uses.asked;
             }
         }
         found.sort_unstable();
@@ -225,7 +331,29 @@ impl<'i> Hits<'i> {
             Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
         });
         let recognised = marks.fold(recognised, |all, mark| all | mark);
-        Self { index, found, recognised }
+        Self { index, found, recognised, asked }
+    }
+
+    /// Looks at what else there is on a span.
+    pub(super) fn on(mut self, raw: &RawSpan<'_>) -> Self {
+        if !raw.events.is_empty() {
+            self.asked |= self.index.by_event;
+        }
+        let named = self.index.by_name.iter().filter(|(name, _)| *name == raw.name);
+        self.asked |= named.fold(0, |all, (_, asked)| all | asked);
+        self
+    }
+
+    /// Whether there may be scores on the span.
+    pub(super) fn may_be_scored(&self) -> bool {
+        self.asked & SCORES != 0
+    }
+
+    /// The room that what was found was put into, empty.
+    pub(super) fn into_room(self) -> Vec<Found> {
+        let mut room = self.found;
+        room.clear();
+        room
     }
 
     /// Finds what the span is about.
@@ -243,7 +371,7 @@ impl<'i> Hits<'i> {
                 draft.convention.offer(rule.rank, draft.operation.get().map(|_| name));
             }
         }
-        for convention in self.conventions() {
+        for convention in conventions(self.recognised & self.asked) {
             if let Some((rank, operation)) = convention.operation(raw) {
                 draft.operation.offer(rank, operation);
                 draft.convention.offer(rank, convention.name());
@@ -263,7 +391,7 @@ impl<'i> Hits<'i> {
                 rule.says.take(rule.rank, (&rule.key, value), draft);
             }
         }
-        for convention in self.conventions() {
+        for convention in conventions(self.recognised & self.asked) {
             convention.read(raw, draft);
         }
     }
@@ -320,16 +448,17 @@ impl<'i> Hits<'i> {
 
     /// Whether a name stands for no tool, by any of the conventions.
     pub(super) fn phantom(&self, name: &str) -> bool {
-        self.conventions().any(|convention| convention.phantoms().contains(&name))
+        conventions(self.recognised).any(|convention| convention.phantoms().contains(&name))
     }
+}
 
-    fn conventions(&self) -> impl Iterator<Item = &'static dyn super::Convention> + '_ {
-        let mut left = self.recognised;
-        iter::from_fn(move || {
-            let at = usize::try_from(left.trailing_zeros()).ok()?;
-            // Clears the lowest bit.
-            left &= left.wrapping_sub(1);
-            CONVENTIONS.get(at).copied()
-        })
-    }
+/// The conventions of these bits.
+fn conventions(bits: u64) -> impl Iterator<Item = &'static dyn super::Convention> {
+    let mut left = bits;
+    iter::from_fn(move || {
+        let at = usize::try_from(left.trailing_zeros()).ok()?;
+        // Clears the lowest bit.
+        left &= left.wrapping_sub(1);
+        CONVENTIONS.get(at).copied()
+    })
 }

@@ -7,7 +7,7 @@ use super::draft::{Draft, lower};
 use super::json::Json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, messages};
+use super::{Convention, Look, messages};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -57,6 +57,10 @@ impl Convention for Langfuse {
             "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
             "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
         ]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Key("langfuse.environment"), Look::Key("langfuse.observation.usage_details")]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

@@ -1,10 +1,10 @@
 //! MLflow tracing over OTLP: every value is JSON, quotes included.
 
-use super::Convention;
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::messages;
 use super::raw::RawSpan;
+use super::{Convention, Look};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -44,6 +44,10 @@ impl Convention for Mlflow {
 
     fn also(&self) -> &'static [&'static str] {
         &["`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`."]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Key("mlflow.chat.tokenUsage"), Look::Key("mlflow.spanType")]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -93,6 +93,12 @@ trait Convention: Sync {
         &[]
     }
 
+    /// What its code looks for on a span: where none of it is there, `operation` and `read` have nothing to say and are
+    /// not called. One that has marks, or whose code is there only for log records, need not tell.
+    fn looks_for(&self) -> &'static [Look] {
+        &[]
+    }
+
     /// What a span is about, where no line tells; the rank is as that of a line.
     fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
         None
@@ -112,6 +118,19 @@ enum Mark {
     Key(&'static str),
     /// The beginning of the scope's name.
     Scope(&'static str),
+}
+
+/// What a convention's code looks for on a span.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    /// An attribute.
+    Key(&'static str),
+    /// Attributes that begin with this; it ends in a dot.
+    Keys(&'static str),
+    /// An event.
+    Event,
+    /// Spans of this name.
+    Span(&'static str),
 }
 
 /// All conventions; the order is that of the documentation, ranks decide.
@@ -226,6 +245,13 @@ impl Conventions {
         Self { options, index }
     }
 
+    /// The same, which asks all code of any span.
+    #[cfg(test)]
+    pub(crate) fn asking_all(mut self) -> Self {
+        Arc::get_mut(&mut self.index).into_iter().for_each(Index::ask_all);
+        self
+    }
+
     /// Reads a resource; the tenant comes from the connection, never from an attribute.
     pub fn resource(&self, raw: &RawResource<'_>, tenant: Option<&Arc<str>>) -> Arc<Resource> {
         let first = |keys: &[&str]| {
@@ -233,7 +259,7 @@ impl Conventions {
             value.map(|value| Arc::from(self.capped_name(&value)))
         };
         let mut draft = Draft::default();
-        let hits = Hits::new(&self.index, &raw.attributes, self.index.always());
+        let hits = Hits::new(&self.index, &raw.attributes, self.index.always(), Vec::new());
         hits.take_attempt(&raw.attributes, &mut draft);
         Arc::new(Resource {
             service_name: first(&["service.name"]),
@@ -267,13 +293,19 @@ impl Conventions {
         resource: &Arc<Resource>,
         names: &mut Names,
     ) -> Reading {
-        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised);
+        let room = names.take_room();
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised, room).on(raw);
         let mut draft = Draft::new(self.options.keep_results);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
-        let results = evaluation::of_span(self, raw, operation, resource.tenant.as_ref());
+        let results = if hits.may_be_scored() {
+            evaluation::of_span(self, raw, operation, resource.tenant.as_ref())
+        } else {
+            evaluation::Results::new()
+        };
         let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
+        names.give_room(hits.into_room());
         let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
         for result in results {
             match result {

@@ -1,14 +1,19 @@
 //! Names that come again and again: agents, models, tools, sessions. Of equal ones one copy is kept.
 
+use std::mem;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
+
+use super::index::Found;
 
 /// Names met lately, each in the slot of its hash; a newer one takes the place of an older one.
 #[derive(Debug)]
 pub struct Names {
     // Invariant: a power of two, for what a mask finds.
     slots: Vec<Option<Arc<str>>>,
+    // What the lines found of one span are kept in, for the next one.
+    room: Vec<Found>,
 }
 
 /// Slots at most: what is sent at once has fewer names that come again.
@@ -18,7 +23,8 @@ impl Names {
     /// Room for the names of about so many spans.
     pub fn of_spans(spans: u64) -> Self {
         let slots = usize::try_from(spans).unwrap_or(MAX_SLOTS).saturating_mul(4);
-        Self { slots: vec![None; slots.clamp(16, MAX_SLOTS).next_power_of_two()] }
+        let slots = vec![None; slots.clamp(16, MAX_SLOTS).next_power_of_two()];
+        Self { slots, room: Vec::new() }
     }
 
     /// The name, shared with its equals before it where they are remembered.
@@ -30,6 +36,16 @@ impl Names {
             Some(known) if **known == *name => Arc::clone(known),
             _ => Arc::clone(slot.insert(Arc::from(name))),
         }
+    }
+}
+
+impl Names {
+    pub(super) fn take_room(&mut self) -> Vec<Found> {
+        mem::take(&mut self.room)
+    }
+
+    pub(super) fn give_room(&mut self, room: Vec<Found>) {
+        self.room = room;
     }
 }
 

@@ -10,7 +10,7 @@ use super::draft::{Draft, name};
 use super::flat::Messages;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, messages, operation_named};
+use super::{Convention, Look, messages, operation_named};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -55,6 +55,16 @@ impl Convention for OpenLlmetry {
             "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
             "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
             "`db.query.result.id` of the span events `db.query.result`: documents found.",
+        ]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[
+            Look::Event,
+            Look::Key("traceloop.entity.name"),
+            Look::Key("traceloop.entity.output"),
+            Look::Keys("gen_ai.prompt."),
+            Look::Keys("gen_ai.completion."),
         ]
     }
 

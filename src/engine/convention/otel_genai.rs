@@ -11,7 +11,7 @@ use super::draft::Draft;
 use super::json::Json;
 use super::lines::{Line, Says, line, present};
 use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
-use super::{Convention, LogDraft, messages, operation_named, text};
+use super::{Convention, LogDraft, Look, messages, operation_named, text};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -86,6 +86,10 @@ impl Convention for OtelGenAi {
 
     fn phantoms(&self) -> &'static [&'static str] {
         &["(merged tools)"]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Event, Look::Span(super::evaluation::RESULT)]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

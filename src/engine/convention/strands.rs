@@ -6,7 +6,7 @@
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, text};
+use super::{Convention, Look, text};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -35,6 +35,10 @@ impl Convention for Strands {
         &[
             "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
         ]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Event]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -10,6 +10,7 @@ mod near_repeat;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::math::Quanta;
@@ -124,6 +125,9 @@ pub fn least(options: &LoopOptions) -> Least {
 /// before its last one has.
 pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     let mut found = Vec::new();
+    if !may_be(calls, options) {
+        return found;
+    }
     let mut free = vec![Range { start: 0, end: calls.len() }];
     for kind in KINDS {
         let need = Need { options, kind: kind.name };
@@ -145,6 +149,24 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
     }
     found.sort_by_key(|found| found.calls.start);
     found
+}
+
+/// Whether some tool is called often enough for a loop: mostly none is.
+fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
+    let least = least(options);
+    // A single call may be a run of any kind.
+    if least.known.min(least.names) < 2 {
+        return true;
+    }
+    let mut tools: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    if calls.len() >= least.known.min(least.names) {
+        for call in calls {
+            let (known, all) = tools.entry(&call.name).or_default();
+            *known += usize::from(call.arguments_hash.is_some());
+            *all += 1;
+        }
+    }
+    tools.values().any(|(known, all)| *known >= least.known || *all >= least.names)
 }
 
 /// The worst severity among loops.

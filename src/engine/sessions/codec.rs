@@ -3,10 +3,10 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::bytes::{Reader, Writer};
-use super::hash::FixedMap;
 use super::key::Agent;
 use super::pane::{PaneKey, keys_of, mask_of};
+use crate::engine::bytes::{Reader, Writer};
+use crate::engine::hash::FixedMap;
 use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
 
@@ -16,12 +16,19 @@ const MOST: usize = 4_096;
 /// The longest name that has a number, in bytes.
 const LONGEST: usize = 128;
 
+/// What many traces have in common, likewise; and words.
+const MOST_SHAPES: usize = 16_384;
+const LONGEST_SHAPE: usize = 256;
+const MOST_WORDS: usize = 65_536;
+
 /// What sessions are packed with.
 #[derive(Clone, Debug)]
 pub(super) struct Codec {
     names: Table<Arc<str>>,
     agents: Table<Agent>,
     shapes: Table<Arc<[u8]>>,
+    // Hashes of words.
+    words: Table<u64>,
     widths: Arc<[u64]>,
 }
 
@@ -30,12 +37,15 @@ pub(super) struct Codec {
 struct Table<T> {
     numbers: FixedMap<T, usize>,
     list: Vec<T>,
+    most: usize,
 }
 
 impl Codec {
     /// Nothing has a number yet.
     pub(super) fn new(widths: Arc<[u64]>) -> Self {
-        Self { names: Table::new(), agents: Table::new(), shapes: Table::new(), widths }
+        let names = Table::new(MOST);
+        let (agents, shapes) = (Table::new(MOST), Table::new(MOST_SHAPES));
+        Self { names, agents, shapes, words: Table::new(MOST_WORDS), widths }
     }
 
     /// Writes a name: its number, or zero and the name.
@@ -94,7 +104,7 @@ impl Codec {
     /// Writes bytes that many have in common likewise.
     pub(super) fn shape(&mut self, shape: &[u8], to: &mut Writer) {
         let known = self.shapes.numbers.get(shape).copied();
-        let new = || (shape.len() <= LONGEST).then(|| Arc::from(shape));
+        let new = || (shape.len() <= LONGEST_SHAPE).then(|| Arc::from(shape));
         match known.or_else(|| self.shapes.add(new()?)) {
             Some(number) => to.number(number as u64 + 1),
             None => {
@@ -113,6 +123,17 @@ impl Codec {
         .unwrap_or_default()
     }
 
+    /// The number of a word, if it has one or can have one.
+    pub(super) fn word(&mut self, hash: u64) -> Option<u64> {
+        let known = self.words.numbers.get(&hash).copied();
+        known.or_else(|| self.words.add(hash)).map(|number| number as u64)
+    }
+
+    /// The word of a number.
+    pub(super) fn read_word(&self, number: usize) -> u64 {
+        self.words.list.get(number).copied().unwrap_or_default()
+    }
+
     /// Panes as a bit each; `None` if these are not panes of this end.
     pub(super) fn panes(&self, panes: &[PaneKey], end: Timestamp) -> Option<u64> {
         let mask = mask_of(&self.widths, panes, end)?;
@@ -126,14 +147,14 @@ impl Codec {
 }
 
 impl<T: Clone + Eq + Hash> Table<T> {
-    fn new() -> Self {
-        Self { numbers: FixedMap::default(), list: Vec::new() }
+    fn new(most: usize) -> Self {
+        Self { numbers: FixedMap::default(), list: Vec::new(), most }
     }
 
     /// Gives something new a number, if there is one left.
     fn add(&mut self, item: T) -> Option<usize> {
         let number = self.list.len();
-        (number < MOST).then(|| {
+        (number < self.most).then(|| {
             self.numbers.insert(item.clone(), number);
             self.list.push(item);
             number

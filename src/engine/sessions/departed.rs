@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::hash::FixedMap;
 use super::tally::Tally;
+use crate::engine::hash::FixedMap;
 use crate::engine::span::TraceId;
 
 /// What became of a trace.

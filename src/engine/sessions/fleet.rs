@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::hash::FixedMap;
 use super::key::Agent;
 use super::pane;
 use super::summary::Summary;
+use crate::engine::hash::FixedMap;
 use crate::engine::options::AgentOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::update::{AgentKey, SessionUpdate};

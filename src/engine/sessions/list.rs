@@ -32,12 +32,12 @@ pub struct Sought {
 /// Sessions after `after` that fit, until `budget` traces were looked at.
 pub(super) fn rows(
     sessions: &Shelf,
-    after: Option<SessionId>,
+    after: Option<&SessionId>,
     filter: &SessionFilter,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for (id, session) in sessions.following(filter.agent.tenant.as_deref(), after, rules) {
+    for session in sessions.following(filter.agent.tenant.as_deref(), after, rules) {
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1;
         if let Some(first) = session.first()
@@ -50,7 +50,7 @@ pub(super) fn rows(
             }
         }
         if looked >= budget {
-            part.next = Some(SessionId::clone(id));
+            part.next = Some(SessionId::clone(&session.id));
             break;
         }
     }
@@ -67,12 +67,12 @@ pub(super) fn find(
 ) -> Sought {
     let mut sought = Sought::default();
     let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    for (looked, (id, session)) in sessions.following(Some(tenant), after, rules).enumerate() {
+    for (looked, session) in sessions.following(Some(tenant), after.as_ref(), rules).enumerate() {
         if session.traces.contains_key(&trace) {
-            return Sought { session: Some(id.id.clone()), next: None };
+            return Sought { session: Some(session.id.id.clone()), next: None };
         }
         if looked + 1 >= budget {
-            sought.next = Some(id.id.clone());
+            sought.next = Some(session.id.id.clone());
             break;
         }
     }

@@ -33,14 +33,13 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
-mod bytes;
 mod chain;
 mod codec;
 mod departed;
+mod digest;
 mod exemplar;
 mod explain;
 mod fleet;
-mod hash;
 mod held;
 mod histogram;
 mod key;
@@ -94,9 +93,6 @@ use super::view::SessionView;
 #[derive(Clone, Debug)]
 pub struct Sessions {
     sessions: Shelf,
-    // Invariant: every session once, as it is filed: where its standing and quiet time put it, or, of the same standing,
-    // before. A session of which more comes stays where it is until its turn comes.
-    quiet: BTreeSet<(Standing, Timestamp, Arc<SessionId>)>,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
     // In no order; some may be gone, or be there twice.
     unsettled: Vec<Arc<SessionId>>,
@@ -150,7 +146,6 @@ impl Sessions {
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
             sessions: Shelf::new(fleet.widths()),
-            quiet: BTreeSet::new(),
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
             resting: VecDeque::new(),
@@ -236,9 +231,10 @@ impl Sessions {
         self.advance(now);
         let now = self.shared.now;
         for standing in STANDINGS {
-            while let Some((_, id)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
+            while let Some((_, number)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
+                let id = self.sessions.id_of(number);
                 match standing {
-                    _ if self.refile(&id) => {}
+                    _ if self.sessions.refile(&id) => {}
                     Standing::Open => {
                         self.change_known(&id, |session, shared| session.close(IDLE, shared));
                     }
@@ -256,9 +252,9 @@ impl Sessions {
     /// The end of input: closes all sessions. They stay to be looked at.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
-        let places = self.sessions.ids().filter_map(|id| Some((self.sessions.places(id)?.1, id)));
-        let open = places.filter(|((standing, _), _)| *standing == Standing::Open);
-        let mut open: Vec<_> = open.map(|(place, id)| (place, Arc::clone(id))).collect();
+        let places = self.sessions.ids().filter_map(|id| Some((self.sessions.place(&id)?, id)));
+        let mut open: Vec<_> =
+            places.filter(|((standing, _), _)| *standing == Standing::Open).collect();
         open.sort_unstable();
         for (_, id) in open {
             self.change_known(&id, |session, shared| session.close(FINISHED, shared));
@@ -292,7 +288,7 @@ impl Sessions {
     }
 
     /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
-    pub fn rows(&self, after: Option<SessionId>, filter: &SessionFilter, budget: usize) -> Part {
+    pub fn rows(&self, after: Option<&SessionId>, filter: &SessionFilter, budget: usize) -> Part {
         list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
     }
 
@@ -436,7 +432,7 @@ impl Sessions {
         // Within a standing it may wait until its turn comes.
         if after.0 != session.filed.0 || after < session.filed {
             let id = Arc::clone(&session.id);
-            self.refile(&id);
+            self.sessions.refile(&id);
         }
     }
 
@@ -465,9 +461,6 @@ impl Sessions {
             let traces = u32::try_from(session.order.len()).unwrap_or(u32::MAX);
             let rest = REST.saturating_add(REST_OF_ONE.saturating_mul(traces));
             let ripe = session.changed.after(rest) <= now;
-            if ripe {
-                self.refile(&id);
-            }
             // One that does not rest yet is looked at again later.
             if !ripe || !self.sessions.pack(&id, &self.shared.rules) {
                 self.resting.push_back((now, id));
@@ -478,24 +471,9 @@ impl Sessions {
         }
     }
 
-    /// Puts a session where it belongs in the order in which sessions go; returns whether it was not there.
-    fn refile(&mut self, id: &SessionId) -> bool {
-        let Some(((standing, quiet), after)) = self.sessions.places(id) else { return false };
-        if (standing, quiet) == after {
-            return false;
-        }
-        // One at rest is where it belongs.
-        let Some(session) = self.sessions.awake(id) else { return false };
-        session.filed = after;
-        self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
-        self.quiet.insert((after.0, after.1, Arc::clone(&session.id)))
-    }
-
     /// Takes a session out of the indexes.
     fn unfile(&mut self, session: &Session) {
         self.open -= usize::from(session.place().0 == Standing::Open);
-        let (standing, quiet) = session.filed;
-        self.quiet.remove(&(standing, quiet, Arc::clone(&session.id)));
         if let Some(deadline) = session.loop_deadline {
             self.loops.remove(&(deadline, Arc::clone(&session.id)));
         }
@@ -503,12 +481,9 @@ impl Sessions {
 
     /// Puts a session where it belongs.
     fn file(&mut self, mut session: Box<Session>) {
-        session.filed = session.place();
         session.changed = self.shared.now;
         self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
-        let (standing, quiet) = session.filed;
-        self.open += usize::from(standing == Standing::Open);
-        self.quiet.insert((standing, quiet, Arc::clone(&session.id)));
+        self.open += usize::from(session.place().0 == Standing::Open);
         if let Some(deadline) = session.loop_deadline {
             self.loops.insert((deadline, Arc::clone(&session.id)));
         }
@@ -520,10 +495,10 @@ impl Sessions {
 
     /// Evicts a session that is empty, or the one that closed first, or the quietest.
     fn make_room(&mut self) {
-        while let Some((_, _, id)) = self.quiet.first().cloned()
-            && self.refile(&id)
+        while let Some((_, id)) = self.sessions.first_to_go()
+            && self.sessions.refile(&id)
         {}
-        let Some((standing, _, id)) = self.quiet.first().cloned() else { return };
+        let Some((standing, id)) = self.sessions.first_to_go() else { return };
         if standing == Standing::Open {
             self.change_known(&id, |session, shared| session.close(EVICTED, shared));
         }
@@ -541,16 +516,15 @@ impl Sessions {
         }
     }
 
-    /// The session of this standing that is due first, and when.
-    fn next_quiet(&self, standing: Standing) -> Option<(Timestamp, Arc<SessionId>)> {
+    /// When the session of this standing that is due first is, and its number.
+    fn next_quiet(&self, standing: Standing) -> Option<(Timestamp, u32)> {
         let idle = self.shared.rules.session_idle;
-        let from = (standing, Timestamp::default(), Arc::default());
-        let (found, quiet, id) = self.quiet.range(from..).next()?;
+        let (quiet, number) = self.sessions.quietest(standing)?;
         let due = match standing {
             Standing::Empty | Standing::Open => quiet.after(idle),
             Standing::Closed => quiet.after(idle).after(idle),
         };
-        (*found == standing).then(|| (due, Arc::clone(id)))
+        Some((due, number))
     }
 }
 

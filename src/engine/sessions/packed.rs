@@ -1,25 +1,26 @@
 //! A session at rest, as bytes: nothing of it is lost, and it is whole again as soon as somebody speaks of it.
 //!
 //! ```text
-//! flags, touched (8 bytes), start of the first trace, number of traces,
+//! flags, touched (8 bytes), tenant, id, number of traces,
 //! of each trace: length, id (16 bytes), the rest; so that one of them is found, and changed, without the others,
-//! revisions of traces that left, states of gates, panes that the session counts in, reports
+//! revisions of traces that left, states of gates, panes that the session counts in for each agent, reports
 //! ```
 //!
 //! Times are written as distances, names as numbers, and what follows from the rest is not written at all. What few
 //! sessions have is written as it is saved. A session that does not rest, or of which something does not follow as it
 //! should, stays as it is: after a restart with other options that may be so.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bytes::{Reader, Writer};
 use super::codec::Codec;
 use super::held::Held;
-use super::key::SessionId;
+use super::key::{Agent, SessionId};
 use super::packed_trace as trace;
 use super::rules::Rules;
 use super::run;
 use super::session::{Session, Standing};
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::span::{Timestamp, TraceId};
@@ -30,62 +31,72 @@ const CLOSE_COUNTED: u8 = 2;
 const REPORTS: u8 = 4;
 
 /// A session as bytes.
-#[derive(Clone, Debug)]
-pub(super) struct Packed(Box<[u8]>);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packed<'a>(pub(super) &'a [u8]);
 
 /// What a seal of a trace changed.
 pub(super) struct Sealed {
     /// The session.
-    pub(super) session: Packed,
+    pub(super) session: Vec<u8>,
     /// The trace.
     pub(super) trace: Held,
 }
 
-impl Packed {
-    /// Packs a session; gives it back if it does not rest.
-    pub(super) fn new(
-        mut session: Box<Session>,
-        rules: &Rules,
-        codec: &mut Codec,
-    ) -> Result<Self, Box<Session>> {
-        if !rests(&session, rules, codec) {
-            return Err(session);
+/// Packs a session; gives it back if it does not rest.
+pub(super) fn pack(
+    mut session: Box<Session>,
+    rules: &Rules,
+    codec: &mut Codec,
+) -> Result<Vec<u8>, Box<Session>> {
+    if !rests(&session, rules, codec) {
+        return Err(session);
+    }
+    // What times are told by.
+    let base = session.touched.0;
+    let mut to = Writer(Vec::with_capacity(64 + 64 * session.order.len()));
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    to.raw(&[flag(session.closed, CLOSED)
+        | flag(session.close_counted, CLOSE_COUNTED)
+        | flag(!session.reports.is_empty(), REPORTS)]);
+    to.raw(&session.touched.0.to_le_bytes());
+    to.bytes(session.id.tenant.as_bytes());
+    to.bytes(session.id.id.as_bytes());
+    to.number(session.order.len() as u64);
+    for (_, id) in std::mem::take(&mut session.order) {
+        if let Some(held) = session.traces.remove(&id) {
+            to.bytes(&trace::write(*held, base, codec).0);
         }
-        let base = session.order.first().map_or(0, |(start, _)| start.0);
-        let mut to = Writer(Vec::with_capacity(64 + 128 * session.order.len()));
-        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        to.raw(&[flag(session.closed, CLOSED)
-            | flag(session.close_counted, CLOSE_COUNTED)
-            | flag(!session.reports.is_empty(), REPORTS)]);
-        to.raw(&session.touched.0.to_le_bytes());
-        to.number(base);
-        to.number(session.order.len() as u64);
-        for (_, id) in std::mem::take(&mut session.order) {
-            if let Some(held) = session.traces.remove(&id) {
-                to.bytes(&trace::write(*held, base, codec).0);
-            }
-        }
-        tail(&session, base, codec, &mut to);
-        to.0.shrink_to_fit();
-        Ok(Self(to.0.into_boxed_slice()))
+    }
+    tail(&session, codec, &mut to);
+    Ok(to.0)
+}
+
+impl<'a> Packed<'a> {
+    /// The tenant and the id.
+    pub(super) fn name(self) -> (&'a str, &'a str) {
+        let mut from = Reader(self.0);
+        from.array::<9>();
+        name(&mut from)
     }
 
     /// The session as it was.
-    pub(super) fn unpack(&self, id: &Arc<SessionId>, rules: &Rules, codec: &Codec) -> Session {
-        let mut session = Session::new(Arc::clone(id));
-        let mut from = Reader(&self.0);
+    pub(super) fn unpack(self, rules: &Rules, codec: &Codec) -> Session {
+        let mut from = Reader(self.0);
         let [flags] = from.array();
+        let base = u64::from_le_bytes(from.array());
+        let (tenant, id) = name(&mut from);
+        let id = &Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
+        let mut session = Session::new(Arc::clone(id));
         session.closed = flags & CLOSED > 0;
         session.close_counted = flags & CLOSE_COUNTED > 0;
-        session.touched = Timestamp(u64::from_le_bytes(from.array()));
-        let base = from.number();
+        session.touched = Timestamp(base);
         let mut runs = Vec::new();
         for _ in 0..from.size() {
             let (held, tells) = trace::read(from.bytes(), (id, base), rules, codec);
             runs.extend(tells.then_some(held.id));
             session.take_back(held);
         }
-        read_tail(&mut session, base, codec, &mut from);
+        read_tail(&mut session, codec, &mut from);
         if flags & REPORTS > 0 {
             session.reports = rmp_serde::from_slice(from.bytes()).unwrap_or_default();
         }
@@ -101,8 +112,8 @@ impl Packed {
     }
 
     /// Where it belongs in the order in which sessions go.
-    pub(super) fn place(&self) -> (Standing, Timestamp) {
-        let mut from = Reader(&self.0);
+    pub(super) fn place(self) -> (Standing, Timestamp) {
+        let mut from = Reader(self.0);
         let [flags] = from.array();
         let standing = if flags & CLOSED > 0 { Standing::Closed } else { Standing::Open };
         (standing, Timestamp(u64::from_le_bytes(from.array())))
@@ -110,37 +121,42 @@ impl Packed {
 
     /// The session after an update that says no more than that nothing more will come of a trace; `None` if it is another.
     pub(super) fn seal(
-        &self,
-        id: &Arc<SessionId>,
+        self,
+        id: &SessionId,
         (trace, update): (TraceId, &TraceUpdate),
         (rules, codec): (&Rules, &mut Codec),
     ) -> Option<Sealed> {
-        let mut from = Reader(&self.0);
+        let mut from = Reader(self.0);
         from.array::<1>();
         let touched = u64::from_le_bytes(from.array());
         if update.touched_unix_nano == 0 || update.touched_unix_nano > touched {
             return None;
         }
-        let base = from.number();
+        name(&mut from);
         for _ in 0..from.size() {
             let before = self.0.len() - from.0.len();
             let record = from.bytes();
             if !record.starts_with(&trace.0) {
                 continue;
             }
-            let (mut held, tells) = trace::read(record, (id, base), rules, codec);
+            let (mut held, tells) = trace::read(record, (id, touched), rules, codec);
             if held.update.revision > update.revision || tells || !held.seal(update) {
                 return None;
             }
             let mut to = Writer(Vec::with_capacity(self.0.len() + 8));
             to.raw(self.0.get(..before)?);
-            to.bytes(&trace::write(held.clone(), base, codec).0);
+            to.bytes(&trace::write(held.clone(), touched, codec).0);
             to.raw(from.0);
-            to.0.shrink_to_fit();
-            return Some(Sealed { session: Self(to.0.into_boxed_slice()), trace: held });
+            return Some(Sealed { session: to.0, trace: held });
         }
         None
     }
+}
+
+/// Reads tenant and id; they were texts.
+fn name<'a>(from: &mut Reader<'a>) -> (&'a str, &'a str) {
+    let mut text = || std::str::from_utf8(from.bytes()).unwrap_or_default();
+    (text(), text())
 }
 
 /// Whether all of a session follows from what is written of it.
@@ -160,6 +176,7 @@ fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
         && traces.all(|held| trace::rests(held, codec) && known(held) && tells(held))
         && session.placed == session.placing(rules)
         && session.marks.values().all(|(end, panes)| codec.panes(panes, *end).is_some())
+        && session.marks.iter().map(|(agent, (end, _))| (agent, *end)).eq(newest(session))
 }
 
 fn risk(held: &Held, rules: &Rules) -> TraceRisk {
@@ -167,8 +184,18 @@ fn risk(held: &Held, rules: &Rules) -> TraceRisk {
     TraceRisk::new(signals.map(|(name, (score, _))| (name.as_ref(), *score)), &rules.weights)
 }
 
+/// The agents that the session counts for, and when the newest trace of each ended.
+fn newest(session: &Session) -> BTreeMap<&Agent, Timestamp> {
+    let mut newest: BTreeMap<&Agent, Timestamp> = BTreeMap::new();
+    for held in session.traces.values() {
+        let end = newest.entry(&held.agent).or_default();
+        *end = held.end().max(*end);
+    }
+    newest
+}
+
 /// Writes what is not of one trace.
-fn tail(session: &Session, base: u64, codec: &mut Codec, to: &mut Writer) {
+fn tail(session: &Session, codec: &mut Codec, to: &mut Writer) {
     to.number(session.left.len() as u64);
     for (id, revision) in &session.left {
         to.raw(&id.0);
@@ -181,10 +208,7 @@ fn tail(session: &Session, base: u64, codec: &mut Codec, to: &mut Writer) {
         to.number(turns << 1 | u64::from(peak.is_some()));
         peak.into_iter().for_each(|peak| to.raw(&peak.to_le_bytes()));
     }
-    to.number(session.marks.len() as u64);
-    for (agent, (end, panes)) in &session.marks {
-        codec.agent(agent, to);
-        to.distance(base, end.0);
+    for (end, panes) in session.marks.values() {
         to.number(codec.panes(panes, *end).unwrap_or(0));
     }
     if !session.reports.is_empty() {
@@ -193,7 +217,7 @@ fn tail(session: &Session, base: u64, codec: &mut Codec, to: &mut Writer) {
     }
 }
 
-fn read_tail(session: &mut Session, base: u64, codec: &Codec, from: &mut Reader<'_>) {
+fn read_tail(session: &mut Session, codec: &Codec, from: &mut Reader<'_>) {
     for _ in 0..from.size() {
         let id = TraceId(from.array());
         session.left.insert(id, from.number());
@@ -203,9 +227,8 @@ fn read_tail(session: &mut Session, base: u64, codec: &Codec, from: &mut Reader<
         let peak = (turns & 1 > 0).then(|| f64::from_le_bytes(from.array()));
         session.gates.insert(name, TrajectoryGate::of_parts(peak, turns >> 1));
     }
-    for _ in 0..from.size() {
-        let (agent, end) = (codec.read_agent(from), Timestamp(from.distance(base)));
-        let panes = codec.read_panes(from.number(), end);
-        session.marks.insert(agent, (end, panes));
-    }
+    let marks = newest(session).into_iter();
+    let marks =
+        marks.map(|(agent, end)| (agent.clone(), (end, codec.read_panes(from.number(), end))));
+    session.marks = marks.collect();
 }

@@ -1,20 +1,20 @@
 //! A done trace of a packed session, as bytes: what most traces have as numbers, the rest of it as it travels.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::bytes::{Reader, Writer};
 use super::chain::Link;
 use super::codec::Codec;
+use super::digest;
 use super::held::{Given, Held, Past};
 use super::key::SessionId;
 use super::pane::Contribution;
 use super::rules::Rules;
 use super::scoring::{Scored, SignalName, named};
 use super::tally::{Growth, Tally};
+use crate::engine::bytes::{Reader, Writer};
 use crate::engine::math::Quanta;
 use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
@@ -31,13 +31,17 @@ const INPUT: u64 = 1 << 11;
 const OUTPUT: u64 = 1 << 12;
 const COST: u64 = 1 << 13;
 const OWN_NAME: u64 = 1 << 14;
-const ALL_COUNTED: u64 = 1 << 15;
-const LINKED: u64 = 1 << 16;
-const TELLS: u64 = 1 << 17;
-const TOOLS: u64 = 1 << 18;
-const DIGEST: u64 = 1 << 19;
-const REST: u64 = 1 << 20;
-const RARE: u64 = 1 << 21;
+const LINKED: u64 = 1 << 15;
+const TELLS: u64 = 1 << 16;
+const TOOLS: u64 = 1 << 17;
+const DIGEST: u64 = 1 << 18;
+const REST: u64 = 1 << 19;
+const RARE: u64 = 1 << 20;
+
+// Of a signal, two bits are whose it is; then one for each of these.
+const SUMS: u64 = 1 << 2;
+const ONE: u64 = 1 << 3;
+const ZERO: u64 = 1 << 4;
 
 /// What few traces have.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -74,10 +78,12 @@ pub(super) fn rests(held: &Held, codec: &Codec) -> bool {
 }
 
 /// Writes a trace that rests; `base` is a time near its start.
+///
+/// ```text
+/// id (16 bytes), what it has in common with others (a number), times and numbers of its own, the rest
+/// ```
 pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
     let Held { id, mut update, agent, scored, given, tally, growth, link, run } = held;
-    let mut to = Writer(Vec::with_capacity(192));
-    to.raw(&id.0);
     let plain = tally.done && tally.is_all_of(&update);
     let linked = link.as_deref() == Some(&Link::default());
     let rare = Rare {
@@ -94,29 +100,31 @@ pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
         || rare.malformed > 0;
     let mut flags = flags_of(&update);
     let own_name = update.agent.as_ref() == Some(agent.key());
-    for (set, flag) in [
-        (own_name, OWN_NAME),
-        (plain, ALL_COUNTED),
-        (linked, LINKED),
-        (run.is_some(), TELLS),
-        (is_rare, RARE),
-    ] {
+    for (set, flag) in
+        [(own_name, OWN_NAME), (linked, LINKED), (run.is_some(), TELLS), (is_rare, RARE)]
+    {
         flags |= if set { flag } else { 0 };
     }
     let source = update.session.take().unwrap_or_default().source;
     update.agent = update.agent.filter(|_| !own_name);
-    let mut body = Writer(Vec::with_capacity(160));
-    numbers(&mut update, flags, base, codec, &mut body);
+    let (mut common, mut own) = (Writer::default(), Writer(Vec::with_capacity(160)));
+    codec.agent(&agent, &mut common);
+    codec.name(&source, &mut common);
+    if let Some(given) = given {
+        common.number(codec.panes(&given.panes, given.end).unwrap_or(0));
+        signals(&scored.signals, &given.contribution, codec, (&mut common, &mut own));
+    }
+    numbers(&mut update, flags, base, codec, (&mut common, &mut own));
     update.trace_id = Vec::new();
     let rest = update.encode_to_vec();
-    to.number(flags | if rest.is_empty() { 0 } else { REST });
-    codec.agent(&agent, &mut to);
-    codec.name(&source, &mut to);
-    to.raw(&body.0);
-    if let Some(given) = given {
-        to.number(codec.panes(&given.panes, given.end).unwrap_or(0));
-        signals(&scored.signals, &given.contribution, codec, &mut to);
-    }
+    flags |= if rest.is_empty() { 0 } else { REST };
+    let mut shape = Writer(Vec::with_capacity(common.0.len() + 4));
+    shape.number(flags);
+    shape.raw(&common.0);
+    let mut to = Writer(Vec::with_capacity(own.0.len() + 24));
+    to.raw(&id.0);
+    codec.shape(&shape.0, &mut to);
+    to.raw(&own.0);
     if !rest.is_empty() {
         to.bytes(&rest);
     }
@@ -136,13 +144,15 @@ pub(super) fn read(
 ) -> (Held, bool) {
     let from = &mut Reader(record);
     let id = TraceId(from.array());
-    let flags = from.number();
-    let agent = codec.read_agent(from);
-    let source = codec.read_name(from);
+    let shape = codec.read_shape(from);
+    let common = &mut Reader(&shape);
+    let flags = common.number();
+    let agent = codec.read_agent(common);
+    let source = codec.read_name(common);
+    let panes = common.number();
+    let (signals, given) = read_signals(codec, common, from);
     let mut update = TraceUpdate::default();
-    read_numbers(&mut update, flags, base, codec, from);
-    let panes = from.number();
-    let (signals, given) = read_signals(codec, from);
+    read_numbers(&mut update, (flags, base), codec, (common, from));
     if flags & REST > 0 {
         // What was written here is a message.
         let _ = update.merge(from.bytes());
@@ -176,10 +186,9 @@ pub(super) fn read(
 fn flags_of(update: &TraceUpdate) -> u64 {
     let few = |number: i32| u64::from(number.cast_unsigned() & 3);
     let tokens = update.tokens.unwrap_or_default();
-    let plain = |call: &ToolCall| {
-        call.arguments.is_none() && call.argument_values.is_empty() && call.call_id.is_none()
+    let small = |digest: &OutputDigest| {
+        digest.model_embedding.is_empty() && digest.embedder == 0 && digest.tokens.is_sorted()
     };
-    let small = |digest: &OutputDigest| digest.model_embedding.is_empty() && digest.embedder == 0;
     let bits = [
         (update.complete, COMPLETE),
         (update.error, ERROR),
@@ -189,44 +198,57 @@ fn flags_of(update: &TraceUpdate) -> u64 {
         (tokens.input.is_some(), INPUT),
         (tokens.output.is_some(), OUTPUT),
         (update.cost_quanta.is_some(), COST),
-        (update.tools.iter().all(plain), TOOLS),
+        (in_order(update), TOOLS),
         (update.output_digest.as_ref().is_some_and(small), DIGEST),
     ];
     let numbers = few(update.state) | few(update.status) << 2 | few(update.turn_start) << 4;
     bits.into_iter().filter(|(set, _)| *set).fold(numbers, |flags, (_, flag)| flags | flag)
 }
 
-/// Writes what most traces have, and takes it out of the update.
-fn numbers(update: &mut TraceUpdate, flags: u64, base: u64, codec: &mut Codec, to: &mut Writer) {
+/// Whether the calls have no more than what is written of each, and each time is at or after the one that it is told by.
+fn in_order(update: &TraceUpdate) -> bool {
+    let plain = |call: &ToolCall| {
+        call.arguments.is_none() && call.argument_values.is_empty() && call.call_id.is_none()
+    };
+    let starts = update.tools.iter().map(|call| call.start_unix_nano);
+    update.tools.iter().all(|call| plain(call) && call.start_unix_nano <= call.end_unix_nano)
+        && std::iter::once(update.start_unix_nano).chain(starts).is_sorted()
+}
+
+/// Writes what most traces have, and takes it out of the update: what many have in common, and what is its own.
+fn numbers(
+    update: &mut TraceUpdate,
+    flags: u64,
+    base: u64,
+    codec: &mut Codec,
+    (common, own): (&mut Writer, &mut Writer),
+) {
     let take = std::mem::take::<u64>;
     let (start, end) = (take(&mut update.start_unix_nano), take(&mut update.end_unix_nano));
-    to.distance(base, start);
-    to.distance(start, end);
-    to.distance(end, take(&mut update.touched_unix_nano));
-    for number in [
-        &mut update.revision,
-        &mut update.steps,
-        &mut update.wasted_steps,
-        &mut update.llm_calls,
-        &mut update.failed_model_calls,
-        &mut update.adjacent_tool_repeats,
-        &mut update.model_nanos,
-    ] {
-        to.number(take(number));
+    own.apart(base, start);
+    own.apart(start, end);
+    own.apart(end, take(&mut update.touched_unix_nano));
+    for number in counts(update) {
+        common.number(take(number));
     }
+    own.time(take(&mut update.model_nanos));
     let Tokens { input, output } = update.tokens.take().unwrap_or_default();
-    input.into_iter().chain(output).for_each(|tokens| to.number(tokens));
-    update.cost_quanta.take().into_iter().for_each(|cost| to.signed(cost));
+    input.into_iter().chain(output).for_each(|tokens| own.number(tokens));
+    update.cost_quanta.take().into_iter().for_each(|cost| own.signed(cost));
     let models = std::mem::take(&mut update.models);
-    to.number(models.len() as u64);
-    models.iter().for_each(|model| codec.name(model, to));
+    common.number(models.len() as u64);
+    models.iter().for_each(|model| codec.name(model, common));
     if flags & TOOLS > 0 {
         let tools = std::mem::take(&mut update.tools);
-        to.number(tools.len() as u64);
-        tools.iter().for_each(|call| tool(call, start, codec, to));
+        common.number(tools.len() as u64);
+        let mut before = start;
+        for call in &tools {
+            tool(call, before, codec, (common, own));
+            before = call.start_unix_nano;
+        }
     }
     if flags & DIGEST > 0 {
-        digest(&update.output_digest.take().unwrap_or_default(), to);
+        digest::write(&update.output_digest.take().unwrap_or_default(), codec, own);
     }
     (update.state, update.status, update.turn_start) = (0, 0, 0);
     (update.complete, update.error) = (false, false);
@@ -235,61 +257,79 @@ fn numbers(update: &mut TraceUpdate, flags: u64, base: u64, codec: &mut Codec, t
 
 fn read_numbers(
     update: &mut TraceUpdate,
-    flags: u64,
-    base: u64,
+    (flags, base): (u64, u64),
     codec: &Codec,
-    from: &mut Reader<'_>,
+    (common, own): (&mut Reader<'_>, &mut Reader<'_>),
 ) {
     let few = |bits: u64| i32::from((bits & 3).to_le_bytes()[0]);
     (update.state, update.status) = (few(flags), few(flags >> 2));
     update.turn_start = few(flags >> 4);
     (update.complete, update.error) = (flags & COMPLETE > 0, flags & ERROR > 0);
     (update.partial, update.unfinished) = (flags & PARTIAL > 0, flags & UNFINISHED > 0);
-    update.start_unix_nano = from.distance(base);
-    update.end_unix_nano = from.distance(update.start_unix_nano);
-    update.touched_unix_nano = from.distance(update.end_unix_nano);
-    for number in [
+    update.start_unix_nano = own.apart(base);
+    update.end_unix_nano = own.apart(update.start_unix_nano);
+    update.touched_unix_nano = own.apart(update.end_unix_nano);
+    for number in counts(update) {
+        *number = common.number();
+    }
+    update.model_nanos = own.time();
+    let input = (flags & INPUT > 0).then(|| own.number());
+    let output = (flags & OUTPUT > 0).then(|| own.number());
+    update.tokens = (flags & TOKENS > 0).then_some(Tokens { input, output });
+    update.cost_quanta = (flags & COST > 0).then(|| own.signed());
+    update.models = (0..common.size()).map(|_| codec.read_name(common)).collect();
+    if flags & TOOLS > 0 {
+        let mut before = update.start_unix_nano;
+        let calls = (0..common.size()).map(|_| {
+            let call = read_tool(before, codec, (&mut *common, &mut *own));
+            before = call.start_unix_nano;
+            call
+        });
+        update.tools = calls.collect();
+    }
+    if flags & DIGEST > 0 {
+        update.output_digest = Some(digest::read(codec, own));
+    }
+}
+
+/// What is counted of a trace, which is the same of many.
+fn counts(update: &mut TraceUpdate) -> [&mut u64; 6] {
+    [
         &mut update.revision,
         &mut update.steps,
         &mut update.wasted_steps,
         &mut update.llm_calls,
         &mut update.failed_model_calls,
         &mut update.adjacent_tool_repeats,
-        &mut update.model_nanos,
-    ] {
-        *number = from.number();
-    }
-    let input = (flags & INPUT > 0).then(|| from.number());
-    let output = (flags & OUTPUT > 0).then(|| from.number());
-    update.tokens = (flags & TOKENS > 0).then_some(Tokens { input, output });
-    update.cost_quanta = (flags & COST > 0).then(|| from.signed());
-    update.models = (0..from.size()).map(|_| codec.read_name(from)).collect();
-    if flags & TOOLS > 0 {
-        let start = update.start_unix_nano;
-        update.tools = (0..from.size()).map(|_| read_tool(start, codec, from)).collect();
-    }
-    if flags & DIGEST > 0 {
-        update.output_digest = Some(read_digest(from));
-    }
+    ]
 }
 
-/// A call: whether it failed in two bits, one for each hash; `start` is the trace's.
-fn tool(call: &ToolCall, start: u64, codec: &mut Codec, to: &mut Writer) {
-    codec.name(&call.name, to);
+/// A call: whether it failed in two bits, one for each hash; `before` is when the one before it started.
+fn tool(
+    call: &ToolCall,
+    before: u64,
+    codec: &mut Codec,
+    (common, own): (&mut Writer, &mut Writer),
+) {
+    codec.name(&call.name, common);
     let error = call.error.map_or(0, |error| 1 + u64::from(error));
     let hashes = [call.result_hash, call.arguments_hash];
     let [result, arguments] = hashes.map(|hash| u64::from(hash.is_some()));
-    to.number(error | result << 2 | arguments << 3);
-    to.distance(start, call.start_unix_nano);
-    to.distance(call.start_unix_nano, call.end_unix_nano);
-    hashes.into_iter().flatten().for_each(|hash| to.raw(&hash.to_le_bytes()));
+    common.number(error | result << 2 | arguments << 3);
+    own.time(call.start_unix_nano.saturating_sub(before));
+    own.time(call.end_unix_nano.saturating_sub(call.start_unix_nano));
+    hashes.into_iter().flatten().for_each(|hash| own.raw(&hash.to_le_bytes()));
 }
 
-fn read_tool(start: u64, codec: &Codec, from: &mut Reader<'_>) -> ToolCall {
-    let (name, bits) = (codec.read_name(from), from.number());
-    let start_unix_nano = from.distance(start);
-    let end_unix_nano = from.distance(start_unix_nano);
-    let mut hash = |bit: u64| (bits & bit > 0).then(|| u64::from_le_bytes(from.array()));
+fn read_tool(
+    before: u64,
+    codec: &Codec,
+    (common, own): (&mut Reader<'_>, &mut Reader<'_>),
+) -> ToolCall {
+    let (name, bits) = (codec.read_name(common), common.number());
+    let start_unix_nano = before.wrapping_add(own.time());
+    let end_unix_nano = start_unix_nano.wrapping_add(own.time());
+    let mut hash = |bit: u64| (bits & bit > 0).then(|| u64::from_le_bytes(own.array()));
     let (result_hash, arguments_hash) = (hash(4), hash(8));
     let error = [None, Some(false), Some(true), None][usize::from((bits & 3).to_le_bytes()[0])];
     ToolCall {
@@ -303,51 +343,56 @@ fn read_tool(start: u64, codec: &Codec, from: &mut Reader<'_>) -> ToolCall {
     }
 }
 
-fn digest(digest: &OutputDigest, to: &mut Writer) {
-    to.number(digest.tokens.len() as u64);
-    digest.tokens.iter().for_each(|token| to.raw(&token.to_le_bytes()));
-    to.number(digest.embedding.len() as u64);
-    digest.embedding.iter().for_each(|count| to.signed(i64::from(*count)));
-}
-
-fn read_digest(from: &mut Reader<'_>) -> OutputDigest {
-    let tokens = (0..from.size()).map(|_| u64::from_le_bytes(from.array())).collect();
-    let count = |count: i64| i32::try_from(count).unwrap_or_default();
-    let embedding = (0..from.size()).map(|_| count(from.signed())).collect();
-    OutputDigest { tokens, embedding, ..OutputDigest::default() }
-}
-
 type Signals = BTreeMap<SignalName, (Quanta, Source)>;
 
-/// The signals: which there are, from whom, and which have sums, as one number; then their scores.
-fn signals(signals: &Signals, given: &Contribution, codec: &mut Codec, to: &mut Writer) {
-    let mut kinds = Writer::default();
-    for (name, (_, source)) in signals {
+/// The signals: which there are, from whom, which have sums and which are one or zero; then the other scores.
+fn signals(
+    signals: &Signals,
+    given: &Contribution,
+    codec: &mut Codec,
+    (common, own): (&mut Writer, &mut Writer),
+) {
+    common.number(signals.len() as u64);
+    for (name, (score, source)) in signals {
         let source = match source {
             Source::Computed => 0,
             Source::Judge => 1,
             Source::Reported => 2,
         };
-        kinds.number(source | u64::from(given.signals.contains_key(name)) << 2);
-        codec.name(name, &mut kinds);
+        let whole = match score.0 {
+            Quanta::ONE => ONE,
+            0 => ZERO,
+            other => {
+                own.signed(other);
+                0
+            }
+        };
+        let sums = if given.signals.contains_key(name) { SUMS } else { 0 };
+        common.number(source | sums | whole);
+        codec.name(name, common);
     }
-    codec.shape(&kinds.0, to);
-    signals.values().for_each(|(score, _)| to.score(*score));
 }
 
-fn read_signals(codec: &Codec, from: &mut Reader<'_>) -> (Signals, BTreeMap<SignalName, Quanta>) {
-    let shape: Arc<[u8]> = codec.read_shape(from);
-    let mut kinds = Reader(&shape);
+fn read_signals(
+    codec: &Codec,
+    common: &mut Reader<'_>,
+    own: &mut Reader<'_>,
+) -> (Signals, BTreeMap<SignalName, Quanta>) {
     let (mut signals, mut given) = (BTreeMap::new(), BTreeMap::new());
-    while !kinds.0.is_empty() {
-        let kind = kinds.number();
-        let (name, score) = (named(&codec.read_name(&mut kinds)), from.score());
+    for _ in 0..common.size() {
+        let kind = common.number();
+        let name = named(&codec.read_name(common));
+        let score = match kind & (ONE | ZERO) {
+            0 => Quanta(own.signed()),
+            ONE => Quanta(Quanta::ONE),
+            _ => Quanta(0),
+        };
         let source = match kind & 3 {
             0 => Source::Computed,
             1 => Source::Judge,
             _ => Source::Reported,
         };
-        if kind & 4 > 0 {
+        if kind & SUMS > 0 {
             given.insert(name.clone(), score);
         }
         signals.insert(name, (score, source));

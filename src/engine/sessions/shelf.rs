@@ -1,35 +1,47 @@
-//! Where sessions are kept: found by id, listed in the order of ids; those that rest are bytes.
+//! Where sessions are kept: found by id, listed in the order of ids and in that in which they go; those that rest are bytes.
+//!
+//! Each has a number while it is held, which is all that is known of it anywhere else.
 
-use std::collections::BTreeSet;
-use std::ops::{Bound, Deref};
+use std::cmp::Ordering;
+use std::ops::Deref;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use serde::ser::{Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::codec::Codec;
-use super::hash::FixedMap;
 use super::held::Held;
 use super::key::SessionId;
-use super::packed::Packed;
+use super::packed::{self, Packed};
 use super::rules::Rules;
 use super::session::{Session, Standing};
+use crate::engine::heap::{Heap, Place};
+use crate::engine::sorted::Sorted;
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::TraceUpdate;
 
 /// All sessions.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf {
-    sessions: FixedMap<Arc<SessionId>, Kept>,
-    // Invariant: the ids of all of them.
-    in_order: BTreeSet<Arc<SessionId>>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    // Invariant: these have the numbers of all of them, each once.
+    by_id: HashTable<u32>,
+    in_order: Sorted<u32>,
+    // As they are filed: where their standing and quiet time put them, or, of the same standing, before. A session of which
+    // more comes stays where it is until its turn comes.
+    filed: Sorted<(Standing, Timestamp, u32)>,
+    resting: Heap,
     codec: Codec,
 }
 
 #[derive(Clone, Debug)]
-enum Kept {
+enum Slot {
+    Free,
     Awake(Box<Session>),
     /// Filed where it belongs.
-    AtRest(Packed),
+    AtRest(Place),
 }
 
 /// A session that somebody looks at.
@@ -43,93 +55,168 @@ pub(super) enum Seen<'a> {
 /// All sessions as they are written down: one after the other, so that few are unpacked at a time.
 pub(super) struct Written<'a>(pub(super) &'a Shelf, pub(super) &'a Rules);
 
+/// A tenant, and the id of a session.
+type Name<'a> = (&'a str, &'a str);
+
 impl Shelf {
     /// No sessions yet, for panes of these widths.
     pub(super) fn new(widths: Arc<[u64]>) -> Self {
-        Self { sessions: FixedMap::default(), in_order: BTreeSet::new(), codec: Codec::new(widths) }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_id: HashTable::new(),
+            in_order: Sorted::default(),
+            filed: Sorted::default(),
+            resting: Heap::default(),
+            codec: Codec::new(widths),
+        }
     }
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.sessions.len()
+        self.by_id.len()
     }
 
     /// Whether there is one of this id.
     pub(super) fn contains(&self, id: &SessionId) -> bool {
-        self.sessions.contains_key(id)
+        self.number(id).is_some()
     }
 
     /// The session of this id.
     pub(super) fn get(&self, id: &SessionId, rules: &Rules) -> Option<Seen<'_>> {
-        let (id, kept) = self.sessions.get_key_value(id)?;
-        Some(match kept {
-            Kept::Awake(session) => Seen::Awake(session),
-            Kept::AtRest(packed) => Seen::Copy(Box::new(packed.unpack(id, rules, &self.codec))),
-        })
+        self.seen(self.number(id)?, rules)
     }
 
     /// Unpacks the session of this id; `None` if it is not at rest.
     pub(super) fn wake(&mut self, id: &SessionId, rules: &Rules) -> Option<&mut Session> {
-        let kept = self.sessions.get_mut(id)?;
-        let Kept::AtRest(packed) = kept else { return None };
-        let id = self.in_order.get(id)?;
-        *kept = Kept::Awake(Box::new(packed.unpack(id, rules, &self.codec)));
-        match kept {
-            Kept::Awake(session) => Some(session),
-            Kept::AtRest(_) => None,
-        }
+        let number = self.number(id)?;
+        let session = Box::new(self.packed(number)?.unpack(rules, &self.codec));
+        self.put(number, Slot::Awake(session));
+        self.tidy();
+        self.awake_one(number)
     }
 
     /// The session of this id, if it is not at rest.
     pub(super) fn awake(&mut self, id: &SessionId) -> Option<&mut Session> {
-        match self.sessions.get_mut(id)? {
-            Kept::Awake(session) => Some(session),
-            Kept::AtRest(_) => None,
-        }
+        self.awake_one(self.number(id)?)
     }
 
-    /// Where a session is filed and where it belongs.
-    pub(super) fn places(
-        &self,
-        id: &SessionId,
-    ) -> Option<((Standing, Timestamp), (Standing, Timestamp))> {
-        Some(match self.sessions.get(id)? {
-            Kept::Awake(session) => (session.filed, session.place()),
-            Kept::AtRest(packed) => (packed.place(), packed.place()),
-        })
-    }
-
-    /// Keeps a session; there is none of its id.
-    pub(super) fn insert(&mut self, session: Box<Session>) {
-        self.in_order.insert(Arc::clone(&session.id));
-        self.sessions.insert(Arc::clone(&session.id), Kept::Awake(session));
+    /// Keeps a session, and files it; there is none of its id.
+    pub(super) fn insert(&mut self, mut session: Box<Session>) {
+        session.filed = session.place();
+        let (standing, quiet) = session.filed;
+        let id = Arc::clone(&session.id);
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                self.slots.push(Slot::Free);
+                u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        self.put(number, Slot::Awake(session));
+        let Self { slots, resting, by_id, in_order, .. } = self;
+        let name = |number: u32| name_of(slots, resting, number);
+        by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
+        in_order.insert(number, |other| name(other).cmp(&named(&id)));
+        let entry = (standing, quiet, number);
+        self.filed.insert(entry, |other| other.cmp(&entry));
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId, rules: &Rules) -> Option<Box<Session>> {
         self.wake(id, rules);
-        let Some((id, Kept::Awake(session))) = self.sessions.remove_entry(id) else { return None };
-        self.in_order.remove(&id);
+        let number = self.number(id)?;
+        let (standing, quiet) = self.awake_one(number)?.filed;
+        let entry = (standing, quiet, number);
+        self.filed.remove(|other| other.cmp(&entry));
+        let Self { slots, resting, by_id, in_order, .. } = self;
+        let name = |number: u32| name_of(slots, resting, number);
+        in_order.remove(|other| name(other).cmp(&named(id)));
+        if let Ok(entry) = by_id.find_entry(hash(named(id)), |other| *other == number) {
+            entry.remove();
+        }
         // Gives memory back after a burst.
-        if self.sessions.capacity() > 4 * self.sessions.len().max(1_024) {
-            self.sessions.shrink_to(2 * self.sessions.len());
+        if by_id.capacity() > 4 * by_id.len().max(1_024) {
+            by_id.shrink_to(2 * by_id.len(), |number| hash(name(*number)));
+        }
+        let Slot::Awake(session) = std::mem::replace(self.slots.get_mut(at(number))?, Slot::Free)
+        else {
+            return None;
+        };
+        self.free.push(number);
+        if self.by_id.is_empty() {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
         }
         Some(session)
     }
 
-    /// Packs a session that is filed where it belongs, if it rests; returns whether it does.
-    pub(super) fn pack(&mut self, id: &SessionId, rules: &Rules) -> bool {
-        if self.awake(id).is_none() {
+    /// Files a session where it belongs in the order in which sessions go; returns whether it was not there.
+    pub(super) fn refile(&mut self, id: &SessionId) -> bool {
+        // One at rest is where it belongs.
+        let Some(number) = self.number(id) else { return false };
+        let Some(session) = self.awake_one(number) else { return false };
+        let (before, after) = (session.filed, session.place());
+        if before == after {
             return false;
         }
-        let Some((id, Kept::Awake(session))) = self.sessions.remove_entry(id) else { return false };
-        let kept = match Packed::new(session, rules, &mut self.codec) {
-            Ok(packed) => Kept::AtRest(packed),
-            Err(session) => Kept::Awake(session),
-        };
-        let at_rest = matches!(kept, Kept::AtRest(_));
-        self.sessions.insert(id, kept);
-        at_rest
+        session.filed = after;
+        let (before, after) = ((before.0, before.1, number), (after.0, after.1, number));
+        self.filed.remove(|other| other.cmp(&before));
+        self.filed.insert(after, |other| other.cmp(&after))
+    }
+
+    /// Where a session belongs in the order in which sessions go.
+    pub(super) fn place(&self, id: &SessionId) -> Option<(Standing, Timestamp)> {
+        match self.slots.get(at(self.number(id)?))? {
+            Slot::Free => None,
+            Slot::Awake(session) => Some(session.place()),
+            Slot::AtRest(place) => Some(Packed(self.resting.get(*place)).place()),
+        }
+    }
+
+    /// Since when the one of this standing is quiet that is filed first, and its number for `id_of`.
+    pub(super) fn quietest(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+        let from = (standing, Timestamp::default(), 0);
+        let (found, quiet, number) =
+            self.filed.from(&|other: (Standing, Timestamp, u32)| other.cmp(&from)).next()?;
+        (found == standing).then_some((quiet, number))
+    }
+
+    /// The id of a session.
+    pub(super) fn id_of(&self, number: u32) -> Arc<SessionId> {
+        if let Some(Slot::Awake(session)) = self.slots.get(at(number)) {
+            return Arc::clone(&session.id);
+        }
+        let (tenant, id) = self.name(number);
+        Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() })
+    }
+
+    /// The session that is filed first; of several the first by id.
+    pub(super) fn first_to_go(&self) -> Option<(Standing, Arc<SessionId>)> {
+        let all = || self.filed.iter();
+        let (standing, quiet, _) = all().next()?;
+        let same = all().take_while(|other| (other.0, other.1) == (standing, quiet));
+        let number = same.map(|(.., number)| number).min_by_key(|number| self.name(*number))?;
+        Some((standing, self.id_of(number)))
+    }
+
+    /// Packs a session, if it rests; returns whether it does.
+    pub(super) fn pack(&mut self, id: &SessionId, rules: &Rules) -> bool {
+        self.refile(id);
+        let Some(number) = self.number(id) else { return false };
+        let Some(slot @ Slot::Awake(_)) = self.slots.get_mut(at(number)) else { return false };
+        let Slot::Awake(session) = std::mem::replace(slot, Slot::Free) else { return false };
+        match packed::pack(session, rules, &mut self.codec) {
+            Ok(bytes) => {
+                *slot = Slot::AtRest(self.resting.insert(number, &bytes));
+                self.tidy();
+                true
+            }
+            Err(session) => {
+                *slot = Slot::Awake(session);
+                false
+            }
+        }
     }
 
     /// Notes that nothing more will come of a trace of a session at rest, if that is all that an update says; returns the
@@ -140,40 +227,118 @@ impl Shelf {
         trace: (TraceId, &TraceUpdate),
         rules: &Rules,
     ) -> Option<Held> {
-        let Kept::AtRest(packed) = self.sessions.get_mut(id)? else { return None };
-        let id = self.in_order.get(id)?;
-        let sealed = packed.seal(id, trace, (rules, &mut self.codec))?;
-        *packed = sealed.session;
+        let number = self.number(id)?;
+        let Slot::AtRest(place) = self.slots.get(at(number))? else { return None };
+        let sealed = Packed(self.resting.get(*place)).seal(id, trace, (rules, &mut self.codec))?;
+        let place = self.resting.insert(number, &sealed.session);
+        self.put(number, Slot::AtRest(place));
+        self.tidy();
         Some(sealed.trace)
     }
 
     /// All sessions, in the order of tenants and ids.
     pub(super) fn iter<'a>(&'a self, rules: &'a Rules) -> impl Iterator<Item = Seen<'a>> {
-        self.in_order.iter().filter_map(|id| self.get(id, rules))
+        self.in_order.iter().filter_map(|number| self.seen(number, rules))
     }
 
     /// The ids of all, in their order.
-    pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<SessionId>> {
-        self.in_order.iter()
+    pub(super) fn ids(&self) -> impl Iterator<Item = Arc<SessionId>> + '_ {
+        self.in_order.iter().map(|number| self.id_of(number))
     }
 
     /// The sessions of a tenant, or of all, after one.
     pub(super) fn following<'a>(
         &'a self,
         tenant: Option<&'a str>,
-        after: Option<SessionId>,
+        after: Option<&SessionId>,
         rules: &'a Rules,
-    ) -> impl Iterator<Item = (&'a Arc<SessionId>, Seen<'a>)> {
-        let first =
-            || SessionId { tenant: tenant.unwrap_or_default().to_owned(), id: String::new() };
-        let from = match after {
-            Some(after) => Bound::Excluded(Arc::new(after)),
-            None => Bound::Included(Arc::new(first())),
+    ) -> impl Iterator<Item = Seen<'a>> {
+        let place = |number| match after {
+            // It is before all that follow.
+            Some(after) => self.name(number).cmp(&named(after)).then(Ordering::Less),
+            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "")),
         };
-        let ids = self.in_order.range((from, Bound::Unbounded));
-        ids.take_while(move |id| tenant.is_none_or(|tenant| id.tenant == tenant))
-            .filter_map(|id| Some((id, self.get(id, rules)?)))
+        let numbers = self.in_order.from(&place);
+        numbers
+            .take_while(move |number| tenant.is_none_or(|tenant| self.name(*number).0 == tenant))
+            .filter_map(|number| self.seen(number, rules))
     }
+
+    fn number(&self, id: &SessionId) -> Option<u32> {
+        let name = named(id);
+        self.by_id.find(hash(name), |number| self.name(*number) == name).copied()
+    }
+
+    fn name(&self, number: u32) -> Name<'_> {
+        name_of(&self.slots, &self.resting, number)
+    }
+
+    fn seen(&self, number: u32, rules: &Rules) -> Option<Seen<'_>> {
+        Some(match self.slots.get(at(number))? {
+            Slot::Free => return None,
+            Slot::Awake(session) => Seen::Awake(session),
+            Slot::AtRest(place) => {
+                let packed = Packed(self.resting.get(*place));
+                Seen::Copy(Box::new(packed.unpack(rules, &self.codec)))
+            }
+        })
+    }
+
+    fn awake_one(&mut self, number: u32) -> Option<&mut Session> {
+        match self.slots.get_mut(at(number))? {
+            Slot::Awake(session) => Some(session),
+            Slot::Free | Slot::AtRest(_) => None,
+        }
+    }
+
+    fn packed(&self, number: u32) -> Option<Packed<'_>> {
+        match self.slots.get(at(number))? {
+            Slot::AtRest(place) => Some(Packed(self.resting.get(*place))),
+            Slot::Free | Slot::Awake(_) => None,
+        }
+    }
+
+    /// Puts something else in a slot.
+    fn put(&mut self, number: u32, with: Slot) {
+        let Some(slot) = self.slots.get_mut(at(number)) else { return };
+        if let Slot::AtRest(place) = std::mem::replace(slot, with) {
+            self.resting.remove(place);
+        }
+    }
+
+    /// Closes gaps between sessions at rest, if there are too many.
+    fn tidy(&mut self) {
+        while let Some(emptied) = self.resting.empty_one() {
+            let slots = &self.slots;
+            let holds = |number, place| matches!(slots.get(at(number)), Some(Slot::AtRest(held)) if *held == place);
+            for (number, bytes) in emptied.held(holds) {
+                let place = self.resting.insert(number, bytes);
+                if let Some(slot) = self.slots.get_mut(at(number)) {
+                    *slot = Slot::AtRest(place);
+                }
+            }
+        }
+    }
+}
+
+fn name_of<'a>(slots: &'a [Slot], resting: &'a Heap, number: u32) -> Name<'a> {
+    match slots.get(at(number)) {
+        Some(Slot::Awake(session)) => named(&session.id),
+        Some(Slot::AtRest(place)) => Packed(resting.get(*place)).name(),
+        Some(Slot::Free) | None => ("", ""),
+    }
+}
+
+fn named(id: &SessionId) -> Name<'_> {
+    (&id.tenant, &id.id)
+}
+
+fn hash((tenant, id): Name<'_>) -> u64 {
+    xxh3_64_with_seed(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0))
+}
+
+fn at(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 impl Deref for Seen<'_> {
@@ -196,7 +361,7 @@ impl Serialize for Seen<'_> {
 impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         // The number of them comes first.
-        let ids: Vec<_> = self.0.ids().collect();
-        to.collect_seq(ids.into_iter().map(|id| self.0.get(id, self.1)))
+        let numbers: Vec<_> = self.0.in_order.iter().collect();
+        to.collect_seq(numbers.into_iter().map(|number| self.0.seen(number, self.1)))
     }
 }

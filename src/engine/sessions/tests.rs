@@ -618,9 +618,8 @@ impl Step {
 
 /// Lets every session rest that can.
 fn pack(stage: &mut Sessions) {
-    let ids: Vec<_> = stage.sessions.ids().cloned().collect();
+    let ids: Vec<_> = stage.sessions.ids().collect();
     for id in ids {
-        stage.refile(&id);
         stage.sessions.pack(&id, &stage.shared.rules);
     }
 }

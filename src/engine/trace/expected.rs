@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::Parts;
+use super::Laid;
 use super::observed::observed;
 use crate::engine::expect::spec::{CorrectnessSpec, Rubric};
 use crate::engine::expect::{Details, Judgements, LayerResult, LayerStatus, QueryResult, Suite};
@@ -15,7 +15,7 @@ use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpd
 /// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
 /// have come to be judged, and are not in `judgements`.
 pub fn expectations(
-    (trace, parts): (&TraceUpdate, &Parts),
+    (trace, laid): (&TraceUpdate, &Laid<'_>),
     suites: &[Suite],
     judgements: &Judgements,
 ) -> (Vec<Expectation>, Vec<RubricRequest>) {
@@ -29,7 +29,7 @@ pub fn expectations(
     if answered.peek().is_none() {
         return (Vec::new(), Vec::new());
     }
-    let observed = observed(trace, parts);
+    let observed = observed(trace, laid);
     let mut asked = BTreeMap::new();
     let expectations = answered
         .map(|(suite, query)| {

@@ -4,6 +4,7 @@
 
 mod attempt;
 mod expected;
+mod names;
 mod observed;
 mod packed;
 mod seen;
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::expected::expectations;
+pub use self::names::Names;
 pub use self::packed::{Added, Spans};
 pub use self::seen::Sign;
 use self::seen::{Model, Said, Seen};
@@ -69,7 +71,19 @@ impl From<SavedParts> for Parts {
     }
 }
 
+/// A trace laid out to be read, by whoever has something to read in it.
+pub struct Laid<'a> {
+    parts: &'a Parts,
+    shape: Shape<'a>,
+    logs: Logs<'a>,
+}
+
 impl Parts {
+    /// Lays the trace out.
+    pub fn laid_out(&self) -> Laid<'_> {
+        Laid { parts: self, shape: Shape::new(self.spans.iter()), logs: Logs::of(self) }
+    }
+
     /// Spans and log records.
     pub fn len(&self) -> usize {
         self.spans.len() + self.logs.len()
@@ -114,39 +128,37 @@ pub fn ignored(parts: &Parts) -> &'static str {
 /// done: a text that still grows is not worth it.
 pub fn evaluate(
     trace_id: TraceId,
-    parts: &Parts,
+    Laid { parts, shape, logs }: &Laid<'_>,
     rules: &Rules,
     done: bool,
 ) -> Option<TraceUpdate> {
-    let shape = Shape::new(parts.spans.iter());
     let behaves = |span: &Seen<'_>| {
         matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
     };
     if !shape.behaviour().any(behaves) {
         return None;
     }
-    let logs = Logs::of(parts);
     let mut models = shape.model_calls();
-    blame_last(&mut models, &shape, &logs);
+    blame_last(&mut models, shape, logs);
     let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
-    let calls = tools::of(&shape, &models, &logs);
+    let calls = tools::of(shape, &models, logs);
     let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
         trace_id: trace_id.0.to_vec(),
-        session: Some(session(trace_id, &shape, &outermost, rules.fallback)),
+        session: Some(session(trace_id, shape, &outermost, rules.fallback)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
         user: outermost.iter().find_map(|span| span.user).map(str::to_owned),
-        attempt: attempt::of(&shape, parts).map(Box::new),
+        attempt: attempt::of(shape, parts).map(Box::new),
         reported: reported(parts),
         ..TraceUpdate::default()
     };
     (update.agent, update.sub_agents) = agent(&outermost);
-    outcome(&mut update, &shape, &models);
-    let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
+    outcome(&mut update, shape, &models);
+    let turn = Turn { shape, outermost: &outermost, models: &models, logs };
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
-    let spends = spent(&mut update, &shape, &models, &rules.prices);
+    let spends = spent(&mut update, shape, &models, &rules.prices);
     update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
     let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;

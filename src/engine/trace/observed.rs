@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::seen::{Said, Seen};
 use super::shape::Shape;
-use super::{Logs, Parts, agent_name};
+use super::{Laid, Logs, agent_name};
 use crate::engine::expect::Observed;
 use crate::engine::expect::observed::{Handoffs, ObservedSpan, ObservedTool};
 use crate::engine::expect::span_spec::SpanKind;
@@ -16,8 +16,7 @@ use crate::engine::span::{Log, Operation, Text};
 use crate::engine::update::TraceUpdate;
 
 /// What is known of a trace that still has its texts.
-pub(super) fn observed(trace: &TraceUpdate, parts: &Parts) -> Observed {
-    let shape = Shape::new(parts.spans.iter());
+pub(super) fn observed(trace: &TraceUpdate, Laid { shape, logs, .. }: &Laid<'_>) -> Observed {
     let content = trace.content.clone().unwrap_or_default();
     // Where the question was sent along, an answer would have been, too.
     let silent = content.input.is_some().then(String::new);
@@ -27,14 +26,14 @@ pub(super) fn observed(trace: &TraceUpdate, parts: &Parts) -> Observed {
     let attempt = trace.attempt.as_deref();
     Observed {
         answer: content.output.or(silent),
-        tools: tools(trace, &shape),
-        handoffs: handoffs(&shape),
+        tools: tools(trace, shape),
+        handoffs: handoffs(shape),
         llm_calls: trace.llm_calls,
         total_tokens: total.map(|(input, output)| input.saturating_add(output)),
         cost_usd: trace.cost_quanta.map(|quanta| Quanta(quanta).to_f64()),
         duration_ms: Some(nanos as f64 / 1e6),
         retrieved: attempt.map(|attempt| attempt.retrieved.clone()).unwrap_or_default(),
-        spans: Some(spans(&shape, &Logs::of(parts))),
+        spans: Some(spans(shape, logs)),
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::seen::{Said, Seen, Tool};
 use super::shape::Shape;
 use super::tools;
-use super::{Logs, Parts, Turn};
+use super::{Laid, Logs, Turn};
 use crate::engine::span::{Log, Operation, SpanId, Text};
 
 /// A trace as texts.
@@ -72,18 +72,17 @@ impl Step {
 }
 
 /// The transcript of a trace, of at most about `max_bytes` bytes, and its root's id; `None` if it is no agent's.
-pub fn transcript(parts: &Parts, max_bytes: usize) -> (Transcript, Option<SpanId>) {
-    let shape = Shape::new(parts.spans.iter());
-    let logs = Logs::of(parts);
+pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
+    let Laid { shape, logs, .. } = trace;
     let models = shape.model_calls();
     let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
     let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
-    let turn = Turn { shape: &shape, outermost: &outermost, models: &models, logs: &logs };
+    let turn = Turn { shape, outermost: &outermost, models: &models, logs };
     let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text, max_bytes / 4));
     let (input, output) = (text(turn.input()), text(turn.output()));
     let own = input.iter().chain(&output).map(String::len).sum();
     let root = shape.root();
-    let steps = steps(&shape, &models, &logs, max_bytes / 8);
+    let steps = steps(shape, &models, logs, max_bytes / 8);
     let (steps, steps_left_out) = bounded(steps, max_bytes.saturating_sub(own));
     let ended_in_error = root.is_some_and(|root| root.failed);
     let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out };
@@ -198,6 +197,7 @@ mod tests {
 
     use super::*;
     use crate::engine::span::{Arguments, ModelFacts, Span, Timestamp, ToolFacts};
+    use crate::engine::trace::Parts;
 
     fn span(id: u8, operation: Operation) -> Span {
         Span {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn steps_stand_in_order_and_the_question_once() {
-        let (transcript, root) = transcript(&turn("none"), 10_000);
+        let (transcript, root) = transcript(&turn("none").laid_out(), 10_000);
         assert_eq!(root, Some(SpanId([1; 8])));
         assert_eq!(
             (transcript.input.as_deref(), transcript.output.as_deref()),
@@ -275,11 +275,11 @@ mod tests {
             let tool = span(id, Operation::ExecuteTool);
             spans.push(Span { tool: Some(facts), output: Some(text(&"é".repeat(1_000))), ..tool });
         }
-        let (transcript, _) = transcript(&parts(&spans), 4_000);
+        let (transcript, _) = transcript(&parts(&spans).laid_out(), 4_000);
         assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
         assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
         assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);
-        let (one, _) = super::transcript(&turn(&"x".repeat(9_000)), 800);
+        let (one, _) = super::transcript(&turn(&"x".repeat(9_000)).laid_out(), 800);
         assert!(one.steps[1].output.as_ref().unwrap().ends_with("[8900 bytes left out]"));
     }
 }

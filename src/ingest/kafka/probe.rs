@@ -89,8 +89,8 @@ impl Probe<'_> {
         if assigned.count() == 0 {
             return Ok(BTreeMap::new());
         }
-        let ends = self.offsets(&assigned, Offset::End)?;
-        let begins = self.offsets(&assigned, Offset::Beginning)?;
+        let ends = ask(self.consumer, &assigned, Offset::End)?;
+        let begins = ask(self.consumer, &assigned, Offset::Beginning)?;
         let committed = self.consumer.committed_offsets(assigned, PATIENCE);
         let known = committed.is_ok();
         let committed = committed.map(|committed| offsets(&committed)).unwrap_or_default();
@@ -116,17 +116,46 @@ impl Probe<'_> {
         let positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
         positions.get(&(number, *partition)).copied()
     }
+}
 
-    /// Where partitions begin or end.
-    fn offsets(
-        &self,
-        partitions: &TopicPartitionList,
-        which: Offset,
-    ) -> Result<BTreeMap<(String, i32), i64>, KafkaError> {
-        let mut asked = partitions.clone();
-        asked.set_all_offsets(which)?;
-        Ok(offsets(&self.consumer.offsets_for_times(asked, PATIENCE)?))
+/// Says which partitions the brokers have let go of further than the group had come, before they are read on from there.
+pub(super) fn notice_gone(
+    consumer: &BaseConsumer<Context>,
+    partitions: &TopicPartitionList,
+    watch: &Arc<dyn Watch>,
+) {
+    let found = consumer.committed_offsets(partitions.clone(), PATIENCE).and_then(|committed| {
+        Ok((offsets(&committed), ask(consumer, partitions, Offset::Beginning)?))
+    });
+    let (committed, begins) = found.unwrap_or_else(|error| {
+        tracing::debug!(%error, "whether records are gone is not known");
+        Default::default()
+    });
+    for ((topic, partition), begin) in begins {
+        let key = (topic, partition);
+        let gone = committed.get(&key).map_or(0, |committed| begin.saturating_sub(*committed));
+        if let Some(gone) = u64::try_from(gone).ok().filter(|gone| *gone > 0) {
+            let (topic, partition) = key;
+            tracing::error!(
+                topic,
+                partition,
+                gone,
+                "records are gone that were not read; the topic keeps them too briefly"
+            );
+            watch.gone(&topic, gone);
+        }
     }
+}
+
+/// Where partitions begin or end.
+fn ask(
+    consumer: &BaseConsumer<Context>,
+    partitions: &TopicPartitionList,
+    which: Offset,
+) -> Result<BTreeMap<(String, i32), i64>, KafkaError> {
+    let mut asked = partitions.clone();
+    asked.set_all_offsets(which)?;
+    Ok(offsets(&consumer.offsets_for_times(asked, PATIENCE)?))
 }
 
 fn missing(code: Code) -> bool {

@@ -15,6 +15,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::assignment::Change;
 use super::flight::{Flight, Outcome};
+use super::probe::notice_gone;
 use super::source::Source;
 use crate::ingest::Sink;
 use crate::ingest::status::Failure;
@@ -254,6 +255,9 @@ impl<'c, S: Sink> Reading<'c, S> {
                     partitions.find_partition(name, *partition).is_some()
                 };
                 positions.retain(|key, _| !gone(key));
+            }
+            if let Change::Assign(partitions) = &change {
+                notice_gone(&self.source.consumer, partitions, &self.source.watch);
             }
             if let Err(error) = assignment.make(&self.source.consumer, &change) {
                 tracing::warn!(%error, "the assignment of Kafka partitions did not change");

@@ -14,6 +14,9 @@ pub trait Watch: Send + Sync {
     /// A record was skipped, for one of a few reasons.
     fn skipped(&self, topic: &str, reason: &'static str);
 
+    /// So many records were gone before they were read.
+    fn gone(&self, _topic: &str, _records: u64) {}
+
     /// A dead letter was delivered, or was not.
     fn dead_letter(&self, delivered: bool);
 

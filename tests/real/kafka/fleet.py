@@ -4,6 +4,7 @@ Usage: fleet.py BINARY WORKDIR, with the broker's jars and certificate under WOR
 AGENTGAUGE_REBALANCES (10), AGENTGAUGE_OUTAGE_SECONDS (15), AGENTGAUGE_REQUESTS (1500). Further arguments name the parts to run.
 """
 
+import hashlib
 import http.client
 import itertools
 import json
@@ -17,13 +18,15 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE.parent))
-from end_to_end import get, until  # noqa: E402
+from alerts import ROOT, shortened  # noqa: E402
+from end_to_end import get, listening, until  # noqa: E402
 from pipeline import Broker  # noqa: E402
 
 PARTITIONS = 8
@@ -32,6 +35,9 @@ REBALANCES = int(os.environ.get("AGENTGAUGE_REBALANCES", "10"))
 OUTAGE = float(os.environ.get("AGENTGAUGE_OUTAGE_SECONDS", "15"))
 REQUESTS = int(os.environ.get("AGENTGAUGE_REQUESTS", "1500"))
 SESSION_TIMEOUT = 6
+
+# Half of them loop, fail and repeat themselves now and then; of some nothing bad is to be said, and of one nothing good.
+AGENTS, HEALTHY, HOPELESS = 40, range(20, 39), 39
 
 # Each of these is of all traces that came, whatever came first. Verdicts look at a trace once, when it is done.
 LASTING = re.compile(
@@ -126,10 +132,17 @@ def attribute(key, text):
 
 
 def request(number, base):
-    """A part of a trace; the first has the tool calls, some of them in a loop, the second the root."""
+    """A part of a trace; the first has the tool calls, of some agents in a loop, the second the root."""
     trace, root = number // 2, number % 2 == 1
-    agent, session = f"agent-{trace // 5 % 40}", f"session-{trace // 5}"
+    who = trace // 5 % AGENTS
+    agent, session = f"agent-{who}", f"session-{trace // 5}"
     start = base + trace * 1_000_000
+    loops = who not in HEALTHY and (trace % 4 == 0 or who == HOPELESS)
+    answer = f"answer {trace % 4} of {session}"
+    if who in HEALTHY:
+        # Nothing that it said before.
+        answer = " ".join(hashlib.sha256(f"{trace} {word}".encode()).hexdigest()[:8] for word in range(8))
+    fails = who not in HEALTHY and (trace % 7 == 0 or who == HOPELESS)
 
     def span(which, name, *attributes):
         return {
@@ -147,7 +160,7 @@ def request(number, base):
             span(
                 1, f"invoke_agent {agent}", attribute("gen_ai.operation.name", "invoke_agent"),
                 attribute("gen_ai.conversation.id", session),
-                attribute("gen_ai.output.messages", f"answer {trace % 4} of {session}"),
+                attribute("gen_ai.output.messages", answer),
                 attribute("agentgauge.task.id", f"task-{trace % 3}"), attribute("agentgauge.run.id", f"run-{trace}"),
                 attribute("agentgauge.outcome", "success" if trace % 11 < 8 else "failure"),
             )
@@ -157,9 +170,9 @@ def request(number, base):
             span(
                 which, "execute_tool search", attribute("gen_ai.operation.name", "execute_tool"),
                 attribute("gen_ai.tool.name", "search"),
-                attribute("gen_ai.tool.call.arguments", json.dumps({"query": 0 if trace % 4 == 0 else which})),
+                attribute("gen_ai.tool.call.arguments", json.dumps({"query": 0 if loops else which})),
                 attribute("gen_ai.tool.call.result", "nothing"),
-                *([attribute("error.type", "timeout")] if trace % 7 == 0 and which == 3 else []),
+                *([attribute("error.type", "timeout")] if fails and which == 3 else []),
             )
             for which in range(2, 4 + trace % 5)
         ]
@@ -167,14 +180,72 @@ def request(number, base):
     return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]})
 
 
+class Prometheus:
+    """A Prometheus that scrapes whichever instances there are, and evaluates the committed rules with shorter windows."""
+
+    WINDOWS = {"5m": 20, "6m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240, "7d": 300}
+    BURNS = 'alertname=~"AgentReliabilityBudgetBurn.*"'
+
+    def __init__(self, work):
+        self.targets, rules = work / "targets.json", work / "fleet-rules.yml"
+        text = (ROOT / "deploy/prometheus/agentgauge.rules.yml").read_text()
+        rules.write_text(shortened(text, self.WINDOWS))
+        self.watches([])
+        (work / "fleet-prometheus.yml").write_text(
+            "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n"
+            f"rule_files: ['{rules}']\n"
+            "scrape_configs: [{job_name: agentgauge, file_sd_configs: [{refresh_interval: 1s, files: "
+            f"['{self.targets}']}}]}}]\n"
+        )
+        data = work / "fleet-tsdb"
+        shutil.rmtree(data, ignore_errors=True)
+        command = ["prometheus", f"--config.file={work / 'fleet-prometheus.yml'}", f"--storage.tsdb.path={data}"]
+        self.running = listening([*command, "--web.listen-address=127.0.0.1:0"], work / "fleet-prometheus.log")
+
+    def __enter__(self):
+        self.address = self.running.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.running.__exit__(*error)
+
+    def watches(self, instances):
+        """From now on it scrapes these. One that is replaced whole is never read half."""
+        targets = [instance.http.removeprefix("http://") for instance in list(instances)]
+        fresh = self.targets.with_suffix(".new")
+        fresh.write_text(json.dumps([{"targets": targets}]))
+        fresh.rename(self.targets)
+
+    def ask(self, query):
+        url = f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        return json.loads(get(url)[0])["data"]["result"]
+
+    def is_awake(self):
+        """The one that always fails was noticed, so the rules see the fleet; and of the others there was enough to see."""
+        hopeless = f'count_over_time(ALERTS{{{self.BURNS},gen_ai_agent_name="agent-{HOPELESS}"}}[1d])'
+        until("the agent that always fails to be noticed", lambda: self.ask(hopeless), 240)
+        enough = f'service_agent:agentgauge_trace_evaluations:increase1h{{{self.healthy()}}} >= 20'
+        until("the healthy agents to be judged", lambda: len(self.ask(enough)) >= len(HEALTHY), 240)
+
+    def was_silent(self):
+        """Of the healthy agents the burn-rate rules said nothing, pending or firing, at any evaluation since the start."""
+        said = self.ask(f"count_over_time(ALERTS{{{self.BURNS},{self.healthy()}}}[1d])")
+        assert not said, f"the burn-rate rules spoke: {said}"
+        [judged] = self.ask(f'max_over_time(count(service_agent:agentgauge_trace_evaluations:increase1h)[1h:1s])')
+        print(f"the burn-rate rules were silent about {len(HEALTHY)} of {judged['value'][1]} agents, and not about the one that fails")
+
+    def healthy(self):
+        return f'gen_ai_agent_name=~"agent-({"|".join(map(str, HEALTHY))})"'
+
+
 class Fleet:
     """Instances under load, and what they have shown."""
 
-    def __init__(self, binary, work, broker):
+    def __init__(self, binary, work, broker, watching=lambda targets: None):
         self.binary, self.work, self.broker = binary, work, broker
         self.instances, self.sent, self.base = [], [], time.time_ns() - 2_000_000_000
         self.over, self.twice, self.scrapes = threading.Event(), {}, 0
-        self.lock = threading.Lock()
+        self.lock, self.watching = threading.Lock(), watching
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
 
     def topics(self):
@@ -189,12 +260,14 @@ class Fleet:
         instance = Instance(self.binary, self.work, self.broker, **options)
         with self.lock:
             self.instances.append(instance)
+        self.watching(self.instances)
         return instance
 
     def drop(self, instance, how):
         with self.lock:
             self.instances.remove(instance)
         instance.ends(how)
+        self.watching(self.instances)
 
     def running(self):
         with self.lock:
@@ -263,12 +336,12 @@ class Fleet:
             until("the last part", lambda: random.choice(self.running()).post(body))
             self.sent.append(body)
 
-    def expected(self):
+    def expected(self, **options):
         """What a process by itself shows after the same."""
-        alone = Instance(self.binary, self.work)
+        alone = Instance(self.binary, self.work, **options)
         for body in self.sent:
             assert alone.post(body)
-        traces = len(self.sent) // 2
+        traces = len({re.search(r'"traceId": "(\w+)"', body)[1] for body in self.sent})
         until("the process by itself", lambda: total_traces(alone.page()) == traces)
         shown = series(alone.page())
         alone.ends()
@@ -354,35 +427,39 @@ def make(broker, prefix):
 
 def rebalances(binary, work, broker):
     """Instances join, leave, are killed, and are stopped for so long that others take their place, then go on."""
-    fleet = Fleet(binary, work, broker)
-    for _ in range(3):
-        fleet.join()
-    fleet.steady()
-
-    def change():
-        kinds = itertools.cycle(["kill", "join", "zombie", "leave", "join"])
-        for number, kind in zip(range(REBALANCES), kinds):
-            victim = random.choice(fleet.running())
-            if kind == "join":
-                fleet.join()
-            elif kind == "leave":
-                fleet.drop(victim, signal.SIGTERM)
-            elif kind == "kill":
-                fleet.drop(victim, signal.SIGKILL)
-            else:
-                victim.send(signal.SIGSTOP)
-                fleet.steady()
-                victim.send(signal.SIGCONT)
-            time.sleep(1)
-            fleet.steady()
-            print(f"  {number + 1}: {kind}, {len(fleet.running())} instances", flush=True)
-
-    fleet.during(change)
-    fleet.shows(fleet.expected(), f"{REBALANCES} rebalances")
+    with Prometheus(work) as prometheus:
+        fleet = Fleet(binary, work, broker, prometheus.watches)
+        for _ in range(3):
+            fleet.join()
+        fleet.steady()
+        fleet.during(lambda: change(fleet, prometheus))
+        fleet.shows(fleet.expected(), f"{REBALANCES} rebalances")
+        prometheus.was_silent()
+    fleet.watching = lambda targets: None
     lost_checkpoints(fleet)
     poison(fleet)
     fleet.ends()
-    return 3
+    return 4
+
+
+def change(fleet, prometheus):
+    kinds = itertools.cycle(["kill", "join", "zombie", "leave", "join"])
+    for number, kind in zip(range(REBALANCES), kinds):
+        victim = random.choice(fleet.running())
+        if kind == "join":
+            fleet.join()
+        elif kind == "leave":
+            fleet.drop(victim, signal.SIGTERM)
+        elif kind == "kill":
+            fleet.drop(victim, signal.SIGKILL)
+        else:
+            victim.send(signal.SIGSTOP)
+            fleet.steady()
+            victim.send(signal.SIGCONT)
+        time.sleep(1)
+        fleet.steady()
+        print(f"  {number + 1}: {kind}, {len(fleet.running())} instances", flush=True)
+    prometheus.is_awake()
 
 
 def lost_checkpoints(fleet):

@@ -14,7 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
@@ -98,6 +98,13 @@ class Broker:
     def create(self, *topics):
         for future in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
             future.result(30)
+
+    def ends(self, topic, partition):
+        """Where the partition of a topic ends."""
+        consumer = Consumer({"bootstrap.servers": self.address(), "group.id": "looks", "log_level": 0})
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
+        consumer.close()
+        return end
 
     def produce(self, topic, payloads):
         producer = Producer({"bootstrap.servers": self.address(), "log_level": 0})

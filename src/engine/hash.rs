@@ -8,11 +8,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A map for look-ups.
-pub(super) type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+pub(in crate::engine) type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
 /// What was hashed so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FixedHasher(u64);
+pub(in crate::engine) struct FixedHasher(u64);
 
 impl Hasher for FixedHasher {
     fn write(&mut self, bytes: &[u8]) {

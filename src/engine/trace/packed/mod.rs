@@ -1,16 +1,22 @@
 //! The spans of a trace, packed: what waits for its trace to be done is many times what is worked on.
 //!
 //! A span is its id and a few dozen bytes, in order of arrival: what it is, which of the optional facts follow, then these,
-//! numbers as varints, times relative to the span before it, names as places in a table of the trace.
+//! numbers as varints, times relative to the span before it, names as places in a table of the trace, short texts as they are.
+//! Long texts stay where they were decoded. Snapshots hold this as it is, so what is written here is read by later releases.
+
+mod resting;
 
 use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::seen::{Asked, Model, Said, Seen, Session, Sign, Told, Tool};
 use crate::engine::math::Quanta;
-use crate::engine::span::{Attempt, Operation, Resource, Span, SpanId, Status, Timestamp, Tokens};
+use crate::engine::span::{
+    Attempt, Operation, Resource, Span, SpanId, Status, Text, Timestamp, Tokens,
+};
 
 /// Spans by id, each once.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -18,9 +24,12 @@ pub struct Spans {
     ids: Vec<SpanId>,
     // Invariant: what `push` has written, one span after the other.
     bytes: Vec<u8>,
-    // Names and texts one after the other, and where each ends.
+    // Names one after the other, and where each ends.
     text: String,
     ends: Vec<u32>,
+    // Long texts in the order in which they were written.
+    #[serde(default)]
+    texts: Vec<Arc<str>>,
     values: Vec<u64>,
     origins: Vec<Origin>,
     attempts: Vec<Attempt>,
@@ -57,13 +66,24 @@ struct Reader<'a> {
     spans: &'a Spans,
     at: usize,
     bytes: &'a [u8],
+    texts: &'a [Arc<str>],
     values: &'a [u64],
     before: Before,
+    // Whether the texts of the span stand where they are read; else they are among the names.
+    in_place: bool,
 }
 
 /// Names are looked for among so many that came first, and so many that came last.
 const FIRST: usize = 48;
 const LAST: usize = 16;
+
+/// Bytes from which on a text is not copied.
+const LONG_BYTES: usize = 256;
+
+/// How a text is written that stands in its place: not at all, long, or else its length, from this number on.
+const NO_TEXT: u64 = 0;
+const LONG_TEXT: u64 = 1;
+const SHORT_TEXT: u64 = 2;
 
 /// Operations and states by their numbers.
 const OPERATIONS: [Operation; 8] = [
@@ -78,10 +98,15 @@ const OPERATIONS: [Operation; 8] = [
 ];
 const STATUSES: [Status; 3] = [Status::Unset, Status::Ok, Status::Error];
 
+/// Bytes of the longest number.
+const LONGEST: usize = 10;
+
 /// Flags beside operation and status.
 const FAILED: u64 = 1 << 5;
 const PARENT: u64 = 1 << 6;
 const SAME_PARENT: u64 = 1 << 7;
+/// The first snapshots had texts among the names; with this flag they stand in their place.
+const IN_PLACE: u64 = 1 << 8;
 
 impl Spans {
     /// How many there are.
@@ -102,9 +127,14 @@ impl Spans {
     /// Adds a span, with or without the texts that only people and models read. Of two spans of one id the greater
     /// holds, whichever came first.
     pub fn add(&mut self, span: &Span, texts: bool) -> Added {
-        let seen = Seen::of(span, texts);
+        self.add_from(span, &span.resource, texts)
+    }
+
+    /// The same, of a span that comes from an equal resource.
+    pub fn add_from(&mut self, span: &Span, resource: &Arc<Resource>, texts: bool) -> Added {
+        let seen = Seen { resource, ..Seen::of(span, texts) };
         let Some(at) = self.ids.iter().position(|id| *id == span.span_id) else {
-            self.push(&seen);
+            self.push(&seen, Some(span));
             return Added::New;
         };
         if self.iter().nth(at).is_some_and(|held| held >= seen) {
@@ -112,7 +142,7 @@ impl Spans {
         }
         let mut others = Self::default();
         for (place, held) in self.iter().enumerate() {
-            others.push(if place == at { &seen } else { &held });
+            if place == at { others.push(&seen, Some(span)) } else { others.push(&held, None) }
         }
         *self = others;
         Added::Instead
@@ -124,8 +154,10 @@ impl Spans {
             spans: self,
             at: 0,
             bytes: &self.bytes,
+            texts: &self.texts,
             values: &self.values,
             before: Before::default(),
+            in_place: true,
         }
     }
 
@@ -151,10 +183,12 @@ impl Spans {
         self.bytes.shrink_to_fit();
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();
+        self.texts.shrink_to_fit();
         self.origins.shrink_to_fit();
     }
 
-    fn push(&mut self, seen: &Seen<'_>) {
+    /// Writes a span; `span` is where it was decoded.
+    fn push(&mut self, seen: &Seen<'_>, span: Option<&Span>) {
         let operation = OPERATIONS.iter().position(|known| *known == seen.operation);
         let status = STATUSES.iter().position(|known| *known == seen.status);
         let same = seen.parent == self.before.parent;
@@ -162,7 +196,8 @@ impl Spans {
             | (status.unwrap_or(0) as u64) << 3
             | flag(FAILED, seen.failed)
             | flag(PARENT, seen.parent.is_some())
-            | flag(SAME_PARENT, same);
+            | flag(SAME_PARENT, same)
+            | IN_PLACE;
         let optional = [
             !seen.name.is_empty(),
             seen.agent_name.is_some(),
@@ -202,9 +237,13 @@ impl Spans {
             self.number(self.attempts.len() as u64);
             self.attempts.push(attempt.clone());
         }
-        for said in [seen.input, seen.output].into_iter().flatten() {
-            self.bytes.push(said.rank);
-            self.text(said.text);
+        let shared = |of: fn(&Span) -> &Option<Text>| Some(&of(span?).as_ref()?.text);
+        let (input, output) = (shared(|span| &span.input), shared(|span| &span.output));
+        for (said, shared) in [(seen.input, input), (seen.output, output)] {
+            if let Some(said) = said {
+                self.bytes.push(said.rank);
+                self.text(said.text, shared);
+            }
         }
     }
 
@@ -222,7 +261,7 @@ impl Spans {
             self.hash(arguments.hash);
             self.number(arguments.values.len() as u64);
             self.values.extend_from_slice(arguments.values);
-            self.text(arguments.text);
+            self.text(arguments.text, None);
         }
         tool.result.into_iter().for_each(|hash| self.hash(hash));
     }
@@ -276,19 +315,46 @@ impl Spans {
     /// Writes a name: its place in the table.
     fn name(&mut self, name: &str) {
         let known = self.ends.len();
-        let places = (0..known.min(FIRST)).chain(known.saturating_sub(LAST).max(FIRST)..known);
-        let found = places.into_iter().find(|at| self.written(*at) == Some(name));
-        let at = found.unwrap_or_else(|| self.write(name));
+        let found = self
+            .find(name, 0..known.min(FIRST))
+            .or_else(|| self.find(name, known.saturating_sub(LAST).max(FIRST)..known));
+        let at = found.unwrap_or_else(|| self.write_text(name));
         self.number(at as u64);
     }
 
-    /// Writes a text, which is hardly ever there twice.
-    fn text(&mut self, text: Option<&str>) {
-        let at = text.map_or(0, |text| self.write(text) as u64 + 1);
-        self.number(at);
+    /// Where a name is among these places: most others are of another length.
+    fn find(&self, name: &str, places: Range<usize>) -> Option<usize> {
+        let before = places.start.checked_sub(1).and_then(|before| self.ends.get(before));
+        let mut start = usize::try_from(before.copied().unwrap_or(0)).ok()?;
+        for (at, end) in places.clone().zip(self.ends.get(places)?) {
+            let end = usize::try_from(*end).ok()?;
+            if end.wrapping_sub(start) == name.len()
+                && self.text.as_bytes().get(start..end) == Some(name.as_bytes())
+            {
+                return Some(at);
+            }
+            start = end;
+        }
+        None
     }
 
-    fn write(&mut self, text: &str) -> usize {
+    /// Writes a text, which is hardly ever there twice; `shared` is the same, if it is there.
+    fn text(&mut self, text: Option<&str>, shared: Option<&Arc<str>>) {
+        match text {
+            None => self.number(NO_TEXT),
+            Some(text) if text.len() < LONG_BYTES => {
+                self.number(SHORT_TEXT + text.len() as u64);
+                self.bytes.extend_from_slice(text.as_bytes());
+            }
+            Some(text) => {
+                self.number(LONG_TEXT);
+                let shared = shared.map_or_else(|| Arc::from(text), Arc::clone);
+                self.texts.push(shared);
+            }
+        }
+    }
+
+    fn write_text(&mut self, text: &str) -> usize {
         self.text.push_str(text);
         // Invariant: traces are bounded far below 4 GB of names; what is beyond would be empty.
         self.ends.push(u32::try_from(self.text.len()).unwrap_or(u32::MAX));
@@ -311,12 +377,18 @@ impl Spans {
     }
 
     fn number(&mut self, number: u64) {
+        let (mut bytes, mut length) = ([0; LONGEST], 0);
         let mut left = number;
-        while left >= 0x80 {
-            self.bytes.push(low(left) | 0x80);
+        for byte in &mut bytes {
+            length += 1;
+            *byte = low(left);
             left >>= 7;
+            if left == 0 {
+                break;
+            }
+            *byte |= 0x80;
         }
-        self.bytes.push(low(left));
+        self.bytes.extend_from_slice(bytes.get(..length).unwrap_or_default());
     }
 }
 
@@ -338,6 +410,7 @@ impl<'a> Iterator for Reader<'a> {
 impl<'a> Reader<'a> {
     fn span(&mut self, span_id: SpanId) -> Option<Seen<'a>> {
         let head = self.number()?;
+        self.in_place = head & IN_PLACE != 0;
         let has = self.number()?;
         let has = |at: u32| has & 1 << at != 0;
         let origin = self.spans.origins.get(self.place()?)?;
@@ -376,7 +449,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads what is there; `None` where that is not what was written.
-    fn optional<T>(&mut self, there: bool, read: fn(&mut Self) -> Option<T>) -> Option<Option<T>> {
+    #[inline]
+    fn optional<T>(
+        &mut self,
+        there: bool,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Option<T>> {
         if there { read(self).map(Some) } else { Some(None) }
     }
 
@@ -449,10 +527,21 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self) -> Option<Option<&'a str>> {
-        match self.place()? {
-            0 => Some(None),
-            at => self.spans.written(at - 1).map(Some),
+        let how = self.number()?;
+        if how == NO_TEXT {
+            return Some(None);
         }
+        if !self.in_place {
+            return self.spans.written(usize::try_from(how - 1).ok()?).map(Some);
+        }
+        if how == LONG_TEXT {
+            let (text, rest) = self.texts.split_first()?;
+            self.texts = rest;
+            return Some(Some(text));
+        }
+        let (text, rest) = self.bytes.split_at_checked(usize::try_from(how - SHORT_TEXT).ok()?)?;
+        self.bytes = rest;
+        std::str::from_utf8(text).ok().map(Some)
     }
 
     fn hash(&mut self) -> Option<u64> {
@@ -468,7 +557,17 @@ impl<'a> Reader<'a> {
         usize::try_from(self.number()?).ok()
     }
 
+    #[inline]
     fn number(&mut self) -> Option<u64> {
+        // Most are places, flags and short times.
+        if let [byte @ ..0x80, rest @ ..] = self.bytes {
+            self.bytes = rest;
+            return Some(u64::from(*byte));
+        }
+        self.long_number()
+    }
+
+    fn long_number(&mut self) -> Option<u64> {
         let mut number = 0;
         let mut shift = 0;
         loop {
@@ -481,6 +580,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
         self.bytes = rest;
@@ -508,14 +608,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::span::{Arguments, ModelFacts, SessionName, Text, ToolFacts, ToolResult};
+    use crate::engine::span::{Arguments, ModelFacts, SessionName, ToolFacts, ToolResult};
 
     fn name() -> impl Strategy<Value = Option<Arc<str>>> {
         prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
     }
 
     fn text() -> impl Strategy<Value = Option<Text>> {
-        let text = (any::<u8>(), "[a-dé]{0,9}");
+        let text = (any::<u8>(), prop_oneof!["[a-dé]{0,9}", "[a-dé]{250,260}"]);
         prop::option::of(text.prop_map(|(rank, text)| Text { rank, text: Arc::from(text) }))
     }
 

@@ -1,0 +1,181 @@
+//! The digest of an output, as bytes: words as numbers, the embedding in as many bits as its counts need.
+
+use super::codec::Codec;
+use crate::engine::bytes::{Reader, Writer};
+use crate::engine::update::OutputDigest;
+
+/// The greatest number of low bits of a count.
+const WIDEST: u32 = 24;
+
+/// Writes a digest that has no embedding of a model.
+pub(super) fn write(digest: &OutputDigest, codec: &mut Codec, to: &mut Writer) {
+    let (mut known, mut others) = (Vec::with_capacity(digest.tokens.len()), Vec::new());
+    for token in &digest.tokens {
+        match codec.word(*token) {
+            Some(number) => known.push(number),
+            None => others.push(*token),
+        }
+    }
+    known.sort_unstable();
+    to.number(known.len() as u64);
+    let mut before = 0;
+    for number in known {
+        to.number(number.wrapping_sub(before));
+        before = number;
+    }
+    to.number(others.len() as u64);
+    others.iter().for_each(|token| to.raw(&token.to_le_bytes()));
+    counts(&digest.embedding, to);
+}
+
+/// Reads it.
+pub(super) fn read(codec: &Codec, from: &mut Reader<'_>) -> OutputDigest {
+    let mut number = 0;
+    let known = from.size();
+    let mut tokens: Vec<u64> = Vec::with_capacity(known);
+    for _ in 0..known {
+        number += from.size();
+        tokens.push(codec.read_word(number));
+    }
+    tokens.extend((0..from.size()).map(|_| u64::from_le_bytes(from.array())));
+    // They are a set, in order.
+    tokens.sort_unstable();
+    OutputDigest { tokens, embedding: read_counts(from), ..OutputDigest::default() }
+}
+
+/// Counts by Rice's code: low bits as they are, the rest as so many ones; a sign is the lowest bit.
+fn counts(counts: &[i32], to: &mut Writer) {
+    let folded = || counts.iter().map(|count| fold(*count));
+    let length = |low: u32| folded().map(|count| (count >> low) + u64::from(low) + 1).sum::<u64>();
+    let low = (0..=WIDEST).min_by_key(|low| length(*low)).unwrap_or(0);
+    to.number(counts.len() as u64);
+    if counts.is_empty() {
+        return;
+    }
+    to.number(u64::from(low));
+    let mut bits = BitWriter { to, pending: 0, count: 0 };
+    for count in folded() {
+        for _ in 0..count >> low {
+            bits.push(1, 1);
+        }
+        bits.push(0, 1);
+        bits.push(count & ((1 << low) - 1), low);
+    }
+    bits.finish();
+}
+
+fn read_counts(from: &mut Reader<'_>) -> Vec<i32> {
+    let length = from.size();
+    if length == 0 {
+        return Vec::new();
+    }
+    let low = u32::try_from(from.number()).unwrap_or(0).min(WIDEST);
+    let mut bits = BitReader { from, pending: 0, count: 0 };
+    let count = |_| {
+        let mut high = 0_u64;
+        while bits.take(1) == 1 {
+            high += 1;
+        }
+        unfold(high << low | bits.take(low))
+    };
+    (0..length).map(count).collect()
+}
+
+fn fold(count: i32) -> u64 {
+    u64::from((count.cast_unsigned() << 1) ^ (count >> 31).cast_unsigned())
+}
+
+fn unfold(folded: u64) -> i32 {
+    let count = (folded >> 1).cast_signed() ^ -(folded & 1).cast_signed();
+    i32::try_from(count).unwrap_or_default()
+}
+
+/// Bits, the lowest of each byte first.
+struct BitWriter<'a> {
+    to: &'a mut Writer,
+    pending: u64,
+    count: u32,
+}
+
+impl BitWriter<'_> {
+    /// At most 24 bits.
+    fn push(&mut self, bits: u64, count: u32) {
+        self.pending |= bits << self.count;
+        self.count += count;
+        while self.count >= 8 {
+            self.to.raw(&self.pending.to_le_bytes()[..1]);
+            self.pending >>= 8;
+            self.count -= 8;
+        }
+    }
+
+    fn finish(self) {
+        if self.count > 0 {
+            self.to.raw(&self.pending.to_le_bytes()[..1]);
+        }
+    }
+}
+
+struct BitReader<'a, 'b> {
+    from: &'a mut Reader<'b>,
+    pending: u64,
+    count: u32,
+}
+
+impl BitReader<'_, '_> {
+    fn take(&mut self, count: u32) -> u64 {
+        while self.count < count {
+            let [byte] = self.from.array();
+            self.pending |= u64::from(byte) << self.count;
+            self.count += 8;
+        }
+        let bits = self.pending & ((1 << count) - 1);
+        self.pending >>= count;
+        self.count -= count;
+        bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            words in prop::collection::btree_set(any::<u64>(), 0..40),
+            small in prop::collection::vec(-9_i32..9, 0..300),
+            any in prop::collection::vec(any::<i16>(), 0..30),
+        ) {
+            let mut codec = Codec::new(Arc::default());
+            for embedding in [small, any.into_iter().map(i32::from).collect()] {
+                let tokens = words.iter().copied().collect();
+                let digest = OutputDigest { tokens, embedding, ..OutputDigest::default() };
+                let mut writer = Writer::default();
+                write(&digest, &mut codec, &mut writer);
+                writer.raw(&[7]);
+                let mut reader = Reader(&writer.0);
+                prop_assert_eq!(read(&codec, &mut reader), digest);
+                prop_assert_eq!(reader.array(), [7]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_known_and_a_small_count_take_few_bits() {
+        let mut codec = Codec::new(Arc::default());
+        let embedding = (0..256).map(|at| at % 5 - 2).collect();
+        let digest = OutputDigest {
+            tokens: (0..100).map(|at| at << 50).collect(),
+            embedding,
+            ..OutputDigest::default()
+        };
+        let mut writer = Writer::default();
+        write(&digest, &mut codec, &mut writer);
+        assert!(writer.0.len() < 100 + 256 * 3 / 8 + 8, "{}", writer.0.len());
+    }
+}
