@@ -32,6 +32,10 @@ use crate::webhook::{self, Runaway};
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
 
+/// How many timers of traces a task runs before it hands on what came of them, and others have their turn: what a trace has come
+/// to takes many times the memory of the trace, so that of thousands, done at once, it is never there for all.
+const TIMERS: usize = 64;
+
 /// How many agents a task speaks of before others have their turn.
 const SLICE: usize = 16;
 
@@ -251,14 +255,20 @@ pub(super) async fn assemble(
                 }
             }
         }
-        stage.handle_timeout(now);
-        if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
-            return;
-        }
-        ask(&mut stage, &common, now);
-        // A sender that has gone does not need to know.
-        for acknowledge in acknowledgements {
-            let _ = acknowledge.send(());
+        let mut all = false;
+        while !all {
+            all = stage.handle_some_timeouts(now, TIMERS);
+            if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
+                return;
+            }
+            ask(&mut stage, &common, now);
+            // A sender that has gone does not need to know.
+            for acknowledge in acknowledgements.drain(..) {
+                let _ = acknowledge.send(());
+            }
+            if !all {
+                tokio::task::yield_now().await;
+            }
         }
         let source = format!("assemble/{shard}");
         common.health.counts(&source, stage.counts().iter());

@@ -198,8 +198,19 @@ impl Assemble {
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.handle_some_timeouts(now, usize::MAX);
+    }
+
+    /// Runs at most so many of the timers of traces that are due, the earliest first, and returns whether all have been run:
+    /// of thousands of traces that are done at once only a few are looked at, told and let go at a time.
+    pub fn handle_some_timeouts(&mut self, now: Timestamp, at_most: usize) -> bool {
         self.traces.advance(now);
-        while let Some((due, id)) = self.deadlines.first().filter(|(due, _)| *due <= now) {
+        for _ in 0..at_most {
+            let due = self.deadlines.first().filter(|(due, _)| *due <= now);
+            let Some((due, id)) = due else {
+                self.give_up_reports(now);
+                return true;
+            };
             let Some(held) = self.traces.get_mut(id) else {
                 self.deadlines.remove(&(due, id));
                 continue;
@@ -218,6 +229,11 @@ impl Assemble {
                 State::Done | State::Sealed => self.seal(id),
             }
         }
+        false
+    }
+
+    /// Gives up reports whose trace has not come in time.
+    fn give_up_reports(&mut self, now: Timestamp) {
         while let Some(((due, number), report)) = self.waiting.pop_first() {
             if due > now {
                 self.waiting.insert((due, number), report);
