@@ -17,13 +17,14 @@ use crate::clock::Clock;
 use crate::embed;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
-use crate::engine::explained::{SessionFilter, TraceExplanation};
+use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Part, SessionId, Sessions, Sought};
+use crate::engine::sessions::{Part, SessionId, Sessions, Sought, Wanted};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
+use crate::export::query::ListRequest;
 use crate::health::Health;
 use crate::judge;
 use crate::store::Section;
@@ -72,13 +73,15 @@ pub(super) enum ToSessions {
     Barrier(usize, Barrier),
     /// Somebody wants to see one session.
     One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
-    /// Somebody wants a part of a list of sessions.
-    Rows {
+    /// Somebody wants to know which sessions come first in a list; a part of it.
+    Places {
         after: Option<SessionId>,
-        filter: SessionFilter,
+        request: Arc<ListRequest>,
         budget: usize,
         reply: oneshot::Sender<Part>,
     },
+    /// Somebody wants rows of these.
+    Rows { ids: Vec<SessionId>, budget: usize, reply: oneshot::Sender<Vec<Option<SessionRow>>> },
     /// Somebody looks for the session that holds a trace.
     Find {
         tenant: String,
@@ -160,6 +163,7 @@ impl Sent for ToSessions {
             Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
             Self::Report(..)
             | Self::One { .. }
+            | Self::Places { .. }
             | Self::Rows { .. }
             | Self::Find { .. }
             | Self::Explain { .. } => None,
@@ -293,6 +297,7 @@ pub(super) fn offer(
     }
     if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
+        stage.transcribe(judge.reads());
     }
 }
 
@@ -394,9 +399,12 @@ pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook
 pub(super) fn answer(stage: &Sessions, question: ToSessions) {
     match question {
         ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
-        ToSessions::Rows { after, filter, budget, reply } => {
-            drop(reply.send(stage.rows(after.as_ref(), &filter, budget)));
+        ToSessions::Places { after, request, budget, reply } => {
+            let most = request.limit.saturating_add(request.offset);
+            let wanted = Wanted { filter: &request.filter, sort: request.sort, most };
+            drop(reply.send(stage.places(after.as_ref(), &wanted, budget)));
         }
+        ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
         ToSessions::Find { tenant, after, trace, budget, reply } => {
             drop(reply.send(stage.find(&tenant, after.as_deref(), trace, budget)));
         }
@@ -425,6 +433,7 @@ impl SessionTask {
             }
             ToSessions::Report(report, now) => self.stage.report(*report, now),
             question @ (ToSessions::One { .. }
+            | ToSessions::Places { .. }
             | ToSessions::Rows { .. }
             | ToSessions::Find { .. }
             | ToSessions::Explain { .. }) => answer(&self.stage, question),

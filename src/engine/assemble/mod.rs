@@ -65,6 +65,8 @@ pub struct Assemble {
     with_texts: Rules,
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
+    // Nobody reads what a judge is asked.
+    unread: bool,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
@@ -142,6 +144,7 @@ impl Assemble {
             rules,
             suites: Arc::default(),
             judging: None,
+            unread: false,
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
@@ -310,6 +313,12 @@ impl Assemble {
         tombstones
     }
 
+    /// Whether somebody reads what a judge is asked from here on; if not, it is asked without a transcript, which would be
+    /// thrown away.
+    pub fn transcribe(&mut self, read: bool) {
+        self.unread = !read;
+    }
+
     /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
     pub fn requests(&mut self) -> Vec<JudgeRequest> {
         mem::take(&mut self.requests)
@@ -385,6 +394,7 @@ impl Assemble {
             && let Some(hearing) = &held.hearing
             && let Some(asked) = hearing.ask_again(rubrics)
         {
+            let rules = (rules, self.unread);
             self.requests.push(held.request((id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
@@ -557,7 +567,7 @@ impl Assemble {
             let unheard = Hearing::default();
             let hearing = held.hearing.as_deref().unwrap_or(&unheard);
             let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
-            asked.map(|asked| held.request((id, &trace), &update, asked, rules))
+            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, self.unread)))
         });
         drop(trace);
         drop(held);

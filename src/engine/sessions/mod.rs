@@ -45,6 +45,7 @@ mod histogram;
 mod key;
 mod list;
 mod names;
+mod outline;
 mod packed;
 mod packed_trace;
 mod pane;
@@ -69,7 +70,7 @@ use serde::{Deserialize, Serialize};
 
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
-pub use list::{Part, Sought};
+pub use list::{Part, Place, Sought, Wanted};
 pub(in crate::engine) use summary::FAMILIES;
 
 use departed::{Departed, Fate};
@@ -83,7 +84,7 @@ use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
-use super::explained::{SessionFilter, TraceExplanation};
+use super::explained::{SessionRow, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{AgentKey, SessionUpdate, TraceState, TraceUpdate};
@@ -287,14 +288,19 @@ impl Sessions {
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
-    /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
-    pub fn rows(&self, after: Option<&SessionId>, filter: &SessionFilter, budget: usize) -> Part {
-        list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
+    /// The first of the sessions after one that fit, until `budget` traces were looked at.
+    pub fn places(&self, after: Option<&SessionId>, wanted: &Wanted<'_>, budget: usize) -> Part {
+        list::places(&self.sessions, after, wanted, (budget, &self.shared.rules))
+    }
+
+    /// Rows of these sessions, until `budget` traces were looked at, but one at least; `None` of those that are not held.
+    pub fn rows(&self, ids: &[SessionId], budget: usize) -> Vec<Option<SessionRow>> {
+        list::rows(&self.sessions, ids, (budget, &self.shared.rules))
     }
 
     /// Looks for the session that holds a trace, in `budget` sessions after an id.
     pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
-        list::find(&self.sessions, tenant, after, (trace, budget), &self.shared.rules)
+        list::find(&self.sessions, tenant, after, (trace, budget))
     }
 
     /// Why a trace has the score that it has; `None` if this session does not hold it.
