@@ -17,7 +17,7 @@ use super::tasks::ToSessions;
 use crate::engine::explained::TraceExplanation;
 use crate::engine::route::Route;
 #[cfg(feature = "kafka")]
-use crate::engine::sessions::Sessions;
+use crate::engine::sessions::{Nowhere, Sessions};
 use crate::engine::sessions::{Part, Sought};
 use crate::engine::span::TraceId;
 use crate::engine::view::SessionView;
@@ -90,7 +90,8 @@ impl SessionQuery {
             Way::Tasks(tasks) => tasks.get(shard)?.send(message).await.ok()?,
             #[cfg(feature = "kafka")]
             Way::Worker(worker) => {
-                let question = Box::new(move |stage: &Sessions| tasks::answer(stage, message));
+                let question =
+                    Box::new(move |stage: &Sessions| tasks::answer(stage, &Nowhere, message));
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
         }
@@ -123,6 +124,8 @@ impl Query for SessionQuery {
         let (mut best, mut total, mut partial) = (BTreeMap::new(), 0, false);
         let most = request.limit.saturating_add(request.offset);
         for shard in 0..self.shards() {
+            let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
+            partial |= away.is_some_and(|away| away > 0);
             let mut after = None;
             loop {
                 let filter = request.filter.clone();
