@@ -17,7 +17,7 @@ use super::tasks::ToSessions;
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
 #[cfg(feature = "kafka")]
-use crate::engine::sessions::Sessions;
+use crate::engine::sessions::{Nowhere, Sessions};
 use crate::engine::sessions::{Place, SessionId, Sought};
 use crate::engine::span::TraceId;
 use crate::engine::view::SessionView;
@@ -93,7 +93,8 @@ impl SessionQuery {
             Way::Tasks(tasks) => tasks.get(shard)?.send(message).await.ok()?,
             #[cfg(feature = "kafka")]
             Way::Worker(worker) => {
-                let question = Box::new(move |stage: &Sessions| tasks::answer(stage, message));
+                let question =
+                    Box::new(move |stage: &Sessions| tasks::answer(stage, &Nowhere, message));
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
         }
@@ -152,6 +153,8 @@ impl Query for SessionQuery {
         let request = Arc::new(request);
         let (mut first, mut total, mut partial) = (BTreeSet::new(), 0, false);
         for shard in 0..self.shards() {
+            let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
+            partial |= away.is_some_and(|away| away > 0);
             let mut after = None;
             loop {
                 let request = Arc::clone(&request);

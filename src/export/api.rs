@@ -98,7 +98,7 @@ pub(super) struct SessionsPage {
     pub(super) sessions: Vec<SessionView>,
     /// How many fit, on all pages.
     pub(super) total: u64,
-    /// Whether this is not all: sessions that other instances hold are not here.
+    /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
     pub(super) partial: bool,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct SessionRowsPage {
     pub(super) sessions: Vec<SessionRow>,
     /// How many fit, on all pages.
     pub(super) total: u64,
-    /// Whether this is not all: sessions that other instances hold are not here.
+    /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
     pub(super) partial: bool,
 }
 
