@@ -239,10 +239,11 @@ pub(super) async fn assemble(
             () = wait => {}
         }
         let now = common.clock.now();
-        let mut acknowledgements = Vec::new();
+        let (mut acknowledgements, mut taken) = (Vec::new(), 0);
         for message in burst.drain(..) {
             match message {
                 ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
+                    taken += share.spans.len() + share.inputs.len();
                     let own = share.spans.iter().filter_map(|at| spans.get(*at));
                     own.for_each(|span| stage.span(span, arrival));
                     share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
@@ -264,9 +265,10 @@ pub(super) async fn assemble(
                 }
             }
         }
-        let mut all = false;
-        while !all {
-            all = stage.handle_some_timeouts(now, TIMERS);
+        // A trace has two timers, and spans: they keep up with what comes, and what comes does not wait for all of them.
+        let mut owed = 2 * taken;
+        loop {
+            let all = stage.handle_some_timeouts(now, TIMERS);
             if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
                 return;
             }
@@ -275,9 +277,11 @@ pub(super) async fn assemble(
             for acknowledge in acknowledgements.drain(..) {
                 let _ = acknowledge.send(());
             }
-            if !all {
-                tokio::task::yield_now().await;
+            owed = owed.saturating_sub(TIMERS);
+            if all || (owed == 0 && !inbox.is_empty()) {
+                break;
             }
+            tokio::task::yield_now().await;
         }
         let source = format!("assemble/{shard}");
         common.health.counts(&source, stage.counts().iter());
