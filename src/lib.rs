@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod health;
 pub mod ingest;
 pub mod judge;
+pub mod memory;
 pub mod outbound;
 pub mod reference;
 pub mod rules;

@@ -65,6 +65,7 @@ struct Fed {
 
 /// Does what the command line asks for, in a process whose allocator is called so.
 pub(crate) fn run(allocator: &str) -> io::Result<()> {
+    agentgauge::memory::take_small_pages();
     let mut arguments = std::env::args().skip(1);
     let mut out = io::stdout().lock();
     if arguments.next().as_deref() == Some("measure") {

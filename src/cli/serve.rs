@@ -5,6 +5,7 @@ use clap::Args;
 use super::settings::Settings;
 use super::{CliError, Process, logging};
 use crate::daemon::Daemon;
+use crate::memory;
 
 /// Runs the daemon.
 #[derive(Args, Debug)]
@@ -24,6 +25,7 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
+        memory::take_small_pages();
         let config = self.settings.load(process, &self.flags())?;
         logging::start(&config.log);
         let runtime = tokio::runtime::Builder::new_multi_thread()

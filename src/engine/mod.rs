@@ -22,6 +22,7 @@ pub mod drift_watch;
 pub mod embedding;
 pub mod expect;
 pub mod explained;
+mod few;
 mod hash;
 mod heap;
 pub mod judging;

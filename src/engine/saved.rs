@@ -11,6 +11,7 @@ use prost::Message;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::convention;
+use super::few::Few;
 use super::loops::{CRITICAL, WARNING, kinds};
 use super::sessions::FAMILIES;
 
@@ -53,6 +54,15 @@ where
 {
     let read = BTreeMap::<String, V>::deserialize(from)?.into_iter();
     Ok(read.filter_map(|(text, value)| Some((known(&text)?, value))).collect())
+}
+
+/// Likewise, of a few.
+pub(super) fn few_by_name<'de, D, V>(from: D) -> Result<Few<Name, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    V: Deserialize<'de>,
+{
+    Ok(by_name(from)?.into_iter().collect())
 }
 
 /// Reads a map by two names.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::NEVER;
+use super::calls::Calls;
 use super::hearing::{Asked, Hearing};
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::embedding::Embedded;
@@ -46,6 +47,8 @@ pub(super) struct Held {
     pub(super) look: Look,
     #[serde(skip)]
     signs: Signs,
+    #[serde(skip)]
+    calls: Calls,
     /// Present only where a judge was asked.
     #[serde(default)]
     pub(super) hearing: Option<Box<Hearing>>,
@@ -111,6 +114,7 @@ impl Held {
             queued: deadline,
             look: Look::No,
             signs: Signs::default(),
+            calls: Calls::none(),
             hearing: None,
             texts_asked: None,
             embedded: None,
@@ -206,6 +210,7 @@ impl Held {
             Box::new(SessionKey { tenant: text(), id: text(), source: text() })
         });
         held.parts.spans = Spans::read(resource, names, from);
+        held.calls = Calls::default();
         held
     }
 
@@ -249,6 +254,7 @@ impl Held {
     /// Takes the sign of a span that is added.
     pub(super) fn note(&mut self, sign: Sign) {
         self.signs.note(sign);
+        self.calls.note(sign);
     }
 
     /// Takes the signs of a log record that is added.
@@ -268,20 +274,14 @@ impl Held {
     }
 
     /// Whether it may have a loop: some tool was called often enough.
-    pub(super) fn may_loop(&self, options: &LoopOptions) -> bool {
+    pub(super) fn may_loop(&mut self, options: &LoopOptions) -> bool {
         let least = loops::least(options);
         let Signs { tools, called, .. } = self.signs;
         if called > 0 || tools < least.known.min(least.names) {
             // Names and arguments may be those that the model said.
             return tools + called >= least.known.min(least.names);
         }
-        let mut calls: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for (name, arguments) in self.parts.spans.tools() {
-            let (known, all) = calls.entry(name).or_default();
-            *known += usize::from(arguments);
-            *all += 1;
-        }
-        calls.values().any(|(known, all)| *known >= least.known || *all >= least.names)
+        self.calls.may_loop(least, &self.parts.spans)
     }
 
     /// Whether a reading has loops that were not told.

@@ -6,6 +6,7 @@
 //! span that closes it, and a trace that may go on with another one, as a loop may be in both. The rest is told once every
 //! `trace_idle`.
 
+mod calls;
 mod deadlines;
 mod hearing;
 mod held;

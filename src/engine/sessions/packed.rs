@@ -19,6 +19,7 @@ use super::key::{Agent, SessionId};
 use super::packed_trace as trace;
 use super::rules::Rules;
 use super::run;
+use super::scoring::named;
 use super::session::{Session, Standing};
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::score::risk::TraceRisk;
@@ -211,7 +212,7 @@ fn tail(session: &Session, codec: &mut Codec, to: &mut Writer) {
         to.number(*revision);
     }
     to.number(session.gates.len() as u64);
-    for (name, gate) in &session.gates {
+    for (name, gate) in session.gates.iter() {
         codec.name(name, to);
         let (peak, turns) = gate.parts();
         to.number(turns << 1 | u64::from(peak.is_some()));
@@ -234,7 +235,7 @@ fn read_tail(session: &mut Session, codec: &Codec, from: &mut Reader<'_>) {
     for _ in 0..from.size() {
         let (name, turns) = (codec.read_name(from), from.number());
         let peak = (turns & 1 > 0).then(|| f64::from_le_bytes(from.array()));
-        session.gates.insert(name, TrajectoryGate::of_parts(peak, turns >> 1));
+        session.gates.insert(named(&name), TrajectoryGate::of_parts(peak, turns >> 1));
     }
     let marks = newest(session).into_iter();
     let marks =

@@ -16,6 +16,7 @@ use super::rules::Rules;
 use super::scoring::{Scored, SignalName, named};
 use super::tally::{Growth, Tally};
 use crate::engine::bytes::{Reader, Writer};
+use crate::engine::few::Few;
 use crate::engine::math::Quanta;
 use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
@@ -414,7 +415,7 @@ fn read_tool(
     }
 }
 
-type Signals = BTreeMap<SignalName, (Quanta, Source)>;
+type Signals = Few<SignalName, (Quanta, Source)>;
 
 /// The signals: which there are, from whom, which have sums and which are one or zero; then the other scores.
 fn signals(
@@ -424,7 +425,7 @@ fn signals(
     (common, own): (&mut Writer, &mut Writer),
 ) {
     common.number(signals.len() as u64);
-    for (name, (score, source)) in signals {
+    for (name, (score, source)) in signals.iter() {
         let source = match source {
             Source::Computed => 0,
             Source::Judge => 1,
@@ -448,8 +449,8 @@ fn read_signals(
     codec: &Codec,
     common: &mut Reader<'_>,
     own: &mut Reader<'_>,
-) -> (Signals, BTreeMap<SignalName, Quanta>) {
-    let (mut signals, mut given) = (BTreeMap::new(), BTreeMap::new());
+) -> (Signals, Few<SignalName, Quanta>) {
+    let (mut signals, mut given) = (Few::default(), Few::default());
     for _ in 0..common.size() {
         let (kind, name, score) = read_signal(codec, common, own);
         let name = named(&name);

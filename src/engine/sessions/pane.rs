@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::scoring::SignalName;
+use crate::engine::few::Few;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::span::Timestamp;
@@ -33,7 +34,7 @@ pub(super) struct Contribution {
     /// Its weighted uncertainty; `None` without confidence.
     pub(super) uncertainty: Option<Quanta>,
     /// Its signals.
-    pub(super) signals: BTreeMap<SignalName, Quanta>,
+    pub(super) signals: Few<SignalName, Quanta>,
 }
 
 /// The panes of one agent.
@@ -157,7 +158,7 @@ impl Pane {
         if let Some(uncertainty) = trace.uncertainty {
             self.uncertainty.observe(uncertainty);
         }
-        for (name, score) in &trace.signals {
+        for (name, score) in trace.signals.iter() {
             let score = i128::from(score.0);
             if let Some((count, sum)) = self.signals.get_mut(name.as_ref()) {
                 *count += 1;
@@ -184,7 +185,7 @@ impl Pane {
         if let Some(uncertainty) = trace.uncertainty {
             self.uncertainty.forget(uncertainty);
         }
-        for (name, score) in &trace.signals {
+        for (name, score) in trace.signals.iter() {
             let left = self.signals.get_mut(name.as_ref()).map(|(count, sum)| {
                 *count -= 1;
                 *sum -= i128::from(score.0);
@@ -304,7 +305,7 @@ mod tests {
         let trace = Contribution {
             risk: Some(Quanta(3)),
             uncertainty: Some(Quanta(4)),
-            signals: [("error".into(), Quanta(5))].into(),
+            signals: [("error".into(), Quanta(5))].into_iter().collect(),
         };
         panes.observe(&keys, &trace);
         panes.mark(&keys);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::rules::{Rules, four_decimals};
+use crate::engine::few::Few;
 use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
 use crate::engine::math::Quanta;
 use crate::engine::score::risk::TraceRisk;
@@ -29,7 +30,7 @@ pub(super) type SignalName = Cow<'static, str>;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Scored {
     /// Signals by name, and who made them.
-    pub(super) signals: BTreeMap<SignalName, (Quanta, Source)>,
+    pub(super) signals: Few<SignalName, (Quanta, Source)>,
     /// The risks that they make.
     pub(super) risk: TraceRisk,
     /// The output repeats that of an earlier trace; only when the trace is done.
@@ -80,9 +81,10 @@ fn computed(
     update: &TraceUpdate,
     loop_severity: Option<&str>,
     rules: &Rules,
-) -> BTreeMap<SignalName, (Quanta, Source)> {
+) -> Few<SignalName, (Quanta, Source)> {
+    let mut computed = Few::with_capacity(COMPUTED);
     if rules.pandaprobe {
-        return BTreeMap::new();
+        return computed;
     }
     let scores = [
         (signal::tool_loop::NAME, Some(signal::tool_loop::score(loop_severity))),
@@ -91,7 +93,8 @@ fn computed(
     ];
     let present =
         scores.into_iter().filter_map(|(name, score)| Some((Cow::Borrowed(name), score?)));
-    present.map(|(name, score)| (name, (score, Source::Computed))).collect()
+    computed.extend(present.map(|(name, score)| (name, (score, Source::Computed))));
+    computed
 }
 
 /// A name, not copied if it is that of a signal that is computed.
@@ -102,7 +105,7 @@ pub(super) fn named(name: &str) -> SignalName {
 
 /// The score to believe of each name, and how many are no score: of two of one source the later
 /// wins, then the greater (identifier, score).
-fn reported(scores: &[ReportedScore]) -> (BTreeMap<SignalName, (Quanta, Source)>, u64) {
+fn reported(scores: &[ReportedScore]) -> (Few<SignalName, (Quanta, Source)>, u64) {
     let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
     let mut malformed = 0;
     for score in scores {
@@ -144,6 +147,9 @@ fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
         ..Loop::default()
     }
 }
+
+/// Signals that are computed, at most.
+const COMPUTED: usize = 5;
 
 fn rounded(score: Quanta) -> Quanta {
     Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)
@@ -195,7 +201,7 @@ mod tests {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
         let scored = Scored::new(&update, None, &[], &Rules::new(options, LoopOptions::default()));
-        assert!(scored.signals.keys().eq([loop_detection::NAME]));
+        assert!(scored.signals.iter().map(|(name, _)| name).eq([loop_detection::NAME]));
     }
 
     #[test]

@@ -13,11 +13,12 @@ use super::key::{Agent, SessionId};
 use super::pane::PaneKey;
 use super::rules::Rules;
 use super::run;
-use super::scoring::{Earlier, Scored};
+use super::scoring::{Earlier, Scored, SignalName};
 use super::summary::SessionScores;
 use super::tally::{self, Tally};
 use super::verdict::{PASS, evaluate, verdict};
 use crate::engine::count::Counts;
+use crate::engine::few::Few;
 use crate::engine::options::LoopOptions;
 use crate::engine::runs::is_about_runs;
 use crate::engine::saved::{self, Name};
@@ -79,9 +80,9 @@ pub(super) struct Session {
     pub(super) reliability: AgentReliability,
     pub(super) consistency: AgentConsistency,
     // Done traces of each agent by end, and in which panes the session counts for the newest.
-    ends: BTreeMap<Agent, BTreeSet<(Timestamp, TraceId)>>,
-    pub(super) marks: BTreeMap<Agent, (Timestamp, Vec<PaneKey>)>,
-    pub(super) gates: BTreeMap<String, TrajectoryGate>,
+    ends: Few<Agent, BTreeSet<(Timestamp, TraceId)>>,
+    pub(super) marks: Few<Agent, (Timestamp, Vec<PaneKey>)>,
+    pub(super) gates: Few<SignalName, TrajectoryGate>,
     unsettled: BTreeSet<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
     pub(super) growing: BTreeSet<TraceId>,
@@ -108,9 +109,9 @@ impl Session {
             close_counted: false,
             reliability: AgentReliability::default(),
             consistency: AgentConsistency::default(),
-            ends: BTreeMap::new(),
-            marks: BTreeMap::new(),
-            gates: BTreeMap::new(),
+            ends: Few::default(),
+            marks: Few::default(),
+            gates: Few::default(),
             unsettled: BTreeSet::new(),
             placed: None,
             growing: BTreeSet::new(),
@@ -362,6 +363,9 @@ impl Session {
 
     /// Finds loops anew in the chains of traces around these places; returns the traces for which something changed.
     fn relink(&mut self, places: &[(Timestamp, TraceId)], shared: &Shared) -> Vec<TraceId> {
+        if places.iter().all(|place| self.stands_alone(*place)) {
+            return Vec::new();
+        }
         let mut around: BTreeSet<(Timestamp, TraceId)> = BTreeSet::new();
         for place in places {
             around.extend(self.order.range(..place).next_back());
@@ -380,6 +384,18 @@ impl Session {
             }
         }
         changed
+    }
+
+    /// Whether no trace around this place is or was part of a chain, as mostly.
+    fn stands_alone(&self, place: (Timestamp, TraceId)) -> bool {
+        let before = self.order.range(..place).next_back();
+        let around = before.into_iter().chain(self.order.range(place..).take(2));
+        let mut last: Option<&Held> = None;
+        around.filter_map(|(_, id)| self.traces.get(id)).all(|held| {
+            let held = held.as_ref();
+            let goes_on = last.replace(held).is_some_and(|last| chain::goes_on(last, held));
+            !goes_on && held.link.is_none()
+        })
     }
 
     /// Finds loops in one chain; returns the traces for which something changed.
@@ -463,7 +479,7 @@ impl Session {
         given.contribution.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
         let uncertainty = given.contribution.uncertainty.into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
-        self.ends.entry(given.agent.clone()).or_default().insert((given.end, trace));
+        self.ends.or_default(given.agent.clone()).insert((given.end, trace));
     }
 
     fn retract(&mut self, held: &mut Held, shared: &mut Shared) {

@@ -31,10 +31,17 @@ pub(super) struct Shelf {
     in_order: Sorted<u32>,
     // As they are filed: where their standing and quiet time put them, or, of the same standing, before. A session of which
     // more comes stays where it is until its turn comes.
-    filed: Sorted<(Standing, Timestamp, u32)>,
+    filed: Filed,
     resting: Heap,
     codec: Codec,
 }
+
+/// The sessions of each standing by when they were quiet.
+#[derive(Clone, Debug, Default)]
+struct Filed([Sorted<Entry>; STANDINGS.len()]);
+
+/// When it was quiet, in two halves so that an entry is no larger than what it holds, and its number.
+type Entry = (u32, u32, u32);
 
 #[derive(Clone, Debug)]
 enum Slot {
@@ -74,7 +81,7 @@ impl Shelf {
             free: Vec::new(),
             by_id: HashTable::new(),
             in_order: Sorted::default(),
-            filed: Sorted::default(),
+            filed: Filed::default(),
             resting: Heap::default(),
             codec: Codec::new(widths),
         }
@@ -126,8 +133,7 @@ impl Shelf {
         let name = |number: u32| name_of(slots, resting, number);
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
         in_order.insert(number, |other| name(other).cmp(&named(&id)));
-        let entry = (standing, quiet, number);
-        self.filed.insert(entry, |other| other.cmp(&entry));
+        self.filed.insert((standing, quiet, number));
     }
 
     /// Takes a session out.
@@ -135,8 +141,7 @@ impl Shelf {
         self.wake(id, rules);
         let number = self.number(id)?;
         let (standing, quiet) = self.awake_one(number)?.filed;
-        let entry = (standing, quiet, number);
-        self.filed.remove(|other| other.cmp(&entry));
+        self.filed.remove((standing, quiet, number));
         let Self { slots, resting, by_id, in_order, .. } = self;
         let name = |number: u32| name_of(slots, resting, number);
         in_order.remove(|other| name(other).cmp(&named(id)));
@@ -169,8 +174,8 @@ impl Shelf {
         }
         session.filed = after;
         let (before, after) = ((before.0, before.1, number), (after.0, after.1, number));
-        self.filed.remove(|other| other.cmp(&before));
-        self.filed.insert(after, |other| other.cmp(&after))
+        self.filed.remove(before);
+        self.filed.insert(after)
     }
 
     /// Where a session belongs in the order in which sessions go.
@@ -184,10 +189,7 @@ impl Shelf {
 
     /// Since when the one of this standing is quiet that is filed first, and its number for `id_of`.
     pub(super) fn quietest(&self, standing: Standing) -> Option<(Timestamp, u32)> {
-        let from = (standing, Timestamp::default(), 0);
-        let (found, quiet, number) =
-            self.filed.from(&|other: (Standing, Timestamp, u32)| other.cmp(&from)).next()?;
-        (found == standing).then_some((quiet, number))
+        self.filed.first(standing)
     }
 
     /// The id of a session.
@@ -201,10 +203,11 @@ impl Shelf {
 
     /// The session that is filed first; of several the first by id.
     pub(super) fn first_to_go(&self) -> Option<(Standing, Arc<SessionId>)> {
-        let all = || self.filed.iter();
-        let (standing, quiet, _) = all().next()?;
-        let same = all().take_while(|other| (other.0, other.1) == (standing, quiet));
-        let number = same.map(|(.., number)| number).min_by_key(|number| self.name(*number))?;
+        let (standing, quiet) = STANDINGS
+            .into_iter()
+            .find_map(|standing| Some((standing, self.filed.first(standing)?.0)))?;
+        let same = self.filed.iter(standing).take_while(|other| other.0 == quiet);
+        let number = same.map(|(_, number)| number).min_by_key(|number| self.name(*number))?;
         Some((standing, self.id_of(number)))
     }
 
@@ -341,6 +344,34 @@ impl Shelf {
     }
 }
 
+impl Filed {
+    fn iter(&self, standing: Standing) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
+        self.0[standing as usize]
+            .iter()
+            .map(|(high, low, number)| (Timestamp(u64::from(high) << 32 | u64::from(low)), number))
+    }
+
+    fn first(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+        self.iter(standing).next()
+    }
+
+    /// Returns whether it was not there.
+    fn insert(&mut self, (standing, quiet, number): (Standing, Timestamp, u32)) -> bool {
+        let entry = entry(quiet, number);
+        self.0[standing as usize].insert(entry, |other| other.cmp(&entry))
+    }
+
+    fn remove(&mut self, (standing, quiet, number): (Standing, Timestamp, u32)) {
+        let entry = entry(quiet, number);
+        self.0[standing as usize].remove(|other| other.cmp(&entry));
+    }
+}
+
+fn entry(Timestamp(quiet): Timestamp, number: u32) -> Entry {
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (half(quiet >> 32), half(quiet), number)
+}
+
 fn name_of<'a>(slots: &'a [Slot], resting: &'a Heap, number: u32) -> Name<'a> {
     match slots.get(at(number)) {
         Some(Slot::Awake(session)) => named(&session.id),
@@ -356,6 +387,9 @@ fn named(id: &SessionId) -> Name<'_> {
 fn hash((tenant, id): Name<'_>) -> u64 {
     xxh3_64_with_seed(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0))
 }
+
+/// In the order in which sessions go.
+const STANDINGS: [Standing; 3] = [Standing::Empty, Standing::Closed, Standing::Open];
 
 fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Agent;
 use super::summary::Summary;
+use crate::engine::few::Few;
 use crate::engine::loops::{CRITICAL, WARNING, kinds};
-use crate::engine::saved::{Name, by_name, by_names, severity};
+use crate::engine::saved::{Name, by_name, by_names, few_by_name, severity};
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Loop, ToldLoops, TraceUpdate};
 
@@ -43,8 +44,8 @@ struct Spend {
     input: u64,
     output: u64,
     cost: u64,
-    #[serde(deserialize_with = "by_name")]
-    tools: BTreeMap<Name, u64>,
+    #[serde(deserialize_with = "few_by_name")]
+    tools: Few<Name, u64>,
     model_calls: u64,
     adjacent_tool_repeats: u64,
 }
@@ -118,8 +119,8 @@ impl Tally {
         count("model_calls", &[], &mut spend.model_calls, all.model_calls);
         let repeats = &mut spend.adjacent_tool_repeats;
         count("adjacent_tool_repeats", &[], repeats, all.adjacent_tool_repeats);
-        for (outcome, calls) in all.tools {
-            count("tool_calls", &[outcome], spend.tools.entry(outcome).or_default(), calls);
+        for (outcome, calls) in all.tools.iter() {
+            count("tool_calls", &[outcome], spend.tools.or_default(outcome), *calls);
         }
     }
 }
@@ -206,16 +207,12 @@ fn known(entry: &Loop) -> Option<(&'static str, &'static str)> {
     Some((one_of(&kinds(), &entry.kind)?, one_of(&[WARNING, CRITICAL], &entry.severity)?))
 }
 
-fn outcomes(update: &TraceUpdate) -> BTreeMap<&'static str, u64> {
-    let mut outcomes = BTreeMap::new();
-    for tool in &update.tools {
-        let outcome = match tool.error {
-            Some(false) => "ok",
-            Some(true) => "error",
-            None => "unknown",
-        };
-        *outcomes.entry(outcome).or_default() += 1;
-    }
+fn outcomes(update: &TraceUpdate) -> Few<Name, u64> {
+    let calls = |error| update.tools.iter().filter(|tool| tool.error == error).count() as u64;
+    let all = [("error", Some(true)), ("ok", Some(false)), ("unknown", None)];
+    let counted = all.map(|(outcome, error)| (outcome, calls(error)));
+    let mut outcomes = Few::default();
+    outcomes.extend(counted.into_iter().filter(|(_, calls)| *calls > 0));
     outcomes
 }
 

@@ -1,11 +1,11 @@
 //! Verdicts: whether a trace passes, signal by signal, and whether its session climbs, stalls or
 //! falls. They count a trace once, when it is done for the first time.
 
-use std::collections::BTreeMap;
-
 use super::fleet::Fleet;
 use super::held::Held;
 use super::rules::Rules;
+use super::scoring::SignalName;
+use crate::engine::few::Few;
 use crate::engine::math::Quanta;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus};
@@ -13,7 +13,7 @@ use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus};
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
     held: &Held,
-    gates: &mut BTreeMap<String, TrajectoryGate>,
+    gates: &mut Few<SignalName, TrajectoryGate>,
     rules: &Rules,
     fleet: &mut Fleet,
 ) {
@@ -25,16 +25,12 @@ pub(super) fn evaluate(
         let result = expected.map_or(ExpectedStatus::Skip, ExpectedLayer::status);
         summary.count("expectations", &[layer, result.name()], 1);
     }
-    for (name, score) in &given.contribution.signals {
+    for (name, score) in given.contribution.signals.iter() {
         let verdict = verdict(Some(*score), rules.threshold(name));
         summary.count("trace_evaluations", &[name, verdict], 1);
         summary.observe_signal(name, *score, (given.end, held.id));
         if rules.weights.contains_key(name.as_ref()) {
-            if !gates.contains_key(name.as_ref()) {
-                gates.insert(name.to_string(), TrajectoryGate::default());
-            }
-            let Some(gate) = gates.get_mut(name.as_ref()) else { continue };
-            let turn = gate.observe(score.to_f64(), &rules.gate);
+            let turn = gates.or_default(name.clone()).observe(score.to_f64(), &rules.gate);
             summary.count("gate_breaches", &[name, "stall"], u64::from(turn.stalled));
             summary.count("gate_breaches", &[name, "regression"], u64::from(turn.regressed));
         }

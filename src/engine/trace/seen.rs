@@ -107,6 +107,8 @@ pub struct Sign {
     pub operation: Operation,
     /// Of a model call, how many tools its output calls, and whether a user's message ends its input.
     pub model: Option<(usize, Option<bool>)>,
+    /// Of a tool call, the hash of the tool's name, and whether the arguments are known.
+    pub tool: Option<(u64, bool)>,
 }
 
 impl Sign {
@@ -118,6 +120,9 @@ impl Sign {
             root: span.parent.is_none(),
             operation: span.operation,
             model: model.map(|facts| (facts.tool_calls.len(), facts.asked_by_user)),
+            tool: span.tool.as_ref().and_then(|tool| {
+                Some((xxh3_64(tool.name.as_ref()?.as_bytes()), tool.arguments.is_some()))
+            }),
         }
     }
 }
@@ -130,6 +135,9 @@ impl<'a> Seen<'a> {
             root: self.parent.is_none(),
             operation: self.operation,
             model: self.model.as_ref().map(|model| (model.calls.len(), model.asked_by_user)),
+            tool: self
+                .tool
+                .and_then(|tool| Some((xxh3_64(tool.name?.as_bytes()), tool.arguments.is_some()))),
         }
     }
 

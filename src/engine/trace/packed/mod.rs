@@ -171,12 +171,6 @@ impl Spans {
         self.iter().map(|seen| seen.operation)
     }
 
-    /// Names of tools called by spans of their own, and whether the arguments are known.
-    pub fn tools(&self) -> impl Iterator<Item = (&str, bool)> {
-        let tools = self.iter().filter_map(|seen| seen.tool);
-        tools.filter_map(|tool| Some((tool.name?, tool.arguments.is_some())))
-    }
-
     /// Gives back room that is not used.
     pub fn shrink(&mut self) {
         self.ids.shrink_to_fit();
