@@ -230,6 +230,7 @@ pub(super) async fn assemble(
             () = wait => {}
         }
         let now = common.clock.now();
+        common.judge.iter().for_each(|judge| stage.attend(judge.attention(now)));
         let mut acknowledgements = Vec::new();
         for message in burst.drain(..) {
             match message {
@@ -287,7 +288,7 @@ pub(super) fn offer(
     }
     if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
-        stage.transcribe(judge.reads());
+        stage.attend(judge.attention(now));
     }
 }
 
