@@ -239,6 +239,7 @@ pub(super) async fn assemble(
             () = wait => {}
         }
         let now = common.clock.now();
+        common.judge.iter().for_each(|judge| stage.attend(judge.attention(now)));
         let (mut acknowledgements, mut taken) = (Vec::new(), 0);
         for message in burst.drain(..) {
             match message {
@@ -306,7 +307,7 @@ pub(super) fn offer(
     }
     if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
-        stage.transcribe(judge.reads());
+        stage.attend(judge.attention(now));
     }
 }
 

@@ -34,6 +34,18 @@ pub struct JudgeRules {
     pub max_transcript_bytes: usize,
 }
 
+/// Whether a judge reads what it is asked.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Attention {
+    /// It does.
+    #[default]
+    Reads,
+    /// It has no room: what is asked now would be thrown away.
+    Full,
+    /// No call would go out: of traces that begin nothing is kept for it either.
+    Away,
+}
+
 /// A trace that is to be judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgeRequest {
@@ -49,7 +61,7 @@ pub struct JudgeRequest {
     pub rubrics: Vec<RubricRequest>,
     /// What it says; empty where nobody would have read it.
     pub transcript: Transcript,
-    /// Nobody would have read it: see [`super::assemble::Assemble::transcribe`].
+    /// Nobody would have read it; see [`Attention`].
     pub unread: bool,
     /// What an earlier process was answered, by question: that is not asked again.
     pub answered: BTreeMap<String, String>,

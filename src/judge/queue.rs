@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::meter::Meter;
 use super::options::JudgeOptions;
-use crate::engine::judging::JudgeRequest;
+use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
 
 /// The engine's end. Cheap to clone.
@@ -16,13 +17,13 @@ pub struct Handle {
     sender: mpsc::Sender<Waiting>,
     pending: Arc<AtomicUsize>,
     max_pending_bytes: usize,
-    deadline: std::time::Duration,
+    deadline: Duration,
     meter: Arc<Meter>,
     away: Away,
 }
 
-/// Why no call would go out, if none would.
-pub(super) type Away = Arc<Mutex<Option<&'static str>>>;
+/// Why no call would go out, if none would, and when that was so.
+pub(super) type Away = Arc<Mutex<Option<(&'static str, Timestamp)>>>;
 
 /// The judge's end.
 #[derive(Debug)]
@@ -31,6 +32,9 @@ pub struct Inbox {
     pub(super) meter: Arc<Meter>,
     pub(super) away: Away,
 }
+
+/// How long it goes on that a judge was away; each trace that it is asked about says so anew.
+const AWAY_HOLDS: Duration = Duration::from_secs(5);
 
 /// A trace that waits.
 #[derive(Debug)]
@@ -69,19 +73,24 @@ pub fn queue(options: &JudgeOptions, meter: Meter) -> (Handle, Inbox) {
 }
 
 impl Handle {
-    /// Whether what a trace says would be read: there is room, and calls go out.
-    pub fn reads(&self) -> bool {
+    /// Whether what is asked at `now` is read.
+    pub fn attention(&self, now: Timestamp) -> Attention {
         let bytes = self.pending.load(Ordering::Relaxed);
-        let room = self.sender.capacity() > 0 && bytes < self.max_pending_bytes;
-        room && self.away().is_none()
+        if self.away(now).is_some() {
+            Attention::Away
+        } else if self.sender.capacity() == 0 || bytes >= self.max_pending_bytes {
+            Attention::Full
+        } else {
+            Attention::Reads
+        }
     }
 
     /// Hands over a trace that was done at `now`, if there is room.
     pub fn offer(&self, request: JudgeRequest, now: Timestamp) {
-        let left = self.away().filter(|_| request.unread);
+        let left = self.away(now).filter(|_| request.unread);
         if request.unread && left.is_none() {
-            // There was no room when it was asked about.
-            return self.meter.dropped("queue_full");
+            // There is room again, or the judge is back.
+            return self.meter.dropped("unread");
         }
         let bytes = request.bytes();
         let share = Share::new(bytes, &self.pending, &self.meter);
@@ -96,8 +105,10 @@ impl Handle {
         }
     }
 
-    fn away(&self) -> Option<&'static str> {
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    fn away(&self, now: Timestamp) -> Option<&'static str> {
+        let away = *self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where little comes, what came last says nothing of what comes next.
+        away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
     }
 }
 
@@ -168,23 +179,19 @@ mod tests {
         let registry = prometheus::Registry::new();
         let options = JudgeOptions { max_queue: 2, ..JudgeOptions::default() };
         let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap());
-        assert!(handle.reads());
-        *inbox.away.lock().unwrap() = Some("endpoint_down");
-        assert!(!handle.reads());
+        let (now, later) = (Timestamp(0), Timestamp(0).after(AWAY_HOLDS));
+        assert_eq!(handle.attention(now), Attention::Reads);
+        *inbox.away.lock().unwrap() = Some(("endpoint_down", now));
+        assert_eq!(handle.attention(now), Attention::Away);
         let unread = JudgeRequest { unread: true, ..JudgeRequest::default() };
-        handle.offer(unread.clone(), Timestamp(0));
+        handle.offer(unread.clone(), now);
         assert_eq!(inbox.receiver.try_recv().unwrap().left, Some("endpoint_down"));
-        *inbox.away.lock().unwrap() = None;
-        for _ in 0..2 {
-            assert!(handle.reads());
-            handle.offer(request(1), Timestamp(0));
-        }
-        assert!(!handle.reads());
-        handle.offer(unread, Timestamp(0));
+        assert_eq!(handle.attention(later), Attention::Reads, "nobody has said so since");
+        handle.offer(request(1), later);
+        handle.offer(request(1), later);
+        assert_eq!(handle.attention(later), Attention::Full);
+        handle.offer(unread, later);
         let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-        assert!(
-            text.contains("agentgauge_judge_dropped_total{reason=\"queue_full\"} 1\n"),
-            "{text}"
-        );
+        assert!(text.contains("agentgauge_judge_dropped_total{reason=\"unread\"} 1\n"), "{text}");
     }
 }

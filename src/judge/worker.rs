@@ -162,7 +162,8 @@ impl Judge {
     async fn trace<S: Sink>(&self, waiting: Waiting, sink: &S) {
         let Waiting { mut request, due, left, share } = waiting;
         let away = self.away(&request);
-        *self.told_away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+        let now = self.clock.now();
+        *self.told_away.lock().unwrap_or_else(PoisonError::into_inner) = away.map(|why| (why, now));
         if let Some(why) = away.or(left) {
             return self.leave(request, why, due, sink).await;
         }

@@ -36,6 +36,9 @@ pub(super) struct Held {
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     told: BTreeMap<AgentKey, Vec<Loop>>,
     pub(super) counted_ignored: bool,
+    /// Texts of it were left out, as a judge was away.
+    #[serde(default)]
+    pub(super) untold: bool,
     /// When what is new of it while it is open has to be told at the latest.
     #[serde(default = "never")]
     pub(super) tell_at: Timestamp,
@@ -110,6 +113,7 @@ impl Held {
             telling: BTreeMap::new(),
             told: BTreeMap::new(),
             counted_ignored: false,
+            untold: false,
             tell_at: NEVER,
             queued: deadline,
             look: Look::No,
@@ -153,6 +157,7 @@ impl Held {
             first_model.is_some(),
             self.sent.is_some(),
             self.tell_at == NEVER,
+            self.untold,
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
         let mut to = Writer(Vec::with_capacity(640));
@@ -198,7 +203,7 @@ impl Held {
             *time = Timestamp(from.apart(opened));
         }
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
-        (held.partial, held.counted_ignored) = (has(0), has(1));
+        (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
         held.signs.first_model = has(5).then(|| {
             let start = from.apart(opened);
@@ -231,6 +236,7 @@ impl Held {
             let end = judged.text.floor_char_boundary(rules.max_transcript_bytes);
             judged.text.truncate(end);
         }
+        let unread = unread || self.untold;
         let read = || transcript(trace, rules.max_transcript_bytes);
         let (transcript, root) = if unread { (Transcript::default(), None) } else { read() };
         let agent = update.agent.clone().unwrap_or_default();

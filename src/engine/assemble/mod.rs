@@ -30,7 +30,7 @@ use self::traces::Traces;
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
-use super::judging::{JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
+use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
@@ -66,8 +66,7 @@ pub struct Assemble {
     with_texts: Rules,
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
-    // Nobody reads what a judge is asked.
-    unread: bool,
+    attention: Attention,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
@@ -145,7 +144,7 @@ impl Assemble {
             rules,
             suites: Arc::default(),
             judging: None,
-            unread: false,
+            attention: Attention::default(),
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
@@ -314,10 +313,9 @@ impl Assemble {
         tombstones
     }
 
-    /// Whether somebody reads what a judge is asked from here on; if not, it is asked without a transcript, which would be
-    /// thrown away.
-    pub fn transcribe(&mut self, read: bool) {
-        self.unread = !read;
+    /// Whether the judge reads what it is asked from here on; if not, it is asked without a transcript.
+    pub fn attend(&mut self, attention: Attention) {
+        self.attention = attention;
     }
 
     /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
@@ -395,7 +393,7 @@ impl Assemble {
             && let Some(hearing) = &held.hearing
             && let Some(asked) = hearing.ask_again(rubrics)
         {
-            let rules = (rules, self.unread);
+            let rules = (rules, self.attention != Attention::Reads);
             self.requests.push(held.request((id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
@@ -415,6 +413,7 @@ impl Assemble {
     /// Applies a span that arrived at `now`.
     pub fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
+        let untold = self.judging.is_some() && !texts;
         self.traces.advance(now);
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
@@ -427,6 +426,7 @@ impl Assemble {
             self.counts.add("spans", "duplicate");
         } else {
             held.note(Sign::of(span));
+            held.untold |= untold;
             self.touch(span.trace_id, now);
         }
     }
@@ -436,7 +436,7 @@ impl Assemble {
         self.rules.keep_content
             || !self.suites.is_empty()
             || self.embedding.is_some()
-            || self.judging.is_some()
+            || (self.judging.is_some() && self.attention != Attention::Away)
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
@@ -564,11 +564,12 @@ impl Assemble {
         let trace = held.parts.laid_out();
         let Reading { update, rubrics, texts } = self.read(id, &held, &trace)?;
         let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
+        let unread = self.attention != Attention::Reads;
         let request = judging.map(|rules| {
             let unheard = Hearing::default();
             let hearing = held.hearing.as_deref().unwrap_or(&unheard);
             let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
-            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, self.unread)))
+            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
         });
         drop(trace);
         drop(held);

@@ -414,6 +414,31 @@ proptest! {
 }
 
 #[test]
+fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let rules =
+        JudgeRules { sample_rate: 1.0, max_transcript_bytes: 1_000, ..JudgeRules::default() };
+    for (while_it_came, when_done, asks) in [
+        (Attention::Reads, Attention::Reads, true),
+        (Attention::Full, Attention::Reads, true),
+        (Attention::Reads, Attention::Full, false),
+        (Attention::Reads, Attention::Away, false),
+        (Attention::Away, Attention::Reads, false),
+    ] {
+        let mut stage = stage().judging(Some(rules.clone()));
+        stage.attend(while_it_came);
+        feed(&mut stage, vec![Span { input: text("Hello"), ..root() }], at(0));
+        stage.attend(when_done);
+        stage.handle_timeout(at(10));
+        assert_eq!(stage.drain().len(), 1);
+        let [asked] = stage.requests().try_into().unwrap();
+        assert!(asked.metrics, "it is told what it was not asked, too");
+        let input = asked.transcript.input.as_deref();
+        assert_eq!((asked.unread, input), (!asks, asks.then_some("Hello")), "{while_it_came:?}");
+    }
+}
+
+#[test]
 fn rules_for_an_answer_are_asked_stage_by_stage_and_each_once() {
     use crate::engine::expect::judge::{Judgement, Label, Verdict};
     let spec = Spec::parse(
