@@ -754,6 +754,29 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
 }
 
+/// However few bytes they are: what a start takes its time over is bounded.
+#[test]
+fn what_is_replayed_is_bounded_in_spans_too() {
+    let store = tempfile::tempdir().unwrap();
+    let environment = [
+        ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "1000000000"),
+        ("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "60"),
+    ];
+    let daemon = Daemon::start(store.path(), &environment);
+    let (base, mut sent) = (now(), 0);
+    let written = "agentgauge_store_snapshots_total{outcome=\"written\"} 2";
+    while !daemon.get("/metrics").contains(written) {
+        assert!(sent < 5_000);
+        assert_eq!(post(&daemon.otlp_http, &request(sent, base)).unwrap().0, 200);
+        sent += 1;
+    }
+    daemon.dies();
+    let daemon = Daemon::start(store.path(), &environment);
+    let replayed = daemon.metric("agentgauge_store_recovered{what=\"records\"}");
+    assert!(sent > 20 && replayed < sent as f64 / 2.0, "{replayed} of {sent}");
+    assert_eq!(traces(&daemon.sessions()).len(), sent.div_ceil(2));
+}
+
 /// Waits until a session is shown as a replay shows it.
 fn equals(daemon: &Daemon, session: &Value) {
     let path = format!("/api/v1/sessions/{}", session["session_id"].as_str().unwrap());

@@ -133,6 +133,7 @@ impl Home {
             ("AGENTGAUGE__STORE__DURABILITY", mode.to_owned()),
             ("AGENTGAUGE__STORE__DIRECTORY", self.0.to_string_lossy().into_owned()),
             ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", NO_SNAPSHOT.to_owned()),
+            ("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "1000000000000".to_owned()),
             ("AGENTGAUGE__STORE__MAX_BYTES", NO_SNAPSHOT.to_owned()),
         ]
     }

@@ -365,6 +365,7 @@ fn store(config: &Config, check: &mut Check<'_>) {
     let largest = (config.ingest.max_request_bytes as u64).saturating_add(1 << 20);
     check.within("store.segment_bytes", store.segment_bytes, 1 << 12, 1 << 30);
     check.within("store.snapshot_bytes", store.snapshot_bytes, 1 << 12, 1 << 40);
+    check.within("store.snapshot_spans", store.snapshot_spans, 1, 1 << 40);
     check.within("store.max_bytes", store.max_bytes, largest.max(store.segment_bytes), 1 << 50);
     let second = Duration::from_secs(1);
     check.lasting("store.commit_interval", store.commit_interval, Duration::ZERO, second);

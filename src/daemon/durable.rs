@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,6 +44,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long a stage may take until the barrier has passed it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Records that are read ahead of a replay.
+const AHEAD: usize = 16;
+
 /// Timers of a replay that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -49,6 +54,8 @@ const STEP: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct Durable {
     pub(super) committer: Committer,
+    // Spans and log records of the log since the start, and of what was replayed then.
+    items: Arc<AtomicU64>,
     // Held as long as anybody can write.
     _lock: Arc<Lock>,
 }
@@ -58,6 +65,7 @@ pub(super) struct Recovered {
     lock: Lock,
     opened: Opened,
     metrics: Arc<StoreMetrics>,
+    items: u64,
 }
 
 /// Writes snapshots when they are due.
@@ -66,9 +74,11 @@ pub(super) struct Snapshots {
     disk: Arc<dyn Disk>,
     budget: Arc<Budget>,
     metrics: Arc<StoreMetrics>,
+    items: Arc<AtomicU64>,
     snapshot_bytes: u64,
-    // What had been written to the log when the last one began.
-    written: u64,
+    snapshot_spans: u64,
+    // What had been written to the log when the last one began, and how many items.
+    written: (u64, u64),
     last: u64,
 }
 
@@ -81,8 +91,9 @@ pub(super) struct Stream {
 
 impl Durable {
     /// Returns when the record is as safe as the configuration asks for.
-    pub(super) async fn append(&self, record: Record) -> Result<Ticket, Overloaded> {
+    pub(super) async fn append(&self, record: Record, items: usize) -> Result<Ticket, Overloaded> {
         let appended = self.committer.append(record).await;
+        self.items.fetch_add(items as u64, Ordering::Relaxed);
         appended.map_err(|_| Overloaded { retry_after: RETRY_AFTER })
     }
 }
@@ -114,16 +125,29 @@ impl Told {
 impl Recovered {
     /// Takes appends from here on.
     pub(super) fn start(self, config: &Config) -> (Durable, Snapshots) {
-        let Self { lock, opened, metrics } = self;
+        let Self { lock, opened, metrics, items } = self;
+        let items = Arc::new(AtomicU64::new(items));
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
         let last = opened.recovery.base();
         let watch: Arc<StoreMetrics> = Arc::clone(&metrics);
         let committer = Committer::start(opened, config.store.commit_interval, watch);
-        let durable = Durable { committer: committer.clone(), _lock: Arc::new(lock) };
-        let snapshot_bytes = config.store.snapshot_bytes;
-        // What was replayed counts as written: after a long replay a snapshot is due soon.
-        let snapshots =
-            Snapshots { committer, disk, budget, metrics, snapshot_bytes, written: 0, last };
+        let durable = Durable {
+            committer: committer.clone(),
+            items: Arc::clone(&items),
+            _lock: Arc::new(lock),
+        };
+        let snapshots = Snapshots {
+            committer,
+            disk,
+            budget,
+            metrics,
+            items,
+            snapshot_bytes: config.store.snapshot_bytes,
+            snapshot_spans: config.store.snapshot_spans,
+            // What was replayed counts as written: after a long replay a snapshot is due soon.
+            written: (0, 0),
+            last,
+        };
         (durable, snapshots)
     }
 }
@@ -147,10 +171,15 @@ impl Snapshots {
 
     /// The log has grown enough, or its budget bites.
     fn is_due(&self) -> bool {
-        let grown = self.budget.written().saturating_sub(self.written);
-        // Twice the state: what is written for snapshots stays below what is written for the log.
-        let least = self.snapshot_bytes.max(self.budget.snapshots());
-        self.metrics.was_pressed() || self.budget.was_pressed() || grown >= least
+        let (written, items) = self.written;
+        let grown = self.budget.written().saturating_sub(written);
+        let items = self.items.load(Ordering::Relaxed).saturating_sub(items);
+        // Twice the state: what is written for snapshots stays below what is written for the log, or, where a start would
+        // take long, four times that.
+        let both = self.budget.snapshots();
+        let long = items >= self.snapshot_spans && grown >= both / 8;
+        let pressed = self.metrics.was_pressed() | self.budget.was_pressed();
+        pressed || long || grown >= self.snapshot_bytes.max(both)
     }
 
     async fn take(&mut self, stream: &mut Stream) {
@@ -158,7 +187,7 @@ impl Snapshots {
         if seq == self.last {
             return;
         }
-        self.written = self.budget.written();
+        self.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
         // With no room for a second one, one has to do.
         let keep = if self.budget.is_tight() { 1 } else { KEPT };
         let released = self.write(stream, seq, keep).await;
@@ -303,7 +332,7 @@ pub(super) fn recover(
     let attics = attics(config, &opened, &mut pipeline)?;
     pipeline.keep_away(attics);
     pipeline.leave_board();
-    let replayed = replay(config, clock, &opened, &mut pipeline)?;
+    let (replayed, items) = replay(config, clock, &opened, &mut pipeline)?;
     let stages = pipeline.into_stages(clock.now());
     let metrics = StoreMetrics::new(registry, clock.clone(), Arc::clone(opened.budget()))?;
     let took = Duration::from_nanos(clock.now().0.saturating_sub(begun.0));
@@ -317,7 +346,7 @@ pub(super) fn recover(
         seconds = took.as_secs_f64(),
         "recovered the store"
     );
-    Ok((stages, Some(Recovered { lock, opened, metrics })))
+    Ok((stages, Some(Recovered { lock, opened, metrics, items })))
 }
 
 /// Where sessions of each shard go for which there is no room.
@@ -335,43 +364,70 @@ fn attics(
     sessions.iter_mut().enumerate().map(open).collect()
 }
 
-/// Feeds the log to the stages, each record at the time at which it arrived; returns how many there were.
+/// A record of the log, read.
+enum Read {
+    Told(Told),
+    Batch(Box<Batch>),
+    /// Over a limit that was lowered since.
+    Refused,
+}
+
+/// Feeds the log to the stages, each record at the time at which it arrived; returns how many there were, and how many spans
+/// and log records were in them. Another thread reads ahead.
 fn replay(
     config: &Config,
     clock: &Clock,
     opened: &Opened,
     pipeline: &mut Pipeline,
-) -> Result<u64, StoreError> {
+) -> Result<(u64, u64), StoreError> {
     let decoder = Decoder::new(config.ingest.clone(), convention(config));
-    let (mut replayed, mut refused) = (0, 0);
-    for found in opened.recovery.replay(opened.disk().as_ref()) {
-        let (_, Record { arrival, payload, kind }) = found?;
-        clock.not_before(arrival);
-        replayed += 1;
-        if kind == Kind::Judged {
+    let (mut replayed, mut items, mut refused) = (0, 0, 0);
+    thread::scope(|scope| {
+        let (ahead, records) = sync_channel(AHEAD);
+        let (recovery, disk) = (&opened.recovery, Arc::clone(opened.disk()));
+        scope.spawn(move || {
+            for found in recovery.replay(disk.as_ref()) {
+                let record = found.map(|(_, record)| (record.arrival, decode(&decoder, record)));
+                let failed = record.is_err();
+                if ahead.send(record).is_err() || failed {
+                    return;
+                }
+            }
+        });
+        for record in records {
+            let (arrival, read) = record?;
+            clock.not_before(arrival);
+            replayed += 1;
             pipeline.advance_in_steps(arrival, STEP);
-            match rmp_serde::from_slice::<Told>(&payload) {
-                Ok(Told { replies, reports, embedded }) => {
+            match read {
+                Read::Told(Told { replies, reports, embedded }) => {
                     pipeline.judged(replies, reports, arrival);
                     pipeline.embedded(embedded, arrival);
                 }
-                Err(_) => refused += 1,
+                Read::Batch(batch) => {
+                    let Batch { spans, logs, reports, .. } = *batch;
+                    items += (spans.len() + logs.len()) as u64;
+                    pipeline.apply(spans, logs, reports, arrival);
+                }
+                Read::Refused => refused += 1,
             }
-            continue;
         }
-        let batch = Request::from_bytes(payload).and_then(|request| {
-            let Request { signal, encoding, compression, sent, tenant, body } = request;
-            let prepared = decoder.prepare(signal, encoding, compression, body).ok()?;
-            decoder.decode(prepared, Some(sent.unwrap_or(arrival)), tenant.as_ref()).ok()
-        });
-        pipeline.advance_in_steps(arrival, STEP);
-        match batch {
-            Some(batch) => pipeline.apply(batch.spans, batch.logs, batch.reports, arrival),
-            None => refused += 1,
-        }
-    }
+        Ok(())
+    })?;
     if refused > 0 {
         tracing::warn!(refused, "requests of the log are over limits that were lowered since");
     }
-    Ok(replayed)
+    Ok((replayed, items))
+}
+
+fn decode(decoder: &Decoder, Record { arrival, payload, kind }: Record) -> Read {
+    if kind == Kind::Judged {
+        return rmp_serde::from_slice(&payload).map_or(Read::Refused, Read::Told);
+    }
+    let batch = Request::from_bytes(payload).and_then(|request| {
+        let Request { signal, encoding, compression, sent, tenant, body } = request;
+        let prepared = decoder.prepare(signal, encoding, compression, body).ok()?;
+        decoder.decode(prepared, Some(sent.unwrap_or(arrival)), tenant.as_ref()).ok()
+    });
+    batch.map_or(Read::Refused, |batch| Read::Batch(Box::new(batch)))
 }

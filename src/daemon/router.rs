@@ -68,6 +68,7 @@ impl Sink for Router {
     /// kept the batch is in it before any shard has a part.
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         let now = batch.arrival;
+        let items = batch.spans.len() + batch.logs.len();
         let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
         let mut parts: BTreeMap<usize, Share> = BTreeMap::new();
         for (at, span) in batch.spans.iter().enumerate() {
@@ -88,7 +89,7 @@ impl Sink for Router {
         }
         let permits = self.reserve(parts.keys().copied())?;
         let ticket = match record {
-            Some((durable, record)) => Some(durable.append(record).await?),
+            Some((durable, record)) => Some(durable.append(record, items).await?),
             None => None,
         };
         // There is room: from here on the batch is ours.

@@ -21,6 +21,9 @@ pub struct StoreOptions {
     pub segment_bytes: u64,
     /// Bytes of log after which a snapshot is written; more if the last snapshot was larger.
     pub snapshot_bytes: u64,
+    /// Spans and log records after which one is written even so, as long as the log then has an eighth of what snapshots
+    /// take: they, compressed or small as they may be, are what a start takes its time over.
+    pub snapshot_spans: u64,
     /// How long the first record of a group waits for company; zero: no longer than the group before it takes.
     #[serde(with = "human")]
     pub commit_interval: Duration,
@@ -60,6 +63,7 @@ impl Default for StoreOptions {
             max_bytes: 8 << 30,
             segment_bytes: 64 << 20,
             snapshot_bytes: 256 << 20,
+            snapshot_spans: 200_000,
             commit_interval: Duration::ZERO,
             damaged_records: DamagedRecords::Refuse,
         }
