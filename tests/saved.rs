@@ -191,10 +191,9 @@ proptest! {
     }
 }
 
-/// What release 0.1 left behind: a snapshot after 40 requests and ten more in the log, two requests a trace.
-#[test]
-fn the_state_that_an_earlier_release_wrote_is_read_whole() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/store/0.1");
+/// What a release left behind, with its log, and the stages of its snapshot.
+fn left_behind(folder: &str) -> (tempfile::TempDir, Arc<Folder>, Opened, Pipeline) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/store").join(folder);
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -214,6 +213,13 @@ fn the_state_that_an_earlier_release_wrote_is_read_whole() {
     for (shard, stage) in sessions.iter_mut().enumerate() {
         stage.restore(rmp_serde::from_slice(&section(&format!("sessions/{shard}"))).unwrap());
     }
+    (copy, disk, opened, pipeline)
+}
+
+/// What release 0.1 left behind: a snapshot after 40 requests and ten more in the log, two requests a trace.
+#[test]
+fn the_state_that_an_earlier_release_wrote_is_read_whole() {
+    let (_copy, disk, opened, mut pipeline) = left_behind("0.1");
     let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
     let mut last = Timestamp::default();
     for found in opened.recovery.replay(disk.as_ref()) {
@@ -233,6 +239,23 @@ fn the_state_that_an_earlier_release_wrote_is_read_whole() {
     assert!(document.sessions.iter().all(|session| session.reliability.is_some()));
     let loops = document.sessions.iter().flat_map(|session| &session.traces);
     assert!(loops.flat_map(|trace| &trace.loops).any(|entry| entry.kind == "exact_repeat"));
+}
+
+/// The texts of open traces were among their names at first.
+#[test]
+fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
+    let (.., mut pipeline) = left_behind("0.1-open-texts");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures/oi-agno");
+    let mut whole = Pipeline::new(&options(), 1);
+    for (spans, logs, reports) in batches(&folder).into_iter().take(4) {
+        whole.apply(spans, logs, reports, NOW);
+    }
+    [&mut pipeline, &mut whole].map(|pipeline| pipeline.finish(NOW));
+    let [found, expected] = [pipeline.document(), whole.document()];
+    assert_eq!(found, expected);
+    let traces = &found.sessions.first().unwrap().traces;
+    assert_eq!(traces.len(), 4);
+    assert!(traces.iter().all(|trace| trace.input.is_some() && trace.output.is_some()));
 }
 
 #[test]

@@ -616,31 +616,6 @@ fn what_an_earlier_release_left_behind_is_read_and_what_a_later_one_did_is_refus
     assert!(text.contains("format 9"), "{text}");
 }
 
-#[test]
-fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
-    let (store, other) = (left_behind("0.1-open-texts"), tempfile::tempdir().unwrap());
-    // What it wrote is of another day, and is to be there still.
-    let idle = [("AGENTGAUGE__SESSION__SESSION_IDLE", "3650d")];
-    let (daemon, sent) = (Daemon::start(store.path(), &idle), Daemon::start(other.path(), &idle));
-    for number in 1..=4 {
-        let path = format!("tests/data/captures/oi-agno/{number:03}-traces.pb");
-        let body = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
-        assert_eq!(post(&sent.otlp_http, &body).unwrap().0, 200);
-    }
-    let mut looks = 0;
-    loop {
-        let (found, expected) = (daemon.sessions(), sent.sessions());
-        let traces = expected.first().map_or(&Value::Null, |session| &session["traces"]);
-        if traces.as_array().is_some_and(|traces| traces.len() == 4) && found == expected {
-            assert_eq!(traces[0]["output"], "The weather in Paris is 18 C and cloudy.");
-            return;
-        }
-        looks += 1;
-        assert!(looks < LOOKS, "{found:#?} is not {expected:#?}");
-        std::thread::park_timeout(BETWEEN);
-    }
-}
-
 /// Senders with tenants, and one without; whoever asks needs no token, and so sees all.
 const TENANTS: &str = r#"[access]
 open = ["read", "metrics"]
