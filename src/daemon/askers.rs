@@ -17,7 +17,7 @@ use crate::engine::options::EmptyScore;
 use crate::export::board::Board;
 use crate::export::metrics_out::{MetricsOut, Page};
 use crate::export::otlp::ScoresOut;
-use crate::export::prometheus::{Format, render};
+use crate::export::prometheus::{Exposition, Format};
 use crate::health::Health;
 use crate::ingest::Sink;
 use crate::judge::redact::Redactor;
@@ -133,6 +133,7 @@ fn metrics_out(
     let key = key::read("scores_out.authorization_file", file, variable)?;
     let (board, begun, detail, clock) =
         (Arc::clone(board), clock.now(), config.metrics.detail, clock.clone());
-    let page: Page = Arc::new(move || (render(&board.sorted(), Format::Text, detail), clock.now()));
+    let page: Page =
+        Arc::new(move || (Exposition::new(board.sorted(), Format::Text, detail), clock.now()));
     Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (page, begun))?))
 }

@@ -142,17 +142,22 @@ async fn metrics<Q: Query>(
 /// Sends a page and what comes after it, then that it is whole; less if nobody reads.
 async fn send(page: Exposition, last: String, pieces: mpsc::Sender<Option<String>>) {
     for (number, piece) in (0_u64..).zip(page.chain([last])) {
-        if number % PIECES > 0 {
-            yield_now().await;
-        } else if number > 0 {
-            sleep(PAUSE).await;
-        }
+        give_way(number).await;
         if !piece.is_empty() && pieces.send(Some(piece)).await.is_err() {
             return;
         }
     }
     // Fails where nobody reads any more.
     let _ = pieces.send(None).await;
+}
+
+/// Lets others go before a piece of a page, whose number this is.
+pub(super) async fn give_way(number: u64) {
+    if !number.is_multiple_of(PIECES) {
+        yield_now().await;
+    } else if number > 0 {
+        sleep(PAUSE).await;
+    }
 }
 
 /// The daemon's own metrics; OpenMetrics names a counter's family without its `_total`.

@@ -6,8 +6,9 @@
 //! histogram                 Histogram, cumulative since then; buckets (lower, upper], as there
 //! ```
 //!
-//! The page is read back, so both say the same of the same moment; labels are attributes, empty ones are left out. `POST
-//! {url}/v1/metrics`, protobuf, in requests of bounded size. A round that could not be sent is not kept: the next one says more.
+//! The page is read back piece by piece, so both say the same of the same moment and neither holds anybody up; labels are
+//! attributes, empty ones are left out. `POST {url}/v1/metrics`, protobuf, in requests of bounded size. A round that could not be
+//! sent is not kept: the next one says more.
 //! Metrics that come in on our own ports are counted and dropped, so nothing of this comes back.
 
 use std::collections::BTreeMap;
@@ -27,14 +28,16 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus::{IntCounterVec, Opts, Registry};
 use prost::Message;
 
+use super::http::give_way;
 use super::otlp::{ScoresOutError, ScoresOutOptions, attributes};
+use super::prometheus::Exposition;
 use super::push::{Push, Signal};
 use crate::engine::convention::{OWN_SCOPE, told_by};
 use crate::engine::span::Timestamp;
 use crate::outbound::Secret;
 
 /// Gives the page in the text format, and the moment that it is of.
-pub type Page = Arc<dyn Fn() -> (String, Timestamp) + Send + Sync>;
+pub type Page = Arc<dyn Fn() -> (Exposition, Timestamp) + Send + Sync>;
 
 /// Sends metrics.
 pub struct MetricsOut {
@@ -91,17 +94,30 @@ impl MetricsOut {
 
     async fn round(&self) {
         let (page, now) = (self.page)();
-        for metrics in batches(families(&page, self.begun, now)) {
-            let points: usize = metrics.iter().map(points).sum();
-            let sent = u64::try_from(points).unwrap_or(u64::MAX);
-            match self.push.send(request(metrics).encode_to_vec()).await {
-                Ok(reply) => {
-                    let rejected = rejected(&reply).min(sent);
-                    self.count("rejected", rejected);
-                    self.count("sent", sent - rejected);
+        let (mut head, mut batch) = (Head::default(), Batch::default());
+        for (number, piece) in (0_u64..).zip(page) {
+            give_way(number).await;
+            for metric in families(&piece, &mut head, (self.begun, now)) {
+                for full in batch.add(metric) {
+                    self.send(full).await;
                 }
-                Err(_) => self.count("dropped", sent),
             }
+        }
+        self.send(batch.metrics).await;
+    }
+
+    async fn send(&self, metrics: Vec<Metric>) {
+        let sent = metrics.iter().map(points).sum::<usize>() as u64;
+        if sent == 0 {
+            return;
+        }
+        match self.push.send(request(metrics).encode_to_vec()).await {
+            Ok(reply) => {
+                let rejected = rejected(&reply).min(sent);
+                self.count("rejected", rejected);
+                self.count("sent", sent - rejected);
+            }
+            Err(_) => self.count("dropped", sent),
         }
     }
 
@@ -113,25 +129,38 @@ impl MetricsOut {
 /// A sample: the name, the labels, the value.
 type Sample<'p> = (&'p str, Vec<(&'p str, String)>, f64);
 
-/// A family in the making.
+/// The head of a family; a piece of a page may go on with the family of the one before it.
+#[derive(Clone, Debug, Default)]
+struct Head {
+    name: String,
+    help: String,
+    kind: String,
+}
+
+/// A family in the making, or a part of it.
 struct Family<'p> {
-    name: &'p str,
-    help: &'p str,
-    kind: &'p str,
+    head: Head,
     samples: Vec<Sample<'p>>,
 }
 
-/// The metrics of a page in the text format; families without a sample are left out.
-fn families(page: &str, begun: Timestamp, now: Timestamp) -> Vec<Metric> {
-    let mut families: Vec<Family<'_>> = Vec::new();
-    let mut help = "";
-    for line in page.lines() {
+/// Metrics on their way into a request.
+#[derive(Debug, Default)]
+struct Batch {
+    metrics: Vec<Metric>,
+    points: usize,
+}
+
+/// The metrics of a piece of a page in the text format, after this head; families without a sample are left out.
+fn families(piece: &str, head: &mut Head, (begun, now): (Timestamp, Timestamp)) -> Vec<Metric> {
+    let mut families = vec![Family { head: head.clone(), samples: Vec::new() }];
+    for line in piece.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            help = rest.split_once(' ').map_or("", |(_, help)| help);
+            head.help = rest.split_once(' ').map_or("", |(_, help)| help).to_owned();
         } else if let Some((name, kind)) =
             line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
-            families.push(Family { name, help, kind, samples: Vec::new() });
+            (head.name, head.kind) = (name.to_owned(), kind.to_owned());
+            families.push(Family { head: head.clone(), samples: Vec::new() });
         } else if let Some(family) = families.last_mut() {
             family.samples.extend(sample(line));
         }
@@ -143,27 +172,28 @@ fn families(page: &str, begun: Timestamp, now: Timestamp) -> Vec<Metric> {
 impl Family<'_> {
     fn metric(self, begun: Timestamp, now: Timestamp) -> Metric {
         let cumulative = AggregationTemporality::Cumulative.into();
-        let (name, data) = match self.kind {
+        let Head { name, help, kind } = &self.head;
+        let (name, data) = match kind.as_str() {
             "counter" => {
                 let data_points = numbers(&self.samples, begun, now);
                 let sum =
                     Sum { data_points, aggregation_temporality: cumulative, is_monotonic: true };
-                let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+                let name = name.strip_suffix("_total").unwrap_or(name);
                 (name, metric::Data::Sum(sum))
             }
             "histogram" => {
-                let data_points = distributions(self.name, &self.samples, begun, now);
+                let data_points = distributions(name, &self.samples, begun, now);
                 let histogram = Histogram { data_points, aggregation_temporality: cumulative };
-                (self.name, metric::Data::Histogram(histogram))
+                (name.as_str(), metric::Data::Histogram(histogram))
             }
             _ => {
                 let data_points = numbers(&self.samples, Timestamp::default(), now);
-                (self.name, metric::Data::Gauge(Gauge { data_points }))
+                (name.as_str(), metric::Data::Gauge(Gauge { data_points }))
             }
         };
         Metric {
             name: name.to_owned(),
-            description: self.help.to_owned(),
+            description: help.clone(),
             data: Some(data),
             ..Metric::default()
         }
@@ -285,28 +315,51 @@ fn points(metric: &Metric) -> usize {
     }
 }
 
-/// Metrics in requests of so many points; a metric with more is cut.
-fn batches(metrics: Vec<Metric>) -> Vec<Vec<Metric>> {
-    let mut batches: Vec<Vec<Metric>> = Vec::new();
-    let mut room = 0;
-    for piece in metrics.into_iter().flat_map(pieces) {
-        let points = points(&piece);
-        match batches.last_mut() {
-            Some(batch) if points <= room => batch.push(piece),
-            Some(_) | None => {
-                batches.push(vec![piece]);
-                room = MAX_POINTS;
+impl Batch {
+    /// Adds a metric, in parts if it is large; returns what was full before that.
+    fn add(&mut self, metric: Metric) -> Vec<Vec<Metric>> {
+        let mut full = Vec::new();
+        for part in parts(metric) {
+            let more = points(&part);
+            if self.points + more > MAX_POINTS {
+                full.push(std::mem::take(self).metrics);
             }
+            self.points += more;
+            let other = match self.metrics.last_mut() {
+                Some(last) => join(last, part),
+                None => Some(part),
+            };
+            self.metrics.extend(other);
         }
-        room = room.saturating_sub(points);
+        full
     }
-    batches
 }
 
-/// A metric in pieces that fit a request.
-fn pieces(metric: Metric) -> Vec<Metric> {
+/// Adds the points of a metric to those of the same one; gives it back if that is another.
+fn join(last: &mut Metric, more: Metric) -> Option<Metric> {
+    if last.name != more.name {
+        return Some(more);
+    }
+    match (&mut last.data, more.data) {
+        (Some(metric::Data::Gauge(last)), Some(metric::Data::Gauge(more))) => {
+            last.data_points.extend(more.data_points);
+        }
+        (Some(metric::Data::Sum(last)), Some(metric::Data::Sum(more))) => {
+            last.data_points.extend(more.data_points);
+        }
+        (Some(metric::Data::Histogram(last)), Some(metric::Data::Histogram(more))) => {
+            last.data_points.extend(more.data_points);
+        }
+        // A name is of one kind.
+        (_, data) => return Some(Metric { data, ..more }),
+    }
+    None
+}
+
+/// A metric in parts that fit a request.
+fn parts(metric: Metric) -> Vec<Metric> {
     let Metric { name, description, data, .. } = metric;
-    let piece = |data| Metric {
+    let part = |data| Metric {
         name: name.clone(),
         description: description.clone(),
         data: Some(data),
@@ -315,19 +368,19 @@ fn pieces(metric: Metric) -> Vec<Metric> {
     match data {
         Some(metric::Data::Gauge(Gauge { data_points })) => data_points
             .chunks(MAX_POINTS)
-            .map(|points| piece(metric::Data::Gauge(Gauge { data_points: points.to_vec() })))
+            .map(|points| part(metric::Data::Gauge(Gauge { data_points: points.to_vec() })))
             .collect(),
         Some(metric::Data::Sum(sum)) => sum
             .data_points
             .chunks(MAX_POINTS)
-            .map(|points| piece(metric::Data::Sum(Sum { data_points: points.to_vec(), ..sum })))
+            .map(|points| part(metric::Data::Sum(Sum { data_points: points.to_vec(), ..sum })))
             .collect(),
         Some(metric::Data::Histogram(histogram)) => histogram
             .data_points
             .chunks(MAX_POINTS)
             .map(|points| {
                 let points = points.to_vec();
-                piece(metric::Data::Histogram(Histogram { data_points: points, ..histogram }))
+                part(metric::Data::Histogram(Histogram { data_points: points, ..histogram }))
             })
             .collect(),
         // Nothing else is made here.
@@ -388,7 +441,7 @@ risk_count{service_name="a"} 4
 
     #[test]
     fn a_page_is_told_as_it_is() {
-        let metrics = families(PAGE, Timestamp(1), Timestamp(9));
+        let metrics = families(PAGE, &mut Head::default(), (Timestamp(1), Timestamp(9)));
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         assert_eq!(names, ["score", "traces", "risk"]);
         let [
@@ -416,9 +469,27 @@ risk_count{service_name="a"} 4
         let line = |agent: usize| format!("score{{service_name=\"{agent}\"}} 1\n");
         let page: String = (0..MAX_POINTS * 2 + 1).map(line).collect();
         let page = format!("# TYPE score gauge\n{page}{PAGE}");
-        let batches = batches(families(&page, Timestamp(1), Timestamp(9)));
-        let sizes: Vec<usize> =
-            batches.iter().map(|batch| batch.iter().map(points).sum()).collect();
-        assert_eq!(sizes, [MAX_POINTS, MAX_POINTS, 4]);
+        // A piece ends between two series, wherever that is in a family.
+        let lines: Vec<&str> = page.split_inclusive('\n').take(1 + MAX_POINTS * 2 + 1).collect();
+        let pieces = lines.chunks(101).map(<[&str]>::concat).chain([PAGE.to_owned()]);
+        let (mut head, mut batch) = (Head::default(), Batch::default());
+        let mut sent = Vec::new();
+        for piece in pieces {
+            let metrics = families(&piece, &mut head, (Timestamp(1), Timestamp(9)));
+            metrics.into_iter().for_each(|metric| sent.extend(batch.add(metric)));
+        }
+        sent.push(batch.metrics);
+        let shape = |metrics: &Vec<Metric>| -> Vec<(String, usize)> {
+            metrics.iter().map(|metric| (metric.name.clone(), points(metric))).collect()
+        };
+        let named = |name: &str, points| (name.to_owned(), points);
+        let shapes: Vec<_> = sent.iter().map(shape).collect();
+        let [first, second, third] = shapes.as_slice() else { panic!("{shapes:?}") };
+        let [[(_, some)], [(_, more)]] = [first, second].map(Vec::as_slice) else {
+            panic!("{shapes:?}")
+        };
+        assert!(*some.max(more) <= MAX_POINTS && *some.min(more) > MAX_POINTS - 101);
+        let rest = MAX_POINTS * 2 + 2 - some - more;
+        assert_eq!(*third, [named("score", rest), named("traces", 1), named("risk", 1)]);
     }
 }

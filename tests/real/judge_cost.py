@@ -4,9 +4,11 @@ Usage: judge_cost.py BINARY [--instructions]
 
 The same load goes to a daemon without a judge, to one whose judge refuses connections, and to one whose judge takes questions
 and is silent. Instructions are counted under callgrind, as the difference of a large and a small load, so that the start does
-not count; processor time is that of the process, in pairs of runs one after the other, of which the median of the ratios
-counts. Nothing that depends on the judge may read as if it had answered. `--instructions` leaves processor time out, which tells
-little on a machine with others, and takes smaller loads.
+not count; of several runs the median. What is known of agents is told at a pace, so how often depends on the clock: each
+request is sent when the daemon has come to rest after the one before it, so that as much is told in every case. How many calls
+are made of a judge that is away depends on the clock too, and not on the load: as many are made in either load. Processor time
+is that of the process, in pairs of runs one after the other, of which the median of the ratios counts. Nothing that depends on
+the judge may read as if it had answered. `--instructions` leaves processor time out, which tells little on a machine with others.
 """
 
 import contextlib
@@ -25,15 +27,21 @@ import threading
 import time
 
 ROUNDS = 9
-# Traces of a run: natively, and under callgrind, which is fifty times slower.
-TRACES, LARGE, SMALL = 6_000, 1_600, 400
-LARGE_ONLY, SMALL_ONLY = 800, 200
+COUNTS = 3
+# Traces of a run, and of each request: natively, and under callgrind, which is fifty times slower.
+TRACES, TRACES_A_REQUEST = 6_000, 20
+LARGE, SMALL, COUNTED_A_REQUEST = 1_600, 400, 100
 SENDERS = 4
-TRACES_A_REQUEST = 20
+# At rest: so long, in seconds, hardly any processor time. Longer than traces wait for more, and than agents wait to be told of.
+REST = 1.6
+RESTING_CPU = 0.05
 MAX_INSTRUCTIONS = 1.02
 MAX_CPU = 1.10
 # One instruction of the processor moves a long text, and callgrind counts one for each of its bytes.
 COUNTED = {"GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1000000000"}
+# It is soon found out that the judge is away, and calls are made until then alone: what more of them an hour cost is no cost of a
+# span.
+CALLS = {"AGENTGAUGE__JUDGE__TIMEOUT": "100ms", "AGENTGAUGE__JUDGE__PAUSE": "1h"}
 # Of no meaning to the daemon.
 DEAD = "JUDGE_COST_DEAD"
 JUDGE = {
@@ -117,15 +125,15 @@ def turn(start, failed):
 SPANS = 13
 
 
-def load(traces):
-    """Requests of whole traces: sessions of four turns, and every fiftieth turn fails."""
+def load(traces, each):
+    """Requests of so many whole traces: sessions of four turns, and every fiftieth turn fails."""
     start = time.time_ns()
     good, bad = turn(start, False), turn(start, True)
     resource = field(1, field(1, attribute("service.name", "shop")))
     requests = []
-    for first in range(0, traces, TRACES_A_REQUEST):
+    for first in range(0, traces, each):
         spans = b""
-        for number in range(first, first + TRACES_A_REQUEST):
+        for number in range(first, first + each):
             trace = (bad if number % 50 == 0 else good).replace(TRACE, struct.pack(">QQ", 1, number))
             spans += trace.replace(SESSION.encode(), f"session-{number // 4:08}".encode())
         requests.append(field(1, resource + field(2, spans)))
@@ -196,29 +204,45 @@ def serving(command, environment):
         daemon.wait()
 
 
-def feed(bound, requests, connections, look):
-    """Sends all over so many connections, and waits until every trace is scored; the page then. A look at it costs, too."""
+def feed(bound, requests):
+    """Sends all over several connections, and waits until every trace is scored; the page then."""
     senders = [
-        threading.Thread(target=send, args=(bound["otlp_http"], requests[number::connections]))
-        for number in range(connections)
+        threading.Thread(target=send, args=(bound["otlp_http"], requests[number::SENDERS])) for number in range(SENDERS)
     ]
     for sender in senders:
         sender.start()
     for sender in senders:
         sender.join()
-    traces = len(requests) * TRACES_A_REQUEST
     end = time.monotonic() + 300
-    while total(text := page(bound["http"]), "agentgauge_traces_total") < traces:
+    while total(text := page(bound["http"]), "agentgauge_traces_total") < len(requests) * TRACES_A_REQUEST:
         assert time.monotonic() < end, "not every trace was scored"
-        time.sleep(look)
+        time.sleep(1)
     return text
+
+
+def feed_apart(daemon, bound, requests):
+    """Sends one request after the other, each when the daemon is at rest."""
+    for request in requests:
+        send(bound["otlp_http"], [request])
+        rest(daemon)
+    scored, sent = total(page(bound["http"]), "agentgauge_traces_total"), len(requests) * COUNTED_A_REQUEST
+    assert scored == sent, f"{scored} traces of {sent} were scored"
+
+
+def rest(daemon):
+    end = time.monotonic() + 300
+    used = -1.0
+    while (now := cpu_seconds(daemon)) - used > RESTING_CPU:
+        assert time.monotonic() < end, "it does not come to rest"
+        used = now
+        time.sleep(REST)
 
 
 def cpu(binary, requests, environment):
     """Seconds of processor time per span, and the page at the end."""
     with serving([binary], environment) as (daemon, bound):
         before = cpu_seconds(daemon)
-        feed(bound, requests, SENDERS, 1)
+        feed(bound, requests)
         seconds = cpu_seconds(daemon) - before
         return seconds / len(requests) / TRACES_A_REQUEST / SPANS, settled(bound, environment)
 
@@ -239,8 +263,9 @@ def instructions(binary, requests, environment):
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/callgrind.out"
         valgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={out}", binary]
-        with serving(valgrind, environment | COUNTED) as (_, bound):
-            feed(bound, requests, 1, 10)
+        calls = CALLS if environment else {}
+        with serving(valgrind, environment | calls | COUNTED) as (daemon, bound):
+            feed_apart(daemon, bound, requests)
         with open(out) as file:
             return sum(int(line.split()[1]) for line in file if line.startswith(("summary:", "totals:"))) / 2
 
@@ -257,15 +282,16 @@ def nothing_reads_as_judged(name, text):
         assert total(text, "agentgauge_judge_degraded") == 1, f"{name}: not degraded"
 
 
-def count(binary, cases, large, small):
-    """Instructions per span of each case, by the difference of two loads."""
-    large, small, spans = load(large), load(small), (large - small) * SPANS
-    counted = {}
-    for name, environment in cases.items():
-        difference = instructions(binary, large, environment) - instructions(binary, small, environment)
-        counted[name] = difference / spans
-        print(f"{name:8} {counted[name]:9.0f} instructions a span", flush=True)
-    return counted
+def count(binary, cases):
+    """Instructions per span of each case, by the difference of two loads: the median of some counts."""
+    large, small = (load(traces, COUNTED_A_REQUEST) for traces in (LARGE, SMALL))
+    counts = {name: [] for name in cases}
+    for _ in range(COUNTS):
+        for name, environment in cases.items():
+            difference = instructions(binary, large, environment) - instructions(binary, small, environment)
+            counts[name].append(difference / (LARGE - SMALL) / SPANS)
+            print(f"{name:8} {counts[name][-1]:9.0f} instructions a span", flush=True)
+    return {name: statistics.median(counts) for name, counts in counts.items()}
 
 
 def seconds(binary, cases, requests):
@@ -292,8 +318,8 @@ def main():
         "dead": JUDGE | {"AGENTGAUGE__JUDGE__URL": dead(), DEAD: "yes"},
         "silent": JUDGE | {"AGENTGAUGE__JUDGE__URL": silent.url},
     }
-    counted = count(binary, cases, *((LARGE_ONLY, SMALL_ONLY) if alone else (LARGE, SMALL)))
-    ratios = {} if alone else seconds(binary, cases, load(TRACES))
+    counted = count(binary, cases)
+    ratios = {} if alone else seconds(binary, cases, load(TRACES, TRACES_A_REQUEST))
     failed = False
     for name in list(cases)[1:]:
         ratio = counted[name] / counted["off"]

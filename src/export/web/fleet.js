@@ -11,20 +11,23 @@ export async function fleet(view) {
   if (total === 0) return empty();
   const sum = (of) => agents.reduce((all, agent) => all + (of(agent) ?? 0), 0);
   const turn = (to) => { offset = to; view.again(); };
+  // Pages come by name; where there is one, the worst comes first.
+  const whole = agents.length === total;
+  if (whole) agents.sort((one, other) => worse(one, other));
   const known = agents.some((agent) => agent.cost_usd !== null);
   return [
     el("h1", {}, "Fleet"),
-    el("p", { class: "sub" }, "Every agent that sent spans. Scores are over its last traces; ✓ from 0.9, ~ from 0.5, ✗ below."),
+    el("p", { class: "sub" }, `Every agent that sent spans${whole ? ", the worst first" : ""}. Scores are over its last traces; ✓ from 0.9, ~ from 0.5, ✗ below.`),
     tiles(
       tile("Agents", number(total)),
       tile("Sessions open", number(sum((agent) => agent.sessions_active))),
       tile("Sessions looping now", looping(sum((agent) => agent.sessions_looping))),
       tile("Spent", known ? dollars(sum((agent) => agent.cost_usd)) : "–", total > agents.length ? "this page" : null)),
-    table("Agents", [["Agent"], ["Reliability", "number"], ["Consistency", "number"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
+    table("Agents", [["Agent"], ["Reliability", "number"], ["Consistency", "number wide"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
       agents.map((agent) => el("tr", {},
         el("th", { scope: "row" }, el("a", { href: agentLink(agent), "data-row": true }, foreign(agentTitle(agent), 80)), el("small", {}, foreign(agentDetail(agent), 120))),
         el("td", { class: "number" }, score(agent.reliability)),
-        el("td", { class: "number" }, score(agent.consistency)),
+        el("td", { class: "number wide" }, score(agent.consistency)),
         el("td", { class: "number" }, looping(agent.sessions_looping)),
         el("td", { class: "number wide" }, number(agent.loops)),
         el("td", { class: "number wide" }, number(agent.sessions_active)),
@@ -33,6 +36,11 @@ export async function fleet(view) {
         el("td", { class: "wide" }, sparkline(agent.spark))))),
     pager(offset, PAGE, total, turn),
   ];
+}
+
+/** Those with loops going on first, then by reliability; without a score last, and equal ones as they came, by name. */
+function worse(one, other) {
+  return (other.sessions_looping - one.sessions_looping) || ((one.reliability ?? 2) - (other.reliability ?? 2));
 }
 
 function empty() {
