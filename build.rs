@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .type_attribute("agentgauge.v1.RunTrace", SAVED)
         .type_attribute("agentgauge.v1.SessionKey", SAVED)
         .type_attribute("agentgauge.v1.Loop", SAVED)
+        .type_attribute("agentgauge.v1.Spent", SAVED)
         .type_attribute("agentgauge.v1.Tokens", SAVED)
         .type_attribute("agentgauge.v1.Violation", SAVED)
         // Most traces have none, and an envelope is mostly something smaller.

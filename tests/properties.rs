@@ -176,3 +176,50 @@ fn a_recording_has_sessions_with_scores() {
         assert!(session.reliability.is_some() && session.consistency.is_some(), "{capture}");
     }
 }
+
+/// Part of a trace that names no session, and, when that was taken for all of it, the root, which does.
+fn in_two_parts(traces: u32) -> (Vec<Span>, Vec<Span>) {
+    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    let text =
+        |key: &str, value: &str| serde_json::json!({"key": key, "value": {"stringValue": value}});
+    let spans = |root: bool| {
+        let span = |trace: u32| {
+            let (id, parent) = if root { (1, "") } else { (2, "0000000000000001") };
+            let operation = if root { "invoke_agent" } else { "execute_tool" };
+            let mut attributes = vec![
+                text("gen_ai.operation.name", operation),
+                text("gen_ai.agent.name", "one"),
+                text("gen_ai.tool.name", "search"),
+            ];
+            attributes
+                .extend(root.then(|| text("gen_ai.conversation.id", &format!("session-{trace}"))));
+            serde_json::json!({
+                "traceId": format!("{:032x}", trace + 1), "spanId": format!("{id:016x}"), "parentSpanId": parent,
+                "name": operation, "startTimeUnixNano": "1800000000000000000",
+                "endTimeUnixNano": "1800000000000001000", "attributes": attributes,
+            })
+        };
+        let spans: Vec<_> = (0..traces).map(span).collect();
+        let body =
+            serde_json::json!({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).to_string();
+        decoder.decode_plain(Signal::Traces, Encoding::Json, body.as_bytes()).unwrap().spans
+    };
+    (spans(false), spans(true))
+}
+
+#[test]
+fn what_a_trace_spent_counts_once_though_its_root_comes_late_and_names_another_session() {
+    for shards in [1, 8] {
+        let mut pipeline = Pipeline::new(&EngineOptions::default(), shards);
+        let (first, second) = in_two_parts(40);
+        let now = Timestamp(1_800_000_000_000_000_000);
+        pipeline.apply(first, Vec::new(), Vec::new(), now);
+        let late = now.after(Duration::from_secs(90));
+        pipeline.advance(late);
+        pipeline.apply(second, Vec::new(), Vec::new(), late);
+        pipeline.advance(late.after(Duration::from_secs(30)));
+        let counters = pipeline.board().values().map(|agent| &agent.counters["tool_calls"]);
+        let calls: u64 = counters.flat_map(|family| family.values()).sum();
+        assert_eq!(calls, 40, "{shards} shards");
+    }
+}

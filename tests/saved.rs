@@ -250,7 +250,7 @@ fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
     for (spans, logs, reports) in batches(&folder).into_iter().take(4) {
         whole.apply(spans, logs, reports, NOW);
     }
-    [&mut pipeline, &mut whole].map(|pipeline| pipeline.finish(NOW));
+    [&mut pipeline, &mut whole].into_iter().for_each(|pipeline| pipeline.finish(NOW));
     let [found, expected] = [pipeline.document(), whole.document()];
     assert_eq!(found, expected);
     let traces = &found.sessions.first().unwrap().traces;

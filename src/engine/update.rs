@@ -32,6 +32,25 @@ impl From<Int128> for i128 {
     }
 }
 
+impl Spent {
+    /// All that a trace says it has spent.
+    pub fn of(update: &TraceUpdate) -> Self {
+        let tokens = update.tokens.unwrap_or_default();
+        let cost = update.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        let tools = |error| update.tools.iter().filter(|tool| tool.error == error).count() as u64;
+        Self {
+            input_tokens: tokens.input.unwrap_or(0),
+            output_tokens: tokens.output.unwrap_or(0),
+            cost_quanta: cost.unwrap_or(0),
+            tools_ok: tools(Some(false)),
+            tools_failed: tools(Some(true)),
+            tools_unknown: tools(None),
+            model_calls: update.llm_calls,
+            adjacent_tool_repeats: update.adjacent_tool_repeats,
+        }
+    }
+}
+
 impl Expectation {
     /// The layers by name, in order; one that is absent is skipped.
     pub fn layers(&self) -> [(&'static str, Option<&ExpectedLayer>); 4] {

@@ -15,7 +15,9 @@ use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
 use crate::engine::trace::{Laid, Names, Parts, Sign, Spans, Transcript, transcript};
-use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
+use crate::engine::update::{
+    AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
+};
 
 /// A trace, and what was told of it.
 #[derive(Debug, Deserialize, Serialize)]
@@ -35,6 +37,11 @@ pub(super) struct Held {
     // Loops by agent, as told to the session it is in, and to those that it left.
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     told: BTreeMap<AgentKey, Vec<Loop>>,
+    // Likewise what it has spent, of one that was done without a root: that counts before its session is known.
+    #[serde(default)]
+    spending: Option<Box<Spent>>,
+    #[serde(default)]
+    spent: Option<Box<Spent>>,
     pub(super) counted_ignored: bool,
     /// Texts of it were left out, as a judge was away.
     #[serde(default)]
@@ -112,6 +119,8 @@ impl Held {
             sent: None,
             telling: BTreeMap::new(),
             told: BTreeMap::new(),
+            spending: None,
+            spent: None,
             counted_ignored: false,
             untold: false,
             tell_at: NEVER,
@@ -133,6 +142,7 @@ impl Held {
             && self.parts.reports.is_empty()
             && self.telling.is_empty()
             && self.told.is_empty()
+            && self.spent.is_none()
             && self.hearing.is_none()
             && self.texts_asked.is_none()
             && self.embedded.is_none()
@@ -158,6 +168,7 @@ impl Held {
             self.sent.is_some(),
             self.tell_at == NEVER,
             self.untold,
+            self.spending.is_some(),
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
         let mut to = Writer(Vec::with_capacity(640));
@@ -173,6 +184,14 @@ impl Held {
         }
         to.number(tools as u64);
         to.number(called as u64);
+        if let Some(spending) = &self.spending {
+            let Spent { input_tokens, output_tokens, cost_quanta, model_calls, .. } = **spending;
+            let Spent { tools_ok, tools_failed, tools_unknown, .. } = **spending;
+            [input_tokens, output_tokens, cost_quanta, model_calls, tools_ok, tools_failed]
+                .into_iter()
+                .chain([tools_unknown, spending.adjacent_tool_repeats])
+                .for_each(|number| to.number(number));
+        }
         if let Some((start, end, id)) = first_model {
             to.apart(opened, start.0);
             to.apart(start.0, end.0);
@@ -205,6 +224,18 @@ impl Held {
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
         (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
+        held.spending = has(9).then(|| {
+            Box::new(Spent {
+                input_tokens: from.number(),
+                output_tokens: from.number(),
+                cost_quanta: from.number(),
+                model_calls: from.number(),
+                tools_ok: from.number(),
+                tools_failed: from.number(),
+                tools_unknown: from.number(),
+                adjacent_tool_repeats: from.number(),
+            })
+        });
         held.signs.first_model = has(5).then(|| {
             let start = from.apart(opened);
             (Timestamp(start), Timestamp(from.apart(start)), SpanId(from.array()))
@@ -309,6 +340,7 @@ impl Held {
         let old = std::mem::replace(&mut self.sent, session.cloned().map(Box::new))?;
         let telling = std::mem::take(&mut self.telling);
         self.told.extend(telling);
+        self.spent = self.spending.take().or_else(|| self.spent.take());
         Some(TraceUpdate {
             trace_id: id.0.to_vec(),
             revision: self.revision,
@@ -323,9 +355,17 @@ impl Held {
         if !update.loops.is_empty() {
             self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
         }
-        let told = self.told.iter();
+        if self.state != State::Open && !update.complete {
+            self.spending = Some(Box::new(Spent::of(&update)));
+        }
+        let told = self.told.iter().map(|(agent, loops)| ToldLoops {
+            agent: Some(agent.clone()),
+            loops: loops.clone(),
+            spent: None,
+        });
+        let spent = self.spent.as_deref();
         let told = told
-            .map(|(agent, loops)| ToldLoops { agent: Some(agent.clone()), loops: loops.clone() });
+            .chain(spent.map(|spent| ToldLoops { spent: Some(*spent), ..ToldLoops::default() }));
         let state = match self.state {
             State::Open => TraceState::Open,
             State::Done => TraceState::Done,

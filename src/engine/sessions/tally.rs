@@ -15,7 +15,7 @@ use crate::engine::few::Few;
 use crate::engine::loops::{CRITICAL, WARNING, kinds};
 use crate::engine::saved::{Name, by_name, by_names, few_by_name, severity};
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Loop, ToldLoops, TraceUpdate};
+use crate::engine::update::{Loop, Spent, ToldLoops, TraceUpdate};
 
 /// What one trace has counted.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -67,6 +67,10 @@ impl Tally {
     pub(super) fn told(told: &[ToldLoops]) -> Option<Self> {
         let mut tally = Self::default();
         for told in told {
+            tally.spend = told.spent.as_ref().map_or(tally.spend, Spend::from);
+            if told.loops.is_empty() {
+                continue;
+            }
             let agent = Agent::from(told.agent.clone().unwrap_or_default());
             let counted = tally.loops.entry(agent).or_default();
             for (entry, (kind, severity)) in
@@ -75,7 +79,7 @@ impl Tally {
                 counted.add(entry, kind, severity);
             }
         }
-        (!tally.loops.is_empty()).then_some(tally)
+        (!tally.loops.is_empty() || tally.spend != Spend::default()).then_some(tally)
     }
 
     /// What a trace without loops has counted that counted all that it says.
@@ -128,15 +132,24 @@ impl Tally {
 impl Spend {
     /// All that a trace says it has spent.
     fn of(update: &TraceUpdate) -> Self {
-        let tokens = update.tokens.unwrap_or_default();
-        let cost = update.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        Self::from(&Spent::of(update))
+    }
+}
+
+impl From<&Spent> for Spend {
+    fn from(spent: &Spent) -> Self {
+        let tools = [
+            ("ok", spent.tools_ok),
+            ("error", spent.tools_failed),
+            ("unknown", spent.tools_unknown),
+        ];
         Self {
-            input: tokens.input.unwrap_or(0),
-            output: tokens.output.unwrap_or(0),
-            cost: cost.unwrap_or(0),
-            tools: outcomes(update),
-            model_calls: update.llm_calls,
-            adjacent_tool_repeats: update.adjacent_tool_repeats,
+            input: spent.input_tokens,
+            output: spent.output_tokens,
+            cost: spent.cost_quanta,
+            tools: tools.into_iter().filter(|(_, calls)| *calls > 0).collect(),
+            model_calls: spent.model_calls,
+            adjacent_tool_repeats: spent.adjacent_tool_repeats,
         }
     }
 }
@@ -205,15 +218,6 @@ fn known(entry: &Loop) -> Option<(&'static str, &'static str)> {
     let one_of =
         |list: &[&'static str], name: &str| list.iter().find(|known| **known == name).copied();
     Some((one_of(&kinds(), &entry.kind)?, one_of(&[WARNING, CRITICAL], &entry.severity)?))
-}
-
-fn outcomes(update: &TraceUpdate) -> Few<Name, u64> {
-    let calls = |error| update.tools.iter().filter(|tool| tool.error == error).count() as u64;
-    let all = [("error", Some(true)), ("ok", Some(false)), ("unknown", None)];
-    let counted = all.map(|(outcome, error)| (outcome, calls(error)));
-    let mut outcomes = Few::default();
-    outcomes.extend(counted.into_iter().filter(|(_, calls)| *calls > 0));
-    outcomes
 }
 
 fn excess(counted: &mut u64, value: u64) -> u64 {
