@@ -1,0 +1,119 @@
+"""R1: with the settings as they are, a daemon that was killed under load is ready within ten seconds, however small its log is.
+
+Usage: ready.py BINARY WORKDIR. Larger by the environment: AGENTGAUGE_SPANS.
+"""
+
+import gzip
+import http.client
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from end_to_end import get, until
+
+SPANS = int(os.environ.get("AGENTGAUGE_SPANS", "500000"))
+SENDERS, TRACES, PARTS = 3, 64, 8
+
+# From the start of the process until it says that it is ready.
+SECONDS = 10
+
+
+def start(binary, directory):
+    """A daemon whose store is there, its addresses, and the seconds until it was ready."""
+    began = time.monotonic()
+    environment = {"AGENTGAUGE__STORE__DURABILITY": "fsync", "AGENTGAUGE__STORE__DIRECTORY": str(directory)}
+    serve = [binary, "serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        serve, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    bound = json.loads(process.stdout.readline())
+    until("it to be ready", lambda: get(f"http://{bound['http']}/readyz"), 120)
+    return process, bound, time.monotonic() - began
+
+
+def request(number):
+    """Whole traces, compressed as exporters do."""
+
+    def attribute(key, text):
+        return {"key": key, "value": {"stringValue": text}}
+
+    def span(trace, part):
+        of = [attribute("gen_ai.operation.name", "invoke_agent")]
+        if part > 1:
+            of = [
+                attribute("gen_ai.operation.name", "execute_tool"),
+                attribute("gen_ai.tool.name", f"tool-{part}"),
+                attribute("gen_ai.tool.call.arguments", json.dumps({"query": trace * part})),
+            ]
+        start = now + part * 1000
+        return {
+            "traceId": f"{trace + 1:032x}",
+            "spanId": f"{part:016x}",
+            "parentSpanId": "" if part == 1 else f"{1:016x}",
+            "name": "step",
+            "startTimeUnixNano": str(start),
+            "endTimeUnixNano": str(start + 900),
+            "attributes": [
+                attribute("gen_ai.agent.name", f"agent-{trace % 50}"),
+                attribute("gen_ai.conversation.id", f"session-{trace // 5}"),
+                *of,
+            ],
+        }
+
+    now = time.time_ns() - 1_000_000_000
+    traces = range(number * TRACES, (number + 1) * TRACES)
+    spans = [span(trace, part) for trace in traces for part in range(1, PARTS + 1)]
+    resource = {"attributes": [attribute("service.name", "shop")]}
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+    return gzip.compress(json.dumps(body).encode(), 1)
+
+
+def send(address, numbers):
+    connection = http.client.HTTPConnection(address)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    for number in numbers:
+        body = request(number)
+        status = 503
+        while status == 503:
+            connection.request("POST", "/v1/traces", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            status = answer.status
+        assert status == 200, status
+
+
+def store(bound, name):
+    page = get(f"http://{bound['http']}/metrics")[0]
+    return float(re.search(rf"^agentgauge_store_{re.escape(name)} (\S+)$", page, re.MULTILINE)[1])
+
+
+def main():
+    binary, directory = sys.argv[1], pathlib.Path(sys.argv[2]) / "ready"
+    shutil.rmtree(directory, ignore_errors=True)
+    process, bound, _ = start(binary, directory)
+    requests = SPANS // (TRACES * PARTS)
+    with multiprocessing.Pool(SENDERS) as senders:
+        senders.starmap(send, [(bound["otlp_http"], range(first, requests, SENDERS)) for first in range(SENDERS)])
+    written = store(bound, "written_bytes_total")
+    process.kill()
+    process.wait()
+    process, bound, seconds = start(binary, directory)
+    replayed = store(bound, 'recovered{what="records"}') * TRACES * PARTS
+    process.kill()
+    process.wait()
+    print(
+        f"killed after {requests * TRACES * PARTS} spans, {written / 2**20:.0f} MiB of log: "
+        f"ready after {seconds:.1f} s, {replayed:.0f} spans replayed"
+    )
+    assert seconds < SECONDS, seconds
+    print("1 passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()
