@@ -66,6 +66,12 @@ const FAMILIES: &[Family] = &[
         "Looks at certificate files that had changed, by outcome: loaded, or failed and the old ones stay.",
         "outcome",
     ),
+    (
+        "away",
+        "sessions_away_total",
+        "Sessions for which there was no room in memory: left for the disk, returned, or lost as they could not be read.",
+        "event",
+    ),
     (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
 
@@ -121,7 +127,12 @@ impl Health {
                 "Requests refused whole, by reason.",
                 &["reason"],
             )?,
-            held: gauge(&registry, "held", "Traces, sessions, agents in memory.", &["what"])?,
+            held: gauge(
+                &registry,
+                "held",
+                "Traces, sessions, agents in memory; sessions_away: on disk.",
+                &["what"],
+            )?,
             stages,
             registry,
             seen: Mutex::default(),

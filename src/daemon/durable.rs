@@ -23,13 +23,14 @@ use crate::engine::expect::Suite;
 use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
+use crate::engine::sessions::{Attic, Sessions};
 use crate::engine::span::{Report, TraceId};
 use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
 use crate::ingest::{Batch, Overloaded, Request};
 use crate::store::{
-    Budget, Committer, Disk, Durability, Folder, Kind, Lock, Opened, Record, Section, Snapshot,
-    SnapshotWriter, StoreError, Ticket,
+    Budget, Committer, Disk, Durability, FileAttic, Folder, KEPT, Kind, Lock, Opened, Record,
+    Section, Snapshot, SnapshotWriter, StoreError, Ticket,
 };
 
 /// When a sender whose request could not be made durable should come back.
@@ -43,9 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Timers of a replay that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
-
-/// Snapshots that are kept: the second is there for when the first cannot be read.
-const SNAPSHOTS: usize = 2;
 
 /// The log, as the way in sees it. Cheap to clone.
 #[derive(Clone)]
@@ -152,7 +150,7 @@ impl Snapshots {
         let grown = self.budget.written().saturating_sub(self.written);
         // Twice the state: what is written for snapshots stays below what is written for the log.
         let least = self.snapshot_bytes.max(self.budget.snapshots());
-        self.metrics.was_pressed() || grown >= least
+        self.metrics.was_pressed() || self.budget.was_pressed() || grown >= least
     }
 
     async fn take(&mut self, stream: &mut Stream) {
@@ -162,7 +160,7 @@ impl Snapshots {
         }
         self.written = self.budget.written();
         // With no room for a second one, one has to do.
-        let keep = if self.budget.is_tight() { 1 } else { SNAPSHOTS };
+        let keep = if self.budget.is_tight() { 1 } else { KEPT };
         let released = self.write(stream, seq, keep).await;
         match &released {
             Ok(released) => {
@@ -302,6 +300,8 @@ pub(super) fn recover(
         Some(snapshot) => restore(&options, config.engine.shards, &snapshot)?,
         None => fresh(),
     };
+    let attics = attics(config, &opened, &mut pipeline)?;
+    pipeline.keep_away(attics);
     pipeline.leave_board();
     let replayed = replay(config, clock, &opened, &mut pipeline)?;
     let stages = pipeline.into_stages(clock.now());
@@ -318,6 +318,21 @@ pub(super) fn recover(
         "recovered the store"
     );
     Ok((stages, Some(Recovered { lock, opened, metrics })))
+}
+
+/// Where sessions of each shard go for which there is no room.
+fn attics(
+    config: &Config,
+    opened: &Opened,
+    pipeline: &mut Pipeline,
+) -> Result<Vec<Box<dyn Attic + Send>>, StoreError> {
+    let (_, _, sessions, _) = pipeline.lasting();
+    let open = |(shard, stage): (usize, &mut Sessions)| {
+        let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
+        let of = (shard, config.store.segment_bytes);
+        FileAttic::open(disk, budget, of, stage.attic_places()).map(|attic| Box::new(attic) as _)
+    };
+    sessions.iter_mut().enumerate().map(open).collect()
 }
 
 /// Feeds the log to the stages, each record at the time at which it arrived; returns how many there were.

@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::expect::Suite;
 use crate::engine::pipeline::EngineOptions;
+use crate::engine::sessions::Nowhere;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
 use crate::fleet::{FleetError, Gateway, Role, Share, WAITING};
@@ -65,7 +66,7 @@ pub(super) fn start(
         ask: Arc::new(move |stage, now| {
             tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
         }),
-        runaways: Arc::new(move |stage, now| tasks::tell(stage, now, telling.as_ref())),
+        runaways: Arc::new(move |stage, now| tasks::tell(stage, &Nowhere, now, telling.as_ref())),
         questions: Some(questions),
         stopping: halting,
     };

@@ -1,6 +1,6 @@
 //! Answers questions about sessions by asking the shards, a little at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 #[cfg(feature = "kafka")]
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
@@ -14,11 +14,11 @@ use super::router::Router;
 #[cfg(feature = "kafka")]
 use super::tasks;
 use super::tasks::ToSessions;
-use crate::engine::explained::TraceExplanation;
+use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
 #[cfg(feature = "kafka")]
-use crate::engine::sessions::Sessions;
-use crate::engine::sessions::{Part, Sought};
+use crate::engine::sessions::{Nowhere, Sessions};
+use crate::engine::sessions::{Place, SessionId, Sought};
 use crate::engine::span::TraceId;
 use crate::engine::view::SessionView;
 use crate::export::query::{ListRequest, Listing, Query};
@@ -26,10 +26,13 @@ use crate::export::query::{ListRequest, Listing, Query};
 use crate::fleet::{self, Question};
 
 /// Traces that a shard looks at for one message: what a question holds ingest up by at most.
-const BUDGET: usize = 100;
+const BUDGET: usize = 2_000;
 
-/// Sessions that a shard looks into for a trace, likewise.
-const LOOKS: usize = 200;
+/// Traces that it looks at as a whole, likewise.
+const WHOLE_BUDGET: usize = 100;
+
+/// Sessions that it looks into for a trace, likewise.
+const LOOKS: usize = 2_000;
 
 /// Between two messages of a question, so that what comes in goes first.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -90,7 +93,8 @@ impl SessionQuery {
             Way::Tasks(tasks) => tasks.get(shard)?.send(message).await.ok()?,
             #[cfg(feature = "kafka")]
             Way::Worker(worker) => {
-                let question = Box::new(move |stage: &Sessions| tasks::answer(stage, message));
+                let question =
+                    Box::new(move |stage: &Sessions| tasks::answer(stage, &Nowhere, message));
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
         }
@@ -118,34 +122,63 @@ impl SessionQuery {
     }
 }
 
-impl Query for SessionQuery {
-    async fn list(&self, request: ListRequest) -> Listing {
-        let (mut best, mut total, mut partial) = (BTreeMap::new(), 0, false);
-        let most = request.limit.saturating_add(request.offset);
-        for shard in 0..self.shards() {
-            let mut after = None;
-            loop {
-                let filter = request.filter.clone();
-                let ask = |reply| ToSessions::Rows { after, filter, budget: BUDGET, reply };
-                let Some(Part { rows, next }) = self.ask(shard, ask).await else {
-                    partial = true;
+impl SessionQuery {
+    /// Rows of these sessions in their order, without those that have gone meanwhile; and whether all were asked for.
+    async fn rows(&self, page: &[SessionId]) -> (Vec<SessionRow>, bool) {
+        let Some(open) = self.stages.get() else { return (Vec::new(), page.is_empty()) };
+        let mut by_shard: BTreeMap<usize, Vec<SessionId>> = BTreeMap::new();
+        for id in page {
+            by_shard.entry(open.route.session(&id.tenant, &id.id)).or_default().push(id.clone());
+        }
+        let (mut rows, mut all) = (BTreeMap::new(), true);
+        for (shard, mut ids) in by_shard {
+            while !ids.is_empty() {
+                let asked = ids.clone();
+                let ask = |reply| ToSessions::Rows { ids: asked, budget: WHOLE_BUDGET, reply };
+                let Some(some) = self.ask(shard, ask).await else {
+                    all = false;
                     break;
                 };
-                total += rows.len() as u64;
-                for row in rows {
-                    best.insert(request.sort.place(&row), row);
-                    if best.len() > most {
-                        best.pop_last();
-                    }
-                }
-                if next.is_none() {
-                    break;
-                }
-                after = next;
+                let looked = some.len().clamp(1, ids.len());
+                rows.extend(ids.drain(..looked).zip(some));
                 sleep(PAUSE).await;
             }
         }
-        Listing { rows: best.into_values().skip(request.offset).collect(), total, partial }
+        (page.iter().filter_map(|id| rows.remove(id).flatten()).collect(), all)
+    }
+}
+
+impl Query for SessionQuery {
+    async fn list(&self, request: ListRequest) -> Listing {
+        let request = Arc::new(request);
+        let (mut first, mut total, mut partial) = (BTreeSet::new(), 0, false);
+        for shard in 0..self.shards() {
+            let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
+            partial |= away.is_some_and(|away| away > 0);
+            let mut after = None;
+            loop {
+                let request = Arc::clone(&request);
+                let most = request.limit.saturating_add(request.offset);
+                let ask = |reply| ToSessions::Places { after, request, budget: BUDGET, reply };
+                let Some(part) = self.ask(shard, ask).await else {
+                    partial = true;
+                    break;
+                };
+                total += part.total;
+                first.extend(part.places);
+                while first.len() > most {
+                    first.pop_last();
+                }
+                if part.next.is_none() {
+                    break;
+                }
+                after = part.next;
+                sleep(PAUSE).await;
+            }
+        }
+        let page: Vec<_> = first.into_iter().skip(request.offset).map(Place::session).collect();
+        let (rows, all) = self.rows(&page).await;
+        Listing { rows, total, partial: partial || !all }
     }
 
     async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {

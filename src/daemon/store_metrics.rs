@@ -118,6 +118,7 @@ impl StoreMetrics {
 
     fn measure(&self) {
         self.bytes.with_label_values(&["log"]).set(signed(self.budget.log()));
+        self.bytes.with_label_values(&["away"]).set(signed(self.budget.away()));
         self.bytes.with_label_values(&["snapshots"]).set(signed(self.budget.snapshots()));
     }
 }

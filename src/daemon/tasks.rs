@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
 
 use super::durable;
 use super::pace::Pace;
@@ -17,13 +18,14 @@ use crate::clock::Clock;
 use crate::embed;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::{Assemble, Input};
-use crate::engine::explained::{SessionFilter, TraceExplanation};
+use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Part, SessionId, Sessions, Sought};
+use crate::engine::sessions::{Attic, Nowhere, Part, SessionId, Sessions, Sought, Wanted};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::engine::view::SessionView;
 use crate::export::board::Board;
+use crate::export::query::ListRequest;
 use crate::health::Health;
 use crate::judge;
 use crate::store::Section;
@@ -31,6 +33,10 @@ use crate::webhook::{self, Runaway};
 
 /// How many messages a task takes before it hands on what came of them.
 const BURST: usize = 64;
+
+/// How many timers of traces a task runs before it hands on what came of them, and others have their turn: what a trace has come
+/// to takes many times the memory of the trace, so that of thousands, done at once, it is never there for all.
+const TIMERS: usize = 64;
 
 /// How many agents a task speaks of before others have their turn.
 const SLICE: usize = 16;
@@ -68,13 +74,15 @@ pub(super) enum ToSessions {
     Barrier(usize, Barrier),
     /// Somebody wants to see one session.
     One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
-    /// Somebody wants a part of a list of sessions.
-    Rows {
+    /// Somebody wants to know which sessions come first in a list; a part of it.
+    Places {
         after: Option<SessionId>,
-        filter: SessionFilter,
+        request: Arc<ListRequest>,
         budget: usize,
         reply: oneshot::Sender<Part>,
     },
+    /// Somebody wants rows of these.
+    Rows { ids: Vec<SessionId>, budget: usize, reply: oneshot::Sender<Vec<Option<SessionRow>>> },
     /// Somebody looks for the session that holds a trace.
     Find {
         tenant: String,
@@ -83,6 +91,8 @@ pub(super) enum ToSessions {
         budget: usize,
         reply: oneshot::Sender<Sought>,
     },
+    /// How many sessions are away, and in no list?
+    Away { reply: oneshot::Sender<usize> },
     /// Somebody wants to know why a trace has its score.
     Explain {
         tenant: String,
@@ -156,8 +166,10 @@ impl Sent for ToSessions {
             Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
             Self::Report(..)
             | Self::One { .. }
+            | Self::Places { .. }
             | Self::Rows { .. }
             | Self::Find { .. }
+            | Self::Away { .. }
             | Self::Explain { .. } => None,
         }
     }
@@ -198,6 +210,7 @@ impl<M: Sent> Waiting<M> {
 struct SessionTask {
     shard: usize,
     stage: Sessions,
+    attic: Box<dyn Attic + Send>,
     agents: mpsc::Sender<ToAgents>,
     alignment: Alignment,
     waiting: Waiting<ToSessions>,
@@ -226,10 +239,11 @@ pub(super) async fn assemble(
             () = wait => {}
         }
         let now = common.clock.now();
-        let mut acknowledgements = Vec::new();
+        let (mut acknowledgements, mut taken) = (Vec::new(), 0);
         for message in burst.drain(..) {
             match message {
                 ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
+                    taken += share.spans.len() + share.inputs.len();
                     let own = share.spans.iter().filter_map(|at| spans.get(*at));
                     own.for_each(|span| stage.span(span, arrival));
                     share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
@@ -242,7 +256,7 @@ pub(super) async fn assemble(
                         return;
                     }
                     ask(&mut stage, &common, now);
-                    save(&common, barrier, || (format!("assemble/{shard}"), stage.save()));
+                    save(&common, barrier, || Some((format!("assemble/{shard}"), stage.save())));
                     for session in &sessions {
                         if session.send(ToSessions::Barrier(shard, barrier)).await.is_err() {
                             return;
@@ -251,14 +265,23 @@ pub(super) async fn assemble(
                 }
             }
         }
-        stage.handle_timeout(now);
-        if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
-            return;
-        }
-        ask(&mut stage, &common, now);
-        // A sender that has gone does not need to know.
-        for acknowledge in acknowledgements {
-            let _ = acknowledge.send(());
+        // A trace has two timers, and spans: they keep up with what comes, and what comes does not wait for all of them.
+        let mut owed = 2 * taken;
+        loop {
+            let all = stage.handle_some_timeouts(now, TIMERS);
+            if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
+                return;
+            }
+            ask(&mut stage, &common, now);
+            // A sender that has gone does not need to know.
+            for acknowledge in acknowledgements.drain(..) {
+                let _ = acknowledge.send(());
+            }
+            owed = owed.saturating_sub(TIMERS);
+            if all || (owed == 0 && !inbox.is_empty()) {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
         let source = format!("assemble/{shard}");
         common.health.counts(&source, stage.counts().iter());
@@ -283,6 +306,7 @@ pub(super) fn offer(
     }
     if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
+        stage.transcribe(judge.reads());
     }
 }
 
@@ -307,15 +331,16 @@ async fn hand_on(
     Ok(())
 }
 
-/// Writes down what a stage holds, if the barrier asks for it.
-fn save<S: Serialize>(common: &Common, barrier: Barrier, state: impl FnOnce() -> (String, S)) {
+/// Writes down what a stage holds, if the barrier asks for it; with nothing to write there is no snapshot.
+fn save<S: Serialize>(
+    common: &Common,
+    barrier: Barrier,
+    state: impl FnOnce() -> Option<(String, S)>,
+) {
     let Some(saving) = common.saving.as_ref().filter(|_| barrier.log_sequence.is_some()) else {
         return;
     };
-    let section = {
-        let (name, state) = state();
-        durable::section(name, &state)
-    };
+    let section = state().and_then(|(name, state)| durable::section(name, &state));
     // There is room for all of a snapshot and of one that was given up. Should there be none, then there is no snapshot;
     // a stage does not wait for its writer.
     let _ = saving.try_send((barrier.epoch, section));
@@ -324,14 +349,14 @@ fn save<S: Serialize>(common: &Common, barrier: Barrier, state: impl FnOnce() ->
 /// Runs one session shard until its channel closes.
 pub(super) async fn sessions(
     shard: usize,
-    stage: Sessions,
+    (stage, attic): (Sessions, Box<dyn Attic + Send>),
     (mut inbox, agents): (mpsc::Receiver<ToSessions>, mpsc::Sender<ToAgents>),
     inputs: usize,
     common: Common,
 ) {
     let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
     let pace = Pace::default();
-    let mut task = SessionTask { shard, stage, agents, alignment, waiting, pace, common };
+    let mut task = SessionTask { shard, stage, attic, agents, alignment, waiting, pace, common };
     let mut burst = Vec::with_capacity(BURST);
     loop {
         let due = task.stage.poll_timeout().into_iter().chain(task.pace.due()).min();
@@ -360,8 +385,8 @@ pub(super) async fn sessions(
                 task.take(message);
             }
         }
-        task.stage.handle_timeout(now);
-        tell(&mut task.stage, now, task.common.webhook.as_ref());
+        task.stage.run_timers(now, task.attic.as_mut());
+        tell(&mut task.stage, &*task.attic, now, task.common.webhook.as_ref());
         task.pace.note();
         if task.pace.is_due(now) && task.hand_on(now).await.is_err() {
             return;
@@ -370,10 +395,16 @@ pub(super) async fn sessions(
 }
 
 /// Tells the webhook, if there is one, of sessions that run away.
-pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook::Handle>) {
+pub(super) fn tell(
+    stage: &mut Sessions,
+    attic: &dyn Attic,
+    at: Timestamp,
+    webhook: Option<&webhook::Handle>,
+) {
     for (tenant, id, kind, severity) in stage.runaways() {
         let wanted = webhook.filter(|webhook| webhook.wants(severity));
-        let held = wanted.and_then(|webhook| Some((webhook, stage.session(&tenant, &id)?)));
+        let view = || stage.session_in(&tenant, &id, attic);
+        let held = wanted.and_then(|webhook| Some((webhook, view()?)));
         if let Some((webhook, session)) = held {
             webhook.tell(Runaway { tenant, kind, severity, at, session: Box::new(session) });
         }
@@ -381,18 +412,25 @@ pub(super) fn tell(stage: &mut Sessions, at: Timestamp, webhook: Option<&webhook
 }
 
 /// Answers a question; whoever asked may have gone.
-pub(super) fn answer(stage: &Sessions, question: ToSessions) {
+pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) {
     match question {
-        ToSessions::One { tenant, id, reply } => drop(reply.send(stage.session(&tenant, &id))),
-        ToSessions::Rows { after, filter, budget, reply } => {
-            drop(reply.send(stage.rows(after.as_ref(), &filter, budget)));
+        ToSessions::One { tenant, id, reply } => {
+            drop(reply.send(stage.session_in(&tenant, &id, attic)));
         }
+        ToSessions::Places { after, request, budget, reply } => {
+            let most = request.limit.saturating_add(request.offset);
+            let wanted = Wanted { filter: &request.filter, sort: request.sort, most };
+            drop(reply.send(stage.places(after.as_ref(), &wanted, budget)));
+        }
+        ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
         ToSessions::Find { tenant, after, trace, budget, reply } => {
             drop(reply.send(stage.find(&tenant, after.as_deref(), trace, budget)));
         }
         ToSessions::Explain { tenant, id, trace, reply } => {
-            drop(reply.send(stage.explain(&tenant, &id, trace).map(Box::new)));
+            let explained = stage.explain((&tenant, &id), trace, attic);
+            drop(reply.send(explained.map(Box::new)));
         }
+        ToSessions::Away { reply } => drop(reply.send(stage.away())),
         // Not questions.
         ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
     }
@@ -409,15 +447,24 @@ pub(super) async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
 
 impl SessionTask {
     fn take(&mut self, message: ToSessions) {
+        let Self { stage, attic, .. } = self;
         match message {
             ToSessions::Traces(_, updates, now) => {
-                updates.into_iter().for_each(|update| self.stage.handle(update, now));
+                for update in updates {
+                    stage.bring_for(&update, attic.as_mut());
+                    stage.handle(update, now);
+                }
             }
-            ToSessions::Report(report, now) => self.stage.report(*report, now),
+            ToSessions::Report(report, now) => {
+                stage.bring_for_report(&report, attic.as_mut());
+                stage.report(*report, now);
+            }
             question @ (ToSessions::One { .. }
+            | ToSessions::Places { .. }
             | ToSessions::Rows { .. }
             | ToSessions::Find { .. }
-            | ToSessions::Explain { .. }) => answer(&self.stage, question),
+            | ToSessions::Away { .. }
+            | ToSessions::Explain { .. }) => answer(stage, attic.as_ref(), question),
             // The loop above looks at these.
             ToSessions::Barrier(..) => {}
         }
@@ -426,9 +473,26 @@ impl SessionTask {
     /// A barrier has come in on all inputs: what came before it goes before it, and only that is saved.
     async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
         self.hand_on(now).await?;
+        let safe = barrier.log_sequence.is_none() || self.keep().await;
         let Self { shard, stage, common, .. } = &*self;
-        save(common, barrier, || (format!("sessions/{shard}"), stage.save()));
+        save(common, barrier, || safe.then(|| (format!("sessions/{shard}"), stage.save())));
         self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
+    }
+
+    /// Makes what is away as safe as what is about to be saved; returns whether it is.
+    async fn keep(&mut self) -> bool {
+        let mut attic = std::mem::replace(&mut self.attic, Box::new(Nowhere));
+        let kept = spawn_blocking(move || {
+            let safe = attic.keep();
+            (attic, safe)
+        });
+        match kept.await {
+            Ok((attic, safe)) => {
+                self.attic = attic;
+                safe
+            }
+            Err(_) => false,
+        }
     }
 
     /// Says all that changed, and what it counted.
@@ -443,10 +507,12 @@ impl SessionTask {
             self.agents.send(message).await.map_err(|_| Gone)?;
             tokio::task::yield_now().await;
         }
+        self.stage.fit(self.attic.as_mut());
         let Self { shard, stage, common, .. } = &*self;
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source, stage.open_sessions());
+        common.health.held("sessions_away", &source, stage.away());
         self.pace.told(began, self.common.clock.now());
         Ok(())
     }
@@ -486,7 +552,7 @@ pub(super) async fn agents(
                     if !alignment.complete(barrier) {
                         waiting.past.extend(saves.then_some(from));
                     } else if saves {
-                        save(&common, barrier, || ("agents".to_owned(), stage.save()));
+                        save(&common, barrier, || Some(("agents".to_owned(), stage.save())));
                         waiting.release(&mut left);
                     } else {
                         epoch = epoch.max(Some(barrier.epoch));

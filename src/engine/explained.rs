@@ -2,8 +2,9 @@
 //! Objects of the query API. Absent is null; fields may be added, these keep their names and meaning.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::update::AgentKey;
 use super::view::{AgentName, LoopView, SignalView, TokensView, ToolView, TraceView};
 
 /// Which sessions somebody asks for; what is `None` does not matter.
@@ -30,6 +31,23 @@ pub struct AgentFilter {
     pub environment: Option<String>,
     /// The tenant.
     pub tenant: Option<String>,
+}
+
+/// In which order sessions come; of equal ones the one that started first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// By start of the first trace.
+    #[default]
+    Start,
+    /// The one that ended last first.
+    Recent,
+    /// The least reliable first; those without a score last.
+    Reliability,
+    /// The one with the most loops first.
+    Loops,
+    /// The dearest first; those of unknown cost last.
+    Cost,
 }
 
 /// One session in a list.
@@ -154,5 +172,17 @@ impl AgentFilter {
             && fits(&self.agent_version, &agent.agent_version)
             && fits(&self.environment, &agent.environment)
             && fits(&self.tenant, &agent.tenant)
+    }
+
+    /// Likewise, of an agent by its key; `None`: nothing is known of it.
+    pub(super) fn admits_key(&self, agent: Option<&AgentKey>) -> bool {
+        let fits = |asked: &Option<String>, sent: fn(&AgentKey) -> &String| {
+            asked.as_deref().is_none_or(|asked| asked == agent.map_or("", |agent| sent(agent)))
+        };
+        fits(&self.service_name, |agent| &agent.service_name)
+            && fits(&self.agent_name, |agent| &agent.agent_name)
+            && fits(&self.agent_version, |agent| &agent.agent_version)
+            && fits(&self.environment, |agent| &agent.environment)
+            && fits(&self.tenant, |agent| &agent.tenant)
     }
 }

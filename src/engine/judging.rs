@@ -47,8 +47,10 @@ pub struct JudgeRequest {
     pub metrics: bool,
     /// Rules of expectations that its answer is to be held against.
     pub rubrics: Vec<RubricRequest>,
-    /// What it says.
+    /// What it says; empty where nobody would have read it.
     pub transcript: Transcript,
+    /// Nobody would have read it: see [`super::assemble::Assemble::transcribe`].
+    pub unread: bool,
     /// What an earlier process was answered, by question: that is not asked again.
     pub answered: BTreeMap<String, String>,
 }

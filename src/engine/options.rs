@@ -143,7 +143,7 @@ pub struct SessionOptions {
     /// How long a loop counts as going on after it last grew.
     #[serde(with = "human")]
     pub loop_hold: Duration,
-    /// Sessions held; over it the longest quiet one is closed and evicted.
+    /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
     pub max_sessions: usize,
     /// Traces of one session; further ones are refused.
     pub max_traces_per_session: usize,

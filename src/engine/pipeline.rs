@@ -19,7 +19,7 @@ use super::resolve::Resolve;
 use super::route::Route;
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
-use super::sessions::Sessions;
+use super::sessions::{Attic, Nowhere, Sessions};
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
 use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
@@ -61,6 +61,8 @@ pub struct Stages {
     pub assemble: Vec<Assemble>,
     /// Stage 2, by shard.
     pub sessions: Vec<Sessions>,
+    /// Where sessions of each shard go for which there is no room.
+    pub attics: Vec<Box<dyn Attic + Send>>,
     /// Stage 3.
     pub agents: Agents,
     /// The agents as they stand.
@@ -73,6 +75,8 @@ pub struct Pipeline {
     resolve: Resolve,
     assemble: Vec<Assemble>,
     sessions: Vec<Sessions>,
+    // Invariant: one for each of these.
+    attics: Vec<Box<dyn Attic + Send>>,
     agents: Agents,
     board: BTreeMap<AgentKey, AgentUpdate>,
     // The board is of no interest yet.
@@ -109,6 +113,7 @@ impl Pipeline {
                     Sessions::new(shard, options.session.clone(), loops, options.agents.clone())
                 })
                 .collect(),
+            attics: (0..route.shards()).map(|_| Box::new(Nowhere) as _).collect(),
             agents: Agents::new(AgentsOptions {
                 agents: options.agents.clone(),
                 tasks: options.tasks.clone(),
@@ -118,6 +123,12 @@ impl Pipeline {
             board: BTreeMap::new(),
             unseen: false,
         }
+    }
+
+    /// Sessions over `max_sessions` leave for these, one for each shard.
+    pub fn keep_away(&mut self, attics: Vec<Box<dyn Attic + Send>>) {
+        self.attics = attics;
+        self.sessions.iter_mut().for_each(Sessions::keep_away);
     }
 
     /// Applies one batch that arrived at `now`.
@@ -172,7 +183,9 @@ impl Pipeline {
             self.resolve.handle_timeout(due);
             self.assemble.iter_mut().for_each(|stage| stage.handle_timeout(due));
             self.flow(due);
-            self.sessions.iter_mut().for_each(|stage| stage.handle_timeout(due));
+            for (stage, attic) in self.sessions.iter_mut().zip(&mut self.attics) {
+                stage.run_timers(due, attic.as_mut());
+            }
             self.agents.handle_timeout(due);
             self.flow(due);
         }
@@ -192,7 +205,10 @@ impl Pipeline {
     pub fn finish(&mut self, now: Timestamp) {
         self.assemble.iter_mut().for_each(|stage| stage.finish(now));
         self.flow(now);
-        self.sessions.iter_mut().for_each(|stage| stage.finish(now));
+        for (stage, attic) in self.sessions.iter_mut().zip(&mut self.attics) {
+            stage.bring_all(attic.as_mut());
+            stage.finish(now);
+        }
         self.flow(now);
         self.agents.finish();
         self.flow(now);
@@ -236,8 +252,8 @@ impl Pipeline {
         self.unseen = false;
         self.flow(now);
         self.agents.restart_counts();
-        let Self { route, resolve, assemble, sessions, agents, board, .. } = self;
-        Stages { route, resolve, assemble, sessions, agents, board }
+        let Self { route, resolve, assemble, sessions, attics, agents, board, .. } = self;
+        Stages { route, resolve, assemble, sessions, attics, agents, board }
     }
 
     /// The stages, whose state outlives a process.
@@ -277,6 +293,7 @@ impl Pipeline {
             }
             Target::Session { tenant, id } => {
                 let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
+                self.sessions[shard].bring_for_report(&report, self.attics[shard].as_mut());
                 self.sessions[shard].report(report, now);
             }
             Target::Run(_) => self.agents.report(report, now),
@@ -295,12 +312,15 @@ impl Pipeline {
         }
         for update in updates {
             let session = update.session.clone().unwrap_or_default();
-            self.sessions[self.route.session(&session.tenant, &session.id)].handle(update, now);
+            let shard = self.route.session(&session.tenant, &session.id);
+            self.sessions[shard].bring_for(&update, self.attics[shard].as_mut());
+            self.sessions[shard].handle(update, now);
         }
-        for stage in &mut self.sessions {
+        for (stage, attic) in self.sessions.iter_mut().zip(&mut self.attics) {
             for update in stage.drain() {
                 self.agents.handle(update, now);
             }
+            stage.fit(attic.as_mut());
         }
         if self.unseen {
             return;

@@ -18,10 +18,10 @@ use super::history::HistoryView;
 use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
-use super::query::{ListRequest, Listing, Query, Sort};
+use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
-use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
+use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
 use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
@@ -98,7 +98,7 @@ pub(super) struct SessionsPage {
     pub(super) sessions: Vec<SessionView>,
     /// How many fit, on all pages.
     pub(super) total: u64,
-    /// Whether this is not all: sessions that other instances hold are not here.
+    /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
     pub(super) partial: bool,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct SessionRowsPage {
     pub(super) sessions: Vec<SessionRow>,
     /// How many fit, on all pages.
     pub(super) total: u64,
-    /// Whether this is not all: sessions that other instances hold are not here.
+    /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
     pub(super) partial: bool,
 }
 

@@ -18,8 +18,9 @@ use self::v1::query_service_server::{QueryService, QueryServiceServer};
 use super::api::{AgentParams, OneAgent, SessionParams, TraceParams};
 use super::http::{Exporter, Refused};
 use super::live::{Stream, StreamParams};
-use super::query::{Query, Sort};
+use super::query::Query;
 use crate::access::Identity;
+use crate::engine::explained::Sort;
 
 /// The messages and the service, generated from `proto/agentgauge/v1/query.proto`.
 #[expect(

@@ -101,13 +101,17 @@ impl Families {
         Arc::new(WorkerMetrics { role, families: self.clone() })
     }
 
+    /// Fails, and says why, while something stands in the way of a partition.
+    pub(super) fn unhindered(&self) -> Result<(), String> {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut problems = standing.values().filter_map(|standing| standing.problem.clone());
+        problems.next().map_or(Ok(()), Err)
+    }
+
     /// Fails, and says why, while a worker has not caught up.
     pub(super) fn ready(&self) -> Result<(), String> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         for (role, standing) in &*standing {
-            if let Some(problem) = &standing.problem {
-                return Err(problem.clone());
-            }
             if standing.behind > 0 {
                 let (role, behind) = (role.name(), standing.behind);
                 return Err(format!("{behind} partitions of role `{role}` have not caught up"));

@@ -188,6 +188,8 @@ impl Workers {
     pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
         let (statuses, families) = (self.statuses.clone(), self.families.clone());
         move || {
+            // Who cannot begin with a partition has not joined its group either: the one is why of the other.
+            families.unhindered()?;
             statuses.iter().try_for_each(|status| status.ready())?;
             families.ready()
         }

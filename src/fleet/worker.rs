@@ -453,8 +453,13 @@ impl<S: Stage> Worker<S> {
                 checkpoint.next.max(low)
             }
             (None, Begin::Lookback) => {
-                let from = now.before(self.fleet.lookback);
-                self.offset_at(partition, from).map_err(told)?.unwrap_or(target).max(low)
+                // From before there was time means all that there is.
+                match now.before(self.fleet.lookback) {
+                    Timestamp(0) => low,
+                    from => {
+                        self.offset_at(partition, from).map_err(told)?.unwrap_or(target).max(low)
+                    }
+                }
             }
         };
         let taken = Taken { partition: number, generation, checkpoint: checkpoint.as_ref() };

@@ -20,7 +20,7 @@ use super::metric::{Metric, Outcome};
 use super::noise::{Noise, is_picked};
 use super::options::JudgeOptions;
 use super::prompt::VERSION;
-use super::queue::{self, Handle, Inbox, Waiting};
+use super::queue::{self, Away, Handle, Inbox, Waiting};
 use super::redact::{BadPattern, Redactor};
 use super::verdict::{Asked, Judged, worth};
 use crate::clock::Clock;
@@ -44,6 +44,7 @@ pub struct Judge {
     pub(super) clock: Clock,
     pub(super) meter: Arc<Meter>,
     inbox: Option<Inbox>,
+    told_away: Away,
     told: Option<mpsc::Sender<Score>>,
     noise: Mutex<Noise>,
     canaries: Vec<Canary>,
@@ -111,6 +112,7 @@ impl Judge {
             empty_is_one: given.empty_is_one,
             clock: given.clock,
             meter,
+            told_away: inbox.away.clone(),
             inbox: Some(inbox),
             told: given.told,
             noise: Mutex::default(),
@@ -158,8 +160,10 @@ impl Judge {
 
     /// Judges one trace and reports it.
     async fn trace<S: Sink>(&self, waiting: Waiting, sink: &S) {
-        let Waiting { mut request, due, share } = waiting;
-        if let Some(why) = self.away(&request) {
+        let Waiting { mut request, due, left, share } = waiting;
+        let away = self.away(&request);
+        *self.told_away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+        if let Some(why) = away.or(left) {
             return self.leave(request, why, due, sink).await;
         }
         let transcript = self.redactor.transcript(request.transcript);

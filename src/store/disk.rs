@@ -3,7 +3,7 @@
 //! What is written is safe once its file is synced, a new or renamed or removed name once the directory is.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// A directory.
@@ -21,6 +21,13 @@ pub trait Disk: Send + Sync {
     ///
     /// Fails if the system does, or there is no such file.
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Reads so many bytes of a file from byte `at` on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does, or there are none.
+    fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>>;
 
     /// Cuts a file to its first `bytes`, and syncs it.
     ///
@@ -116,6 +123,14 @@ impl Disk for Folder {
         Ok(Box::new(File::open(self.path(name))?))
     }
 
+    fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut file = File::open(self.path(name))?;
+        file.seek(SeekFrom::Start(at))?;
+        let mut found = vec![0; bytes];
+        file.read_exact(&mut found)?;
+        Ok(found)
+    }
+
     fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path(name))?;
         file.set_len(bytes)?;
@@ -159,7 +174,6 @@ impl DiskFile for File {
     }
 
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        use std::io::{Seek, SeekFrom};
         self.set_len(bytes)?;
         self.seek(SeekFrom::Start(bytes)).map(|_| ())
     }

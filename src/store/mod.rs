@@ -4,6 +4,7 @@
 //! log-00000000000000000001.wal   records 1..   frames with sequence number, arrival time and CRC
 //! log-00000000000000004711.wal   records 4711..
 //! snapshot-00000000000000004700  the state after record 4700, and maybe some that follow
+//! away-3-000000000017            sessions of shard 3 for which there was no room in memory
 //! lock                           held by the process that uses the directory
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! off were never acknowledged; recovery gives back a prefix of the log that has every acknowledged one.
 //! What a file holds and how its damage is judged: [`record`], [`snapshot`], [`recover`].
 
+mod attic;
 mod budget;
 mod commit;
 mod disk;
@@ -28,6 +30,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use attic::FileAttic;
 pub use budget::Budget;
 pub use commit::{Committer, Ledger, Ticket, Watch};
 pub use disk::{Disk, DiskFile, Folder};
@@ -36,7 +39,7 @@ pub use lock::Lock;
 pub use options::{DamagedRecords, Durability, StoreOptions};
 pub use record::{Kind, Record};
 pub use recover::{Found, Recovery, Replay};
-pub use snapshot::{Section, Snapshot, SnapshotWriter};
+pub use snapshot::{KEPT, Section, Snapshot, SnapshotWriter};
 
 use self::log::Log;
 

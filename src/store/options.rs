@@ -14,7 +14,8 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// Where the log and the snapshots are; for this process alone, made if it is not there.
     pub directory: String,
-    /// Bytes of log and snapshots together; over it requests are refused until a snapshot has freed some.
+    /// Bytes of log, snapshots and sessions for which there is no room in memory; over it requests are refused until a
+    /// snapshot has freed some. The sessions take half of it at most; those beyond are evicted.
     pub max_bytes: u64,
     /// Bytes after which a file of the log ends and the next one begins.
     pub segment_bytes: u64,

@@ -223,6 +223,15 @@ impl Disk for Simulated {
         Ok(Box::new(io::Cursor::new(state.files[*number].now.clone())))
     }
 
+    fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut state = self.state();
+        state.call()?;
+        let number = state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let at = usize::try_from(at).map_err(io::Error::other)?;
+        let found = state.files[*number].now.get(at..at + bytes);
+        Ok(found.ok_or(io::ErrorKind::UnexpectedEof)?.to_vec())
+    }
+
     fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let number = *self.state().names.get(name).ok_or(io::ErrorKind::NotFound)?;
         let mut handle = Handle { disk: self.clone(), number, at: 0 };

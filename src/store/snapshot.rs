@@ -100,6 +100,7 @@ impl SnapshotWriter {
         seqs.truncate(keep.max(1));
         let sizes = list(self.disk.as_ref())?.into_iter().map(|(_, bytes)| bytes);
         self.budget.set_snapshots(sizes.sum());
+        self.budget.add_finished();
         // With one snapshot alone the log from its beginning is the second source.
         Ok(if seqs.len() < keep { 0 } else { seqs.last().copied().unwrap_or(0) })
     }
@@ -202,6 +203,9 @@ fn part_name(seq: u64) -> String {
 fn seq_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
+
+/// Snapshots that are kept: the second is there for when the first cannot be read.
+pub const KEPT: usize = 2;
 
 /// What the head of a snapshot begins with.
 const SNAPSHOT_MAGIC: &[u8; 6] = b"AGSNAP";

@@ -6,9 +6,14 @@
 
 mod support;
 
+use std::time::Duration;
+
 use agentgauge::daemon::Daemon;
 use agentgauge::fleet::Role;
 use support::{Fleet, Input};
+
+/// Further back than there is time.
+const AGES: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// As many instances with every role, fed by turns.
 async fn shows_the_same(instances: usize) {
@@ -100,9 +105,15 @@ async fn without_its_checkpoints_an_instance_reads_back() {
     fleet.shows(&expected).await;
     fleet.leave(0).await;
     std::fs::remove_dir_all(fleet.checkpoints.path()).unwrap();
-    fleet.join().await;
+    let mut config = fleet.config(&[Role::Gateway, Role::Assemble, Role::Score, Role::Fleet]);
+    // The broker of this test does not find records by their time, so the time is before all of them.
+    config.fleet.lookback = AGES;
+    fleet.instances.push(Daemon::start(&config).await.unwrap());
     fleet.ready().await;
     assert_eq!(fleet.metric(0, "agentgauge_state_complete").await, 1.0);
+    // What is shown of agents may be what was told before; sessions follow from what was read back.
+    let sessions = input.sessions();
+    fleet.shows_sessions(0, |shown| *shown == sessions).await;
     fleet.shows(&expected).await;
     fleet.stop().await;
 }

@@ -14,7 +14,7 @@ use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{Laid, Names, Parts, Sign, Spans, transcript};
+use crate::engine::trace::{Laid, Names, Parts, Sign, Spans, Transcript, transcript};
 use crate::engine::update::{AgentKey, Loop, SessionKey, ToldLoops, TraceState, TraceUpdate};
 
 /// A trace, and what was told of it.
@@ -225,17 +225,18 @@ impl Held {
         (trace_id, trace): (TraceId, &Laid<'_>),
         update: &TraceUpdate,
         (metrics, mut rubrics): Asked,
-        rules: &JudgeRules,
+        (rules, unread): (&JudgeRules, bool),
     ) -> JudgeRequest {
         for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
             let end = judged.text.floor_char_boundary(rules.max_transcript_bytes);
             judged.text.truncate(end);
         }
-        let (transcript, root) = transcript(trace, rules.max_transcript_bytes);
+        let read = || transcript(trace, rules.max_transcript_bytes);
+        let (transcript, root) = if unread { (Transcript::default(), None) } else { read() };
         let agent = update.agent.clone().unwrap_or_default();
         let answered =
             self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();
-        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, answered }
+        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, unread, answered }
     }
 
     /// Fills in what is not written down.

@@ -66,6 +66,8 @@ pub struct Assemble {
     with_texts: Rules,
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
+    // Nobody reads what a judge is asked.
+    unread: bool,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
@@ -143,6 +145,7 @@ impl Assemble {
             rules,
             suites: Arc::default(),
             judging: None,
+            unread: false,
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
@@ -199,8 +202,19 @@ impl Assemble {
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.handle_some_timeouts(now, usize::MAX);
+    }
+
+    /// Runs at most so many of the timers of traces that are due, the earliest first, and returns whether all have been run:
+    /// of thousands of traces that are done at once only a few are looked at, told and let go at a time.
+    pub fn handle_some_timeouts(&mut self, now: Timestamp, at_most: usize) -> bool {
         self.traces.advance(now);
-        while let Some((due, id)) = self.deadlines.first().filter(|(due, _)| *due <= now) {
+        for _ in 0..at_most {
+            let due = self.deadlines.first().filter(|(due, _)| *due <= now);
+            let Some((due, id)) = due else {
+                self.give_up_reports(now);
+                return true;
+            };
             let Some(held) = self.traces.get_mut(id) else {
                 self.deadlines.remove(&(due, id));
                 continue;
@@ -219,6 +233,11 @@ impl Assemble {
                 State::Done | State::Sealed => self.seal(id),
             }
         }
+        false
+    }
+
+    /// Gives up reports whose trace has not come in time.
+    fn give_up_reports(&mut self, now: Timestamp) {
         while let Some(((due, number), report)) = self.waiting.pop_first() {
             if due > now {
                 self.waiting.insert((due, number), report);
@@ -293,6 +312,12 @@ impl Assemble {
         self.traces.rest();
         tombstones.append(&mut updates);
         tombstones
+    }
+
+    /// Whether somebody reads what a judge is asked from here on; if not, it is asked without a transcript, which would be
+    /// thrown away.
+    pub fn transcribe(&mut self, read: bool) {
+        self.unread = !read;
     }
 
     /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
@@ -370,6 +395,7 @@ impl Assemble {
             && let Some(hearing) = &held.hearing
             && let Some(asked) = hearing.ask_again(rubrics)
         {
+            let rules = (rules, self.unread);
             self.requests.push(held.request((id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
@@ -542,7 +568,7 @@ impl Assemble {
             let unheard = Hearing::default();
             let hearing = held.hearing.as_deref().unwrap_or(&unheard);
             let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
-            asked.map(|asked| held.request((id, &trace), &update, asked, rules))
+            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, self.unread)))
         });
         drop(trace);
         drop(held);

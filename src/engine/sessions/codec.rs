@@ -1,5 +1,6 @@
 //! What packed sessions share: names that are written as numbers, and what follows from the options.
 
+use std::borrow::Cow;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -63,11 +64,15 @@ impl Codec {
 
     /// Reads a name.
     pub(super) fn read_name(&self, from: &mut Reader<'_>) -> String {
+        self.look_at_name(from).into_owned()
+    }
+
+    /// Reads a name that is kept by nobody.
+    pub(super) fn look_at_name<'b, 'r: 'b>(&'b self, from: &mut Reader<'r>) -> Cow<'b, str> {
         match from.size().checked_sub(1) {
-            Some(number) => self.names.list.get(number).map(ToString::to_string),
-            None => Some(String::from_utf8_lossy(from.bytes()).into_owned()),
+            Some(number) => Cow::Borrowed(self.names.list.get(number).map_or("", AsRef::as_ref)),
+            None => String::from_utf8_lossy(from.bytes()),
         }
-        .unwrap_or_default()
     }
 
     /// Writes an agent likewise.

@@ -1,21 +1,47 @@
-//! Sessions in a list: one row each, a bounded number of traces at a time, so that a long list never holds up a stage.
+//! Sessions in a list: which come first is found out by glances, a bounded number of traces at a time, so that a long list never
+//! holds up a stage; rows are made of those alone.
+
+use std::collections::BTreeSet;
 
 use super::held::Held;
 use super::key::SessionId;
+use super::outline::glance;
 use super::rules::Rules;
 use super::session::Session;
 use super::shelf::Shelf;
 use super::view::{agent, dollars, is_flagged};
-use crate::engine::explained::{SessionFilter, SessionRow};
+use crate::engine::explained::{SessionFilter, SessionRow, Sort};
 use crate::engine::loops::{CRITICAL, WARNING};
 use crate::engine::span::TraceId;
 use crate::engine::view::TokensView;
 
+/// What a list is to have.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Which sessions.
+    pub filter: &'a SessionFilter,
+    /// In which order.
+    pub sort: Sort,
+    /// How many of them.
+    pub most: usize,
+}
+
+/// Where a session stands in an order; the first comes first.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Place {
+    rank: u64,
+    start: u64,
+    id: String,
+    tenant: String,
+}
+
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
-    /// Rows of the sessions that fit, in the order of their tenants and ids.
-    pub rows: Vec<SessionRow>,
+    /// Of the sessions that fit so many as are wanted, the first of them.
+    pub places: BTreeSet<Place>,
+    /// How many fit.
+    pub total: u64,
     /// The session after which to go on; `None` at the end.
     pub next: Option<SessionId>,
 }
@@ -29,32 +55,48 @@ pub struct Sought {
     pub next: Option<String>,
 }
 
-/// Sessions after `after` that fit, until `budget` traces were looked at.
-pub(super) fn rows(
+/// The first of the sessions after `after` that fit, until `budget` traces were looked at.
+pub(super) fn places(
     sessions: &Shelf,
     after: Option<&SessionId>,
-    filter: &SessionFilter,
+    wanted: &Wanted<'_>,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for session in sessions.following(filter.agent.tenant.as_deref(), after, rules) {
+    for kept in sessions.following(wanted.filter.agent.tenant.as_deref(), after) {
+        let glance = glance(&kept, wanted, rules, sessions.codec());
         // What it takes to tell that a session does not fit is little, whatever its size.
-        looked += 1;
-        if let Some(first) = session.first()
-            && fits(&session, first, filter)
-        {
-            looked += session.traces.len();
-            let row = row(&session, first, rules);
-            if filter.loops.is_none_or(|loops| loops == (row.loops > 0)) {
-                part.rows.push(row);
-            }
+        looked += 1 + glance.looked;
+        let (tenant, id) = kept.name();
+        if let Some(outline) = glance.outline {
+            part.total += 1;
+            let (rank, start) = (outline.rank(wanted.sort), outline.start);
+            part.add((rank, start), (tenant, id), wanted.most);
         }
         if looked >= budget {
-            part.next = Some(SessionId::clone(&session.id));
+            part.next = Some(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
             break;
         }
     }
     part
+}
+
+/// Rows of sessions, until `budget` traces were looked at.
+pub(super) fn rows(
+    sessions: &Shelf,
+    ids: &[SessionId],
+    (budget, rules): (usize, &Rules),
+) -> Vec<Option<SessionRow>> {
+    let (mut rows, mut looked) = (Vec::new(), 0);
+    for id in ids {
+        let session = sessions.get(id, rules);
+        looked += session.as_ref().map_or(1, |session| session.traces.len());
+        rows.push(session.and_then(|session| Some(row(&session, session.first()?, rules))));
+        if looked >= budget {
+            break;
+        }
+    }
+    rows
 }
 
 /// Looks for a trace in `budget` sessions after `after`.
@@ -63,24 +105,41 @@ pub(super) fn find(
     tenant: &str,
     after: Option<&str>,
     (trace, budget): (TraceId, usize),
-    rules: &Rules,
 ) -> Sought {
     let mut sought = Sought::default();
     let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    for (looked, session) in sessions.following(Some(tenant), after.as_ref(), rules).enumerate() {
-        if session.traces.contains_key(&trace) {
-            return Sought { session: Some(session.id.id.clone()), next: None };
+    for (looked, kept) in sessions.following(Some(tenant), after.as_ref()).enumerate() {
+        if kept.holds(trace) {
+            return Sought { session: Some(kept.name().1.to_owned()), next: None };
         }
         if looked + 1 >= budget {
-            sought.next = Some(session.id.id.clone());
+            sought.next = Some(kept.name().1.to_owned());
             break;
         }
     }
     sought
 }
 
-fn fits(session: &Session, first: &Held, filter: &SessionFilter) -> bool {
-    filter.open.is_none_or(|open| open != session.closed) && filter.agent.admits(&agent(first))
+impl Place {
+    /// The session.
+    pub fn session(self) -> SessionId {
+        SessionId { tenant: self.tenant, id: self.id }
+    }
+}
+
+impl Part {
+    fn add(&mut self, (rank, start): (u64, u64), (tenant, id): (&str, &str), most: usize) {
+        let place = || Place { rank, start, id: id.to_owned(), tenant: tenant.to_owned() };
+        let full = self.places.len() >= most;
+        // Most are far behind, and need no copy of their id.
+        if full && self.places.last().is_none_or(|last| (last.rank, last.start) < (rank, start)) {
+            return;
+        }
+        self.places.insert(place());
+        if self.places.len() > most {
+            self.places.pop_last();
+        }
+    }
 }
 
 fn row(session: &Session, first: &Held, rules: &Rules) -> SessionRow {

@@ -22,6 +22,9 @@
 //! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | `sessions` | `evicted` | sessions let go of because of `max_sessions` |
+//! | `away` | `left` | sessions for which there was no room in memory: kept elsewhere |
+//! | | `returned` | those of them that came back |
+//! | | `lost` | those of them that could not be read |
 //! | | `trace_not_done` | traces that were not done when their session went: in no score |
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
@@ -33,6 +36,7 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
+mod away;
 mod chain;
 mod codec;
 mod departed;
@@ -45,6 +49,7 @@ mod histogram;
 mod key;
 mod list;
 mod names;
+mod outline;
 mod packed;
 mod packed_trace;
 mod pane;
@@ -67,11 +72,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use away::{Attic, AtticPlace, Nowhere};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
-pub use list::{Part, Sought};
+pub use list::{Part, Place, Sought, Wanted};
 pub(in crate::engine) use summary::FAMILIES;
 
+use away::{Away, Stub};
 use departed::{Departed, Fate};
 use fleet::Fleet;
 use names::Names;
@@ -83,7 +90,7 @@ use tally::Tally;
 use waiting::Waiting;
 
 use super::count::Counts;
-use super::explained::{SessionFilter, TraceExplanation};
+use super::explained::{SessionRow, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::update::{AgentKey, SessionUpdate, TraceState, TraceUpdate};
@@ -98,6 +105,7 @@ pub struct Sessions {
     unsettled: Vec<Arc<SessionId>>,
     // Invariant: every session that is not at rest, and when it was last looked at; some may be gone.
     resting: VecDeque<(Timestamp, Arc<SessionId>)>,
+    away: Away,
     departed: Departed,
     waiting: Waiting,
     open: usize,
@@ -108,13 +116,15 @@ pub struct Sessions {
 
 /// A shard as it is written down; its sessions, and what else it knows.
 #[derive(Debug, Deserialize, Serialize)]
-struct Saved<S, D, W, N, A> {
+struct Saved<S, D, W, N, A, B: Default> {
     sessions: S,
     departed: D,
     waiting: W,
     names: N,
     fleet: A,
     now: Timestamp,
+    #[serde(default)]
+    away: B,
 }
 
 /// A shard that was read back.
@@ -128,6 +138,7 @@ type Read = Saved<
     Waiting,
     names::Saved<String, AgentKey>,
     fleet::Saved<Summary>,
+    Vec<(SessionId, Stub)>,
 >;
 
 impl Sessions {
@@ -149,6 +160,7 @@ impl Sessions {
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
             resting: VecDeque::new(),
+            away: Away::default(),
             departed,
             waiting,
             open: 0,
@@ -223,7 +235,8 @@ impl Sessions {
         let sessions = sessions.map(|(deadline, _)| deadline).min();
         let loops = self.loops.first().map(|(deadline, _)| *deadline);
         let fleet = self.shared.fleet.poll_timeout(self.shared.now);
-        [sessions, loops, self.waiting.poll_timeout(), fleet].into_iter().flatten().min()
+        let away = self.away.poll_timeout();
+        [sessions, loops, away, self.waiting.poll_timeout(), fleet].into_iter().flatten().min()
     }
 
     /// Closes and evicts what was quiet for long enough.
@@ -280,31 +293,45 @@ impl Sessions {
         self.shared.fleet.drain(most)
     }
 
-    /// One session, explained; `None` if it is not held. The tenant is empty without tenants.
+    /// One session in memory, explained; `None` if it is not there. The tenant is empty without tenants.
     pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
+        self.session_in(tenant, id, &Nowhere)
+    }
+
+    /// Likewise, of those that are away too: one that is stays away.
+    pub fn session_in(&self, tenant: &str, id: &str, attic: &dyn Attic) -> Option<SessionView> {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        let session = self.sessions.get(&id, &self.shared.rules)?;
+        let session = self.look(&id, attic)?;
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
-    /// Rows of the sessions after one that fit, in the order of their tenants and ids, until `budget` traces were looked at.
-    pub fn rows(&self, after: Option<&SessionId>, filter: &SessionFilter, budget: usize) -> Part {
-        list::rows(&self.sessions, after, filter, (budget, &self.shared.rules))
+    /// The first of the sessions after one that fit, until `budget` traces were looked at.
+    pub fn places(&self, after: Option<&SessionId>, wanted: &Wanted<'_>, budget: usize) -> Part {
+        list::places(&self.sessions, after, wanted, (budget, &self.shared.rules))
+    }
+
+    /// Rows of these sessions, until `budget` traces were looked at, but one at least; `None` of those that are not held.
+    pub fn rows(&self, ids: &[SessionId], budget: usize) -> Vec<Option<SessionRow>> {
+        list::rows(&self.sessions, ids, (budget, &self.shared.rules))
     }
 
     /// Looks for the session that holds a trace, in `budget` sessions after an id.
     pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
-        list::find(&self.sessions, tenant, after, (trace, budget), &self.shared.rules)
+        list::find(&self.sessions, tenant, after, (trace, budget))
     }
 
     /// Why a trace has the score that it has; `None` if this session does not hold it.
-    pub fn explain(&self, tenant: &str, id: &str, trace: TraceId) -> Option<TraceExplanation> {
+    pub fn explain(
+        &self,
+        (tenant, id): (&str, &str),
+        trace: TraceId,
+        attic: &dyn Attic,
+    ) -> Option<TraceExplanation> {
         let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        let session = self.sessions.get(&id, &self.shared.rules)?;
-        explain::explain(&session, trace, &self.shared.rules)
+        explain::explain(&*self.look(&id, attic)?, trace, &self.shared.rules)
     }
 
-    /// All sessions held, by the start of their first trace, then id.
+    /// All sessions in memory, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
         let sessions = self.sessions.iter(&self.shared.rules);
         let mut ordered: Vec<_> = sessions
@@ -348,18 +375,20 @@ impl Sessions {
             names: self.names.save(),
             fleet: self.shared.fleet.save(),
             now: self.shared.now,
+            away: self.away.save(),
         }
     }
 
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedSessions) {
-        let Saved { sessions, departed, waiting, names, fleet, now } = saved.0;
+        let Saved { sessions, departed, waiting, names, fleet, now, away } = saved.0;
         self.departed.restore(departed);
         self.waiting.restore(waiting);
         self.names.restore(names);
         self.shared.fleet.restore(fleet);
         self.advance(now);
         sessions.into_iter().for_each(|session| self.file(Box::new(session)));
+        self.restore_away(away);
     }
 
     /// How many sessions are open.
@@ -367,7 +396,7 @@ impl Sessions {
         self.open
     }
 
-    /// How many sessions are held, closed ones included.
+    /// How many sessions are in memory, closed ones included.
     pub fn held_sessions(&self) -> usize {
         self.sessions.len()
     }
@@ -399,7 +428,7 @@ impl Sessions {
         if self.sessions.contains(&id) {
             return self.change_known(&id, change);
         }
-        if self.sessions.len() >= self.max_sessions {
+        if !self.away.keeps && self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
         let mut session = Box::new(Session::new(Arc::new(id)));
@@ -493,17 +522,28 @@ impl Sessions {
         self.sessions.insert(session);
     }
 
-    /// Evicts a session that is empty, or the one that closed first, or the quietest.
+    /// Evicts one session.
     fn make_room(&mut self) {
+        if let Some((standing, id)) = self.first_to_go() {
+            self.push_out(standing, &id);
+        }
+    }
+
+    /// A session that is empty, or the one that closed first, or the quietest.
+    fn first_to_go(&mut self) -> Option<(Standing, Arc<SessionId>)> {
         while let Some((_, id)) = self.sessions.first_to_go()
             && self.sessions.refile(&id)
         {}
-        let Some((standing, id)) = self.sessions.first_to_go() else { return };
+        self.sessions.first_to_go()
+    }
+
+    /// Closes a session and lets go of it, as there is no room.
+    fn push_out(&mut self, standing: Standing, id: &Arc<SessionId>) {
         if standing == Standing::Open {
-            self.change_known(&id, |session, shared| session.close(EVICTED, shared));
+            self.change_known(id, |session, shared| session.close(EVICTED, shared));
         }
         self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
-        self.evict(&id);
+        self.evict(id);
     }
 
     fn evict(&mut self, id: &Arc<SessionId>) {

@@ -93,7 +93,7 @@ impl<'a> Packed<'a> {
         session.touched = Timestamp(base);
         let mut runs = Vec::new();
         for _ in 0..from.size() {
-            let (held, tells) = trace::read(from.bytes(), (id, base), rules, codec);
+            let (held, tells) = trace::read(from.bytes(), (id, base), Some(rules), codec);
             runs.extend(tells.then_some(held.id));
             session.take_back(held);
         }
@@ -110,6 +110,15 @@ impl<'a> Packed<'a> {
         session.placed = session.placing(rules);
         session.filed = session.place();
         session
+    }
+
+    /// The time that the times of its traces are told by, and its traces as bytes, in their order.
+    pub(super) fn records(self) -> (u64, impl ExactSizeIterator<Item = &'a [u8]>) {
+        let mut from = Reader(self.0);
+        from.array::<1>();
+        let base = u64::from_le_bytes(from.array());
+        name(&mut from);
+        (base, (0..from.size()).map(move |_| from.bytes()))
     }
 
     /// Where it belongs in the order in which sessions go.
@@ -140,7 +149,7 @@ impl<'a> Packed<'a> {
             if !record.starts_with(&trace.0) {
                 continue;
             }
-            let (mut held, tells) = trace::read(record, (id, touched), rules, codec);
+            let (mut held, tells) = trace::read(record, (id, touched), Some(rules), codec);
             if held.update.revision > update.revision || tells || !held.seal(update) {
                 return None;
             }

@@ -1,5 +1,6 @@
 //! A done trace of a packed session, as bytes: what most traces have as numbers, the rest of it as it travels.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use prost::Message;
@@ -9,7 +10,7 @@ use super::chain::Link;
 use super::codec::Codec;
 use super::digest;
 use super::held::{Given, Held, Past};
-use super::key::SessionId;
+use super::key::{Agent, SessionId};
 use super::pane::Contribution;
 use super::rules::Rules;
 use super::scoring::{Scored, SignalName, named};
@@ -136,11 +137,11 @@ pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
     to
 }
 
-/// Reads a trace; and whether it adds to a run, which is the caller's to say what.
+/// Reads a trace; and whether it adds to a run, which is the caller's to say what. Without rules it has no risk.
 pub(super) fn read(
     record: &[u8],
     (session, base): (&SessionId, u64),
-    rules: &Rules,
+    rules: Option<&Rules>,
     codec: &Codec,
 ) -> (Held, bool) {
     let from = &mut Reader(record);
@@ -170,7 +171,7 @@ pub(super) fn read(
     };
     let tally = rare.tally.unwrap_or_else(|| Tally::all_of(&update, true));
     let scores = signals.iter().map(|(name, (score, _))| (name.as_ref(), *score));
-    let risk = TraceRisk::new(scores, &rules.weights);
+    let risk = rules.map(|rules| TraceRisk::new(scores, &rules.weights)).unwrap_or_default();
     let contribution =
         Contribution { risk: risk.risk, uncertainty: risk.uncertainty, signals: given };
     let past = Past { given: None, tally, growth: rare.growth, run: None };
@@ -182,6 +183,76 @@ pub(super) fn read(
     held.scored = Scored { signals, risk, output_repeat, malformed };
     held.link = if flags & LINKED > 0 { Some(Box::default()) } else { link };
     (held, flags & TELLS > 0)
+}
+
+/// A trace, as far as lists of sessions go by it.
+#[derive(Debug)]
+pub(super) struct Skimmed {
+    /// Its agent, as the wire has it.
+    pub(super) agent: Option<Agent>,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) loops: u64,
+    pub(super) cost: Option<i64>,
+    /// Only if it was asked for.
+    pub(super) risk: Option<Quanta>,
+}
+
+impl Skimmed {
+    /// Of a trace that is there as a whole; its agent and its risk apart.
+    pub(super) fn of(held: &Held) -> Self {
+        Self {
+            agent: None,
+            start: held.update.start_unix_nano,
+            end: held.update.end_unix_nano,
+            loops: held.loops().iter().chain(&held.scored.output_repeat).count() as u64,
+            cost: held.update.cost_quanta,
+            risk: None,
+        }
+    }
+}
+
+/// Reads as much of a trace; its risk, if there are rules for it.
+pub(super) fn skim(record: &[u8], base: u64, rules: Option<&Rules>, codec: &Codec) -> Skimmed {
+    let from = &mut Reader(record);
+    from.array::<16>();
+    let shape = codec.read_shape(from);
+    let common = &mut Reader(&shape);
+    let flags = common.number();
+    let agent = codec.read_agent(common);
+    if flags & (REST | RARE) > 0 || flags & OWN_NAME == 0 {
+        return skim_whole(record, base, rules, codec);
+    }
+    codec.look_at_name(common);
+    common.number();
+    let mut signals = Vec::new();
+    for _ in 0..common.size() {
+        let (_, name, score) = read_signal(codec, common, from);
+        signals.extend(rules.map(|_| (name, score)));
+    }
+    let risk = rules.and_then(|rules| {
+        TraceRisk::new(signals.iter().map(|(name, score)| (&**name, *score)), &rules.weights).risk
+    });
+    let start = from.apart(base);
+    let end = from.apart(start);
+    from.apart(end);
+    from.time();
+    let tokens = (flags & INPUT).count_ones() + (flags & OUTPUT).count_ones();
+    for _ in 0..tokens {
+        from.number();
+    }
+    let cost = (flags & COST > 0).then(|| from.signed());
+    Skimmed { agent: Some(agent), start, end, loops: 0, cost, risk }
+}
+
+/// Likewise, of a trace that has what few have.
+fn skim_whole(record: &[u8], base: u64, rules: Option<&Rules>, codec: &Codec) -> Skimmed {
+    let (held, _) = read(record, (&SessionId::default(), base), rules, codec);
+    Skimmed {
+        agent: held.update.agent.clone().map(Agent::from),
+        risk: held.scored.risk.risk,
+        ..Skimmed::of(&held)
+    }
 }
 
 fn flags_of(update: &TraceUpdate) -> u64 {
@@ -381,13 +452,8 @@ fn read_signals(
 ) -> (Signals, Few<SignalName, Quanta>) {
     let (mut signals, mut given) = (Few::default(), Few::default());
     for _ in 0..common.size() {
-        let kind = common.number();
-        let name = named(&codec.read_name(common));
-        let score = match kind & (ONE | ZERO) {
-            0 => Quanta(own.signed()),
-            ONE => Quanta(Quanta::ONE),
-            _ => Quanta(0),
-        };
+        let (kind, name, score) = read_signal(codec, common, own);
+        let name = named(&name);
         let source = match kind & 3 {
             0 => Source::Computed,
             1 => Source::Judge,
@@ -399,4 +465,20 @@ fn read_signals(
         signals.insert(name, (score, source));
     }
     (signals, given)
+}
+
+/// What it is of, its name and the score.
+fn read_signal<'b, 'r: 'b>(
+    codec: &'b Codec,
+    common: &mut Reader<'r>,
+    own: &mut Reader<'_>,
+) -> (u64, Cow<'b, str>, Quanta) {
+    let kind = common.number();
+    let name = codec.look_at_name(common);
+    let score = match kind & (ONE | ZERO) {
+        0 => Quanta(own.signed()),
+        ONE => Quanta(Quanta::ONE),
+        _ => Quanta(0),
+    };
+    (kind, name, score)
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::verdict::PASS;
+use crate::engine::math::Quanta;
 use crate::engine::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
+use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::GateRule;
 use crate::engine::signal::{loop_detection, thresholds};
 
@@ -72,6 +74,17 @@ impl Rules {
         }
         let own = || thresholds::of(signal).map(|metric| metric.threshold.to_f64());
         self.thresholds.get(signal).copied().or_else(own).unwrap_or(PASS)
+    }
+
+    /// The reliability of a session with these risks, if it has any.
+    pub(super) fn reliability(&self, risks: &AgentReliability) -> Option<Quanta> {
+        self.quanta(risks.result().map(|result| result.score))
+    }
+
+    /// A score of a session that has traces, as the profile shows it.
+    pub(super) fn quanta(&self, score: Option<f64>) -> Option<Quanta> {
+        let empty = self.empty_is_one.then_some(1.0);
+        score.or(empty).and_then(|score| Quanta::from_f64(self.shown(score)))
     }
 
     /// The score as the profile shows it: to four decimals, or as it is.

@@ -19,7 +19,6 @@ use super::tally::{self, Tally};
 use super::verdict::{PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::few::Few;
-use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
 use crate::engine::runs::is_about_runs;
 use crate::engine::saved::{self, Name};
@@ -328,13 +327,9 @@ impl Session {
 
     /// The scores as the profile has them.
     pub(super) fn scores(&self, rules: &Rules) -> SessionScores {
-        let empty = rules.empty_is_one.then_some(1.0);
-        let quanta = |score: Option<f64>| {
-            score.or(empty).and_then(|score| Quanta::from_f64(rules.shown(score)))
-        };
         SessionScores {
-            reliability: quanta(self.reliability.result().map(|result| result.score)),
-            consistency: quanta(self.consistency.result().map(|result| result.score)),
+            reliability: rules.reliability(&self.reliability),
+            consistency: rules.quanta(self.consistency.result().map(|result| result.score)),
         }
     }
 

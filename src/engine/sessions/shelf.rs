@@ -59,6 +59,14 @@ pub(super) enum Seen<'a> {
     Copy(Box<Session>),
 }
 
+/// A session as it is kept.
+pub(super) enum Kept<'a> {
+    /// As it is.
+    Awake(&'a Session),
+    /// As bytes.
+    AtRest(Packed<'a>),
+}
+
 /// All sessions as they are written down: one after the other, so that few are unpacked at a time.
 pub(super) struct Written<'a>(pub(super) &'a Shelf, pub(super) &'a Rules);
 
@@ -249,13 +257,17 @@ impl Shelf {
         self.in_order.iter().map(|number| self.id_of(number))
     }
 
+    /// What packed sessions are read with.
+    pub(super) fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
     /// The sessions of a tenant, or of all, after one.
     pub(super) fn following<'a>(
         &'a self,
         tenant: Option<&'a str>,
         after: Option<&SessionId>,
-        rules: &'a Rules,
-    ) -> impl Iterator<Item = Seen<'a>> {
+    ) -> impl Iterator<Item = Kept<'a>> {
         let place = |number| match after {
             // It is before all that follow.
             Some(after) => self.name(number).cmp(&named(after)).then(Ordering::Less),
@@ -264,7 +276,15 @@ impl Shelf {
         let numbers = self.in_order.from(&place);
         numbers
             .take_while(move |number| tenant.is_none_or(|tenant| self.name(*number).0 == tenant))
-            .filter_map(|number| self.seen(number, rules))
+            .filter_map(|number| self.kept(number))
+    }
+
+    fn kept(&self, number: u32) -> Option<Kept<'_>> {
+        match self.slots.get(at(number))? {
+            Slot::Free => None,
+            Slot::Awake(session) => Some(Kept::Awake(session)),
+            Slot::AtRest(place) => Some(Kept::AtRest(Packed(self.resting.get(*place)))),
+        }
     }
 
     fn number(&self, id: &SessionId) -> Option<u32> {
@@ -373,6 +393,24 @@ const STANDINGS: [Standing; 3] = [Standing::Empty, Standing::Closed, Standing::O
 
 fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+impl<'a> Kept<'a> {
+    /// The tenant and the id.
+    pub(super) fn name(&self) -> (&'a str, &'a str) {
+        match self {
+            Kept::Awake(session) => named(&session.id),
+            Kept::AtRest(packed) => packed.name(),
+        }
+    }
+
+    /// Whether a trace is in it.
+    pub(super) fn holds(&self, trace: TraceId) -> bool {
+        match self {
+            Kept::Awake(session) => session.traces.contains_key(&trace),
+            Kept::AtRest(packed) => packed.records().1.any(|record| record.starts_with(&trace.0)),
+        }
+    }
 }
 
 impl Deref for Seen<'_> {

@@ -1,11 +1,12 @@
 //! Facts about the stage, and the property that arrival does not matter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::explained::{SessionFilter, Sort};
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
@@ -489,6 +490,18 @@ proptest! {
             let id = SessionId { tenant: String::new(), id: view.session_id.clone() };
             prop_assert!(resting.sessions.awake(&id).is_none(), "{view:?}");
         }
+        for sort in [Sort::Start, Sort::Recent, Sort::Reliability, Sort::Loops, Sort::Cost] {
+            for loops in [None, Some(true)] {
+                let filter = SessionFilter { loops, ..SessionFilter::default() };
+                let expected = sorted(&plain, sort, &filter);
+                prop_assert_eq!(listed(&plain, sort, &filter), expected.clone(), "{:?}", sort);
+                prop_assert_eq!(listed(&resting, sort, &filter), expected, "{:?}", sort);
+            }
+        }
+        for view in views(&plain) {
+            let id = u8::from_str_radix(&view.traces[0].trace_id[..2], 16).unwrap();
+            prop_assert_eq!(found(&resting, TraceId([id; 16])), Some(view.session_id));
+        }
         prop_assert_eq!(plain.counts(), resting.counts());
         let written = |stage: &Sessions| rmp_serde::to_vec_named(&Written(&stage.sessions, &stage.shared.rules)).unwrap();
         prop_assert_eq!(written(&plain), written(&resting));
@@ -621,6 +634,53 @@ fn pack(stage: &mut Sessions) {
     let ids: Vec<_> = stage.sessions.ids().collect();
     for id in ids {
         stage.sessions.pack(&id, &stage.shared.rules);
+    }
+}
+
+/// Ids in an order, asked for a session at a time.
+fn listed(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<String> {
+    let (mut places, mut after, mut total) = (BTreeSet::new(), None, 0);
+    loop {
+        let part = stage.places(after.as_ref(), &Wanted { filter, sort, most: 9 }, 1);
+        places.extend(part.places);
+        total += part.total;
+        after = part.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(total, places.len() as u64);
+    places.into_iter().map(|place| place.session().id).collect()
+}
+
+/// The same by rows of all sessions.
+fn sorted(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<String> {
+    let ids: Vec<_> = stage.sessions.ids().map(|id| SessionId::clone(&id)).collect();
+    let mut rows: Vec<_> = stage.rows(&ids, usize::MAX).into_iter().flatten().collect();
+    rows.retain(|row| filter.loops.is_none_or(|loops| loops == (row.loops > 0)));
+    let nanos = |text: &str| text.parse::<u64>().unwrap();
+    let by = |row: &SessionRow| match sort {
+        Sort::Start => 0.0,
+        Sort::Recent => -(nanos(&row.end_unix_nano) as f64),
+        Sort::Reliability => row.reliability.unwrap_or(f64::INFINITY),
+        Sort::Loops => -(row.loops as f64),
+        // What costs less than nothing costs nothing.
+        Sort::Cost => row.cost_usd.map_or(f64::INFINITY, |cost| -cost.max(0.0)),
+    };
+    let rest = |row: &SessionRow| (nanos(&row.start_unix_nano), row.session_id.clone());
+    rows.sort_by(|a, b| by(a).total_cmp(&by(b)).then_with(|| rest(a).cmp(&rest(b))));
+    rows.into_iter().map(|row| row.session_id).collect()
+}
+
+/// The session of a trace, asked for a session at a time.
+fn found(stage: &Sessions, trace: TraceId) -> Option<String> {
+    let mut after = None;
+    loop {
+        let Sought { session, next } = stage.find("", after.as_deref(), trace, 1);
+        if session.is_some() || next.is_none() {
+            return session;
+        }
+        after = next;
     }
 }
 

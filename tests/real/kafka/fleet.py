@@ -492,7 +492,12 @@ def poison(fleet):
 
 def outage(binary, work, broker):
     fleet = Fleet(binary, work, broker)
-    options = {"AGENTGAUGE__FLEET__PREFIX": "outage"}
+    # A trace of which the outage keeps the two parts apart is the same one all the same, not one without a root, or late.
+    patience = {
+        "AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE": f"{OUTAGE + 120:.0f}s",
+        "AGENTGAUGE__ASSEMBLE__LATE_HORIZON": f"{OUTAGE + 300:.0f}s",
+    }
+    options = {"AGENTGAUGE__FLEET__PREFIX": "outage"} | patience
     make(broker, "outage")
     for _ in range(3):
         fleet.join(**options)
@@ -507,7 +512,7 @@ def outage(binary, work, broker):
         time.sleep(3)
 
     fleet.during(change)
-    fleet.shows(fleet.expected(), f"brokers away for {OUTAGE:.0f} s")
+    fleet.shows(fleet.expected(**patience), f"brokers away for {OUTAGE:.0f} s")
     fleet.ends()
     return 1
 

@@ -1,0 +1,382 @@
+//! What left memory and may be wanted again: files of one shard's, written to their end and never changed.
+//!
+//! ```text
+//! away-{shard}-{number}:  a head as the log's, then bytes of one after the other
+//! ```
+//!
+//! Where each is, with its CRC-32C, is known to whoever put it there, who saves that with the rest of its state. So a file is
+//! synced before a snapshot may name it, and goes when nothing in it is needed and no snapshot that is kept can name it. A start
+//! goes on with a new file.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::disk::{Disk, DiskFile};
+use super::error::StoreError;
+use super::record::{FILE_HEAD, Head, VERSION, head, read_head};
+use super::snapshot::KEPT;
+use crate::engine::sessions::{Attic, AtticPlace};
+
+/// The files of one shard.
+pub struct FileAttic {
+    disk: Arc<dyn Disk>,
+    budget: Arc<Budget>,
+    shard: usize,
+    file_bytes: u64,
+    files: BTreeMap<u64, Stored>,
+    // The last one, as long as it is written to.
+    open: Option<(u64, Box<dyn DiskFile>)>,
+    // Files that are not synced and not written to any more.
+    closed: Vec<Box<dyn DiskFile>>,
+    // A sync failed: nothing is known of what is on disk.
+    failed: bool,
+}
+
+/// A file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stored {
+    bytes: u64,
+    /// Things in it that are needed.
+    live: u64,
+    /// How many snapshots were finished when none that began later could name it.
+    needless: Option<u64>,
+}
+
+impl FileAttic {
+    /// The attic of a shard, of which a snapshot names these places.
+    ///
+    /// # Errors
+    ///
+    /// Fails if files cannot be listed, or a later release wrote one that is needed.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        budget: Arc<Budget>,
+        (shard, file_bytes): (usize, u64),
+        places: impl Iterator<Item = AtticPlace>,
+    ) -> Result<Self, StoreError> {
+        let mut files: BTreeMap<u64, Stored> = BTreeMap::new();
+        for (name, bytes) in disk.list().map_err(StoreError::read(disk.path("")))? {
+            if let Some(number) = number_of(&name, shard) {
+                files.insert(number, Stored { bytes, ..Stored::default() });
+                budget.add_away(bytes);
+            }
+        }
+        // A file that is gone is known as well: its number is not taken again.
+        places.for_each(|place| files.entry(place.file).or_default().live += 1);
+        let attic = Self {
+            disk,
+            budget,
+            shard,
+            file_bytes,
+            files,
+            open: None,
+            closed: Vec::new(),
+            failed: false,
+        };
+        for (number, _) in attic.files.iter().filter(|(_, file)| file.live > 0) {
+            let name = attic.name(*number);
+            let head = attic.disk.read_at(&name, 0, FILE_HEAD).unwrap_or_default();
+            if let Head::Newer(found) = read_head(AWAY_MAGIC, &head) {
+                return Err(StoreError::Newer {
+                    path: attic.disk.path(&name),
+                    found,
+                    known: VERSION,
+                });
+            }
+        }
+        Ok(attic)
+    }
+
+    fn name(&self, number: u64) -> String {
+        format!("{}{number:012}", prefix(self.shard))
+    }
+
+    /// Appends to the file that is written to, or begins one.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<(u64, u64)> {
+        let full = |file: &Stored| file.bytes >= self.file_bytes;
+        if self.open.as_ref().is_some_and(|(number, _)| self.files.get(number).is_none_or(full)) {
+            self.close();
+        }
+        if self.open.is_none() {
+            self.begin()?;
+        }
+        let Some((number, file)) = &mut self.open else { return Err(io::Error::other("no file")) };
+        file.write_all(bytes)?;
+        let stored = self.files.entry(*number).or_default();
+        let at = stored.bytes;
+        stored.bytes += bytes.len() as u64;
+        self.budget.add_away(bytes.len() as u64);
+        Ok((*number, at))
+    }
+
+    /// Begins a file.
+    fn begin(&mut self) -> io::Result<()> {
+        let number = self.files.last_key_value().map_or(1, |(last, _)| last + 1);
+        // Whatever comes of it, the number is taken.
+        self.files.insert(number, Stored::default());
+        let mut file = self.disk.create(&self.name(number))?;
+        file.write_all(&head(AWAY_MAGIC, self.shard as u64))?;
+        self.files.insert(number, Stored { bytes: FILE_HEAD as u64, ..Stored::default() });
+        self.budget.add_away(FILE_HEAD as u64);
+        self.open = Some((number, file));
+        Ok(())
+    }
+
+    /// What comes next goes into another file.
+    fn close(&mut self) {
+        self.closed.extend(self.open.take().map(|(_, file)| file));
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let open = self.open.iter_mut().map(|(_, file)| file);
+        self.closed.iter_mut().chain(open).try_for_each(|file| file.sync())?;
+        self.closed.clear();
+        Ok(())
+    }
+
+    /// Removes files that no snapshot names which is kept, and notes which ones none will name from here on.
+    fn tidy(&mut self) {
+        let needless =
+            |(number, _): &(u64, _)| self.files.get(number).is_some_and(Stored::is_needless);
+        if self.open.as_ref().is_some_and(needless) {
+            self.open = None;
+        }
+        let open = self.open.as_ref().map(|(number, _)| *number);
+        let finished = self.budget.finished();
+        let mut gone = Vec::new();
+        for (number, file) in self.files.iter_mut().filter(|(_, file)| file.is_needless()) {
+            let since = *file.needless.get_or_insert(finished);
+            if Some(*number) != open && finished >= since + KEPT as u64 {
+                gone.push((*number, file.bytes));
+            }
+        }
+        for (number, bytes) in gone {
+            if let Err(error) = self.disk.remove(&self.name(number))
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, "a file that is not needed cannot be removed");
+                continue;
+            }
+            self.files.remove(&number);
+            self.budget.remove_away(bytes);
+        }
+    }
+}
+
+impl Stored {
+    /// Whether there is nothing in it that is needed.
+    fn is_needless(&self) -> bool {
+        self.live == 0
+    }
+}
+
+impl Attic for FileAttic {
+    fn put(&mut self, bytes: &[u8]) -> Option<AtticPlace> {
+        let length = u32::try_from(bytes.len()).ok()?;
+        if self.budget.is_full_away() && self.files.values().any(Stored::is_needless) {
+            self.budget.press();
+        }
+        if !self.budget.has_room_away(bytes.len() as u64) {
+            return None;
+        }
+        match self.append(bytes) {
+            Ok((number, at)) => {
+                self.files.entry(number).or_default().live += 1;
+                Some(AtticPlace { file: number, at, bytes: length, sum: crc32c::crc32c(bytes) })
+            }
+            Err(error) => {
+                // What the file ends with is not known: the next one goes into another.
+                self.close();
+                tracing::error!(%error, "a session cannot be put on disk");
+                None
+            }
+        }
+    }
+
+    fn get(&self, place: AtticPlace) -> Option<Vec<u8>> {
+        let name = self.name(place.file);
+        let found = self.disk.read_at(&name, place.at, usize::try_from(place.bytes).ok()?);
+        let whole = found.and_then(|bytes| match crc32c::crc32c(&bytes) == place.sum {
+            true => Ok(bytes),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        });
+        whole
+            .inspect_err(|error| {
+                tracing::error!(%error, file = name, at = place.at, "a session on disk is damaged");
+            })
+            .ok()
+    }
+
+    fn free(&mut self, place: AtticPlace) {
+        if let Some(file) = self.files.get_mut(&place.file) {
+            file.live = file.live.saturating_sub(1);
+        }
+    }
+
+    fn keep(&mut self) -> bool {
+        if !self.failed
+            && let Err(error) = self.sync()
+        {
+            tracing::error!(%error, "sessions on disk are not safe: no snapshot is written any more");
+            self.failed = true;
+        }
+        self.tidy();
+        !self.failed
+    }
+}
+
+fn prefix(shard: usize) -> String {
+    format!("away-{shard}-")
+}
+
+/// The number of a file of this shard.
+fn number_of(name: &str, shard: usize) -> Option<u64> {
+    name.strip_prefix(&prefix(shard))?.parse().ok()
+}
+
+/// What the head of a file begins with.
+const AWAY_MAGIC: &[u8; 6] = b"AGAWAY";
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulated::{Dice, Simulated};
+    use super::*;
+
+    fn budget(max: u64) -> Arc<Budget> {
+        Arc::new(Budget::new(max))
+    }
+
+    fn open(disk: &Simulated, budget: &Arc<Budget>, named: &[AtticPlace]) -> FileAttic {
+        let (disk, budget) = (Arc::new(disk.clone()), Arc::clone(budget));
+        FileAttic::open(disk, budget, (3, 10_000), named.iter().copied()).unwrap()
+    }
+
+    fn thing(key: usize) -> Vec<u8> {
+        vec![u8::try_from(key % 251).unwrap(); 1_000 + key]
+    }
+
+    fn files(disk: &Simulated) -> usize {
+        disk.list().unwrap().len()
+    }
+
+    #[test]
+    fn what_was_put_there_is_there_after_a_loss_of_power_if_a_snapshot_may_name_it() {
+        for seed in 0..200 {
+            let (disk, mut dice) = (Simulated::default(), Dice::new(seed));
+            let mut attic = open(&disk, &budget(1 << 30), &[]);
+            let named: Vec<AtticPlace> =
+                (0..30).map(|key| attic.put(&thing(key)).unwrap()).collect();
+            assert!(attic.keep());
+            // The snapshot makes names safe.
+            disk.sync_names().unwrap();
+            (30..50).for_each(|key| assert!(attic.put(&thing(key)).is_some()));
+            disk.power_loss(&mut dice);
+            let mut attic = open(&disk, &budget(1 << 30), &named);
+            // What comes next is no harm to what is there.
+            (0..50).for_each(|key| assert!(attic.put(&thing(key)).is_some()));
+            for (key, place) in named.iter().enumerate() {
+                assert_eq!(attic.get(*place), Some(thing(key)), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_goes_when_no_snapshot_that_is_kept_can_name_it() {
+        let (disk, budget) = (Simulated::default(), budget(1 << 30));
+        let mut attic = open(&disk, &budget, &[]);
+        let places: Vec<AtticPlace> = (0..100).map(|key| attic.put(&thing(key)).unwrap()).collect();
+        let before = files(&disk);
+        assert!(before > 5 && attic.keep());
+        // The snapshot that was begun names them all, and is finished when nothing is needed any more.
+        places.iter().for_each(|place| attic.free(*place));
+        budget.add_finished();
+        // The two that follow name none of them; the first of them does not let go of anything yet.
+        assert!(attic.keep());
+        budget.add_finished();
+        assert!(attic.keep());
+        assert_eq!(files(&disk), before);
+        budget.add_finished();
+        assert!(attic.keep());
+        assert_eq!((files(&disk), budget.away()), (0, 0));
+    }
+
+    #[test]
+    fn what_an_earlier_process_left_and_nobody_needs_goes() {
+        let disk = Simulated::default();
+        let mut attic = open(&disk, &budget(1 << 30), &[]);
+        let places: Vec<AtticPlace> = (0..40).map(|key| attic.put(&thing(key)).unwrap()).collect();
+        let budget = budget(1 << 30);
+        let mut attic = open(&disk, &budget, &places[39..]);
+        let before = (files(&disk), budget.away());
+        for _ in 0..3 {
+            assert!(attic.keep());
+            budget.add_finished();
+        }
+        assert_eq!(attic.get(places[39]), Some(thing(39)));
+        assert!(before.0 > 3 && files(&disk) == 1 && budget.away() < before.1, "{before:?}");
+        let place = attic.put(&thing(1)).unwrap();
+        assert!(place.file > places[39].file, "a file is never written to by two");
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_given_and_the_rest_is() {
+        let disk = Simulated::default();
+        let mut attic = open(&disk, &budget(1 << 30), &[]);
+        let places: Vec<AtticPlace> = (0..5).map(|key| attic.put(&thing(key)).unwrap()).collect();
+        let at = usize::try_from(places[2].at).unwrap();
+        disk.damage(&attic.name(places[2].file), |bytes| bytes[at + 7] ^= 1);
+        let found: Vec<_> = places.iter().map(|place| attic.get(*place).is_some()).collect();
+        assert_eq!(found, [true, true, false, true, true]);
+    }
+
+    #[test]
+    fn it_takes_half_of_the_budget_and_asks_for_a_snapshot_that_would_make_room() {
+        let (disk, budget) = (Simulated::default(), budget(100_000));
+        let mut attic = open(&disk, &budget, &[]);
+        let places: Vec<AtticPlace> = (0..100).map_while(|key| attic.put(&thing(key))).collect();
+        assert!(places.len() > 20 && budget.away() <= 50_000 && budget.has_room(50_000));
+        assert!(!budget.was_pressed(), "all of it is needed");
+        places.iter().for_each(|place| attic.free(*place));
+        assert_eq!(attic.put(&thing(1)), None);
+        assert!(budget.was_pressed());
+    }
+
+    #[test]
+    fn a_full_disk_takes_nothing_and_a_failed_sync_is_never_made_good() {
+        let disk = Simulated::default();
+        let mut attic = open(&disk, &budget(1 << 30), &[]);
+        let place = attic.put(&thing(1)).unwrap();
+        disk.limit(Some(1_500));
+        assert_eq!(attic.put(&thing(2)), None);
+        disk.limit(None);
+        let next = attic.put(&thing(3)).unwrap();
+        assert!(attic.keep());
+        let found = [attic.get(place), attic.get(next)];
+        assert_eq!(found, [Some(thing(1)), Some(thing(3))]);
+        attic.put(&thing(4)).unwrap();
+        disk.fail_syncs();
+        assert!(!attic.keep());
+        disk.power_loss(&mut Dice::new(1));
+        assert!(!attic.keep());
+    }
+
+    #[test]
+    fn what_a_later_release_wrote_is_refused_if_it_is_needed() {
+        let disk = Simulated::default();
+        let mut attic = open(&disk, &budget(1 << 30), &[]);
+        let place = attic.put(&thing(1)).unwrap();
+        disk.damage(&attic.name(place.file), |bytes| {
+            bytes[6] += 1;
+            let sum = crc32c::crc32c(&bytes[..16]);
+            bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+        });
+        let open = |named: &[AtticPlace]| {
+            let disk = Arc::new(disk.clone());
+            FileAttic::open(disk, budget(1 << 30), (3, 10_000), named.iter().copied()).err()
+        };
+        assert!(matches!(open(&[place]), Some(StoreError::Newer { .. })));
+        assert!(open(&[]).is_none());
+    }
+}

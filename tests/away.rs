@@ -1,0 +1,220 @@
+//! Sessions that leave memory and come back change no result: in any order of arrival, whatever the room, over restarts.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its data fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agentgauge::engine::options::ConventionOptions;
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::route::Route;
+use agentgauge::engine::sessions::{Attic, AtticPlace, Sessions};
+use agentgauge::engine::span::{Log, Report, Span, Timestamp};
+use agentgauge::engine::view::Document;
+use agentgauge::ingest::decode::{Decoder, IngestLimits};
+use agentgauge::ingest::{Encoding, Signal};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// One thing to apply.
+#[derive(Clone, Debug)]
+enum Item {
+    Span(Box<Span>),
+    Log(Box<Log>),
+    Report(Box<Report>),
+}
+
+/// How the items are delivered, and what happens meanwhile.
+#[derive(Clone, Debug)]
+struct Delivery {
+    shards: u32,
+    max_sessions: usize,
+    idle: Duration,
+    /// A sort key for each item, again and again.
+    order: Vec<u16>,
+    /// How many items make a batch.
+    batch: usize,
+    /// Time between batches.
+    pause: Duration,
+    /// Every nth batch is followed by a restart.
+    restart: usize,
+}
+
+/// An attic that outlives the process, and the room in it.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Shelf>>);
+
+#[derive(Default)]
+struct Shelf {
+    things: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+    returned: u64,
+}
+
+impl Attic for Kept {
+    fn put(&mut self, bytes: &[u8]) -> Option<AtticPlace> {
+        let mut shelf = self.0.lock().unwrap();
+        let at = shelf.next;
+        shelf.next += 1;
+        shelf.things.insert(at, bytes.to_vec());
+        Some(AtticPlace { file: 1, at, bytes: 0, sum: 0 })
+    }
+
+    fn get(&self, place: AtticPlace) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().things.get(&place.at).cloned()
+    }
+
+    fn free(&mut self, place: AtticPlace) {
+        let mut shelf = self.0.lock().unwrap();
+        assert!(shelf.things.remove(&place.at).is_some(), "it was let go of before");
+        shelf.returned += 1;
+    }
+
+    fn keep(&mut self) -> bool {
+        true
+    }
+}
+
+const CAPTURES: [&str; 7] = [
+    "oi-openai",
+    "oi-langgraph",
+    "js-otel-openai-evals",
+    "oi-anthropic",
+    "openlit-scores",
+    "pydantic-ai-v1",
+    "google-adk-legacy",
+];
+
+fn items() -> Vec<Item> {
+    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    let mut items = Vec::new();
+    for capture in CAPTURES {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures").join(capture);
+        let mut files: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "pb"));
+        files.sort();
+        for path in files {
+            let logs = path.file_name().unwrap().to_string_lossy().contains("logs");
+            let signal = if logs { Signal::Logs } else { Signal::Traces };
+            let body = fs::read(&path).unwrap();
+            let batch = decoder.decode_plain(signal, Encoding::Protobuf, &body).unwrap();
+            items.extend(batch.spans.into_iter().map(|span| Item::Span(Box::new(span))));
+            items.extend(batch.logs.into_iter().map(|log| Item::Log(Box::new(log))));
+            items.extend(batch.reports.into_iter().map(|report| Item::Report(Box::new(report))));
+        }
+    }
+    items
+}
+
+fn reordered(items: &[Item], order: &[u16]) -> Vec<Item> {
+    let key = |at: usize| order[at % order.len()].wrapping_mul(1 + u16::try_from(at).unwrap());
+    let mut keyed: Vec<(u16, usize)> = (0..items.len()).map(|at| (key(at), at)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, at)| items[at].clone()).collect()
+}
+
+fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
+    let mut options = EngineOptions::default();
+    options.assemble.keep_content = true;
+    options.session.max_sessions = max_sessions;
+    options.session.session_idle = delivery.idle;
+    options
+}
+
+fn again<T: DeserializeOwned>(state: &impl Serialize) -> T {
+    rmp_serde::from_slice(&rmp_serde::to_vec_named(state).unwrap()).unwrap()
+}
+
+fn attics(attic: Option<&Kept>, shards: u32) -> Vec<Box<dyn Attic + Send>> {
+    (0..shards).filter_map(|_| Some(Box::new(attic?.clone()) as _)).collect()
+}
+
+/// The pipeline of the next process: it has what was saved, and what is in the attic.
+fn restarted(mut before: Pipeline, options: &EngineOptions, attic: Option<&Kept>) -> Pipeline {
+    let route = Route::new(u32::try_from(before.lasting().2.len()).unwrap(), 0);
+    let mut after = Pipeline::routed(options, again(&route));
+    let (resolve, assemble, sessions, agents) = before.lasting();
+    let (new_resolve, new_assemble, new_sessions, new_agents) = after.lasting();
+    new_resolve.restore(again(resolve));
+    for (old, new) in assemble.iter().zip(new_assemble) {
+        new.restore(again(&old.save()));
+    }
+    for (old, new) in sessions.iter().zip(new_sessions) {
+        new.restore(again(&old.save()));
+    }
+    new_agents.restore(again(&agents.save()));
+    if attic.is_some() {
+        let shards = u32::try_from(after.lasting().2.len()).unwrap();
+        after.keep_away(attics(attic, shards));
+    }
+    after
+}
+
+/// What is shown at the end; with an attic sessions leave for it, without one there is room for all.
+fn run(items: &[Item], delivery: &Delivery, attic: Option<&Kept>) -> Document {
+    let room = attic.map_or(10_000, |_| delivery.max_sessions);
+    let options = options(delivery, room);
+    let mut pipeline = Pipeline::new(&options, delivery.shards);
+    if attic.is_some() {
+        pipeline.keep_away(attics(attic, delivery.shards));
+    }
+    let mut now = Timestamp(1_800_000_000_000_000_000);
+    for (number, batch) in items.chunks(delivery.batch).enumerate() {
+        let (mut spans, mut logs, mut reports) = (Vec::new(), Vec::new(), Vec::new());
+        for item in batch.iter().cloned() {
+            match item {
+                Item::Span(span) => spans.push(*span),
+                Item::Log(log) => logs.push(*log),
+                Item::Report(report) => reports.push(*report),
+            }
+        }
+        pipeline.apply(spans, logs, reports, now);
+        let held = pipeline.lasting().2.iter().map(Sessions::held_sessions);
+        assert!(held.max().unwrap_or_default() <= room, "after each batch the others are away");
+        now = now.after(delivery.pause);
+        pipeline.advance(now);
+        if number % delivery.restart == delivery.restart - 1 {
+            pipeline = restarted(pipeline, &options, attic);
+        }
+    }
+    pipeline.finish(now);
+    pipeline.document()
+}
+
+fn deliveries() -> impl Strategy<Value = Delivery> {
+    let order = prop::collection::vec(any::<u16>(), 1..64);
+    let idle = prop_oneof![Just(12), Just(60), Just(3_600)];
+    (1_u32..4, 1_usize..3, idle, order, 1_usize..12, 0_u64..400, 5_usize..80).prop_map(
+        |(shards, max_sessions, idle, order, batch, pause, restart)| Delivery {
+            shards,
+            max_sessions,
+            idle: Duration::from_secs(idle),
+            order,
+            batch,
+            pause: Duration::from_millis(pause),
+            restart,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, max_shrink_iters: 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_session_that_left_for_want_of_room_comes_back_as_it_was(delivery in deliveries()) {
+        let items = reordered(&items(), &delivery.order);
+        let attic = Kept::default();
+        let roomy = serde_json::to_string_pretty(&run(&items, &delivery, None)).unwrap();
+        let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&attic))).unwrap();
+        prop_assert_eq!(away, roomy);
+        let shelf = attic.0.lock().unwrap();
+        prop_assert!(shelf.returned > 0 || delivery.shards > 1, "some came back");
+        prop_assert!(shelf.things.is_empty(), "at the end all have come back or have gone");
+    }
+}
