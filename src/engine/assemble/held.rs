@@ -195,12 +195,12 @@ impl Held {
         if let Some((start, end, id)) = first_model {
             to.apart(opened, start.0);
             to.apart(start.0, end.0);
-            to.raw(&id.0);
+            self.parts.spans.write_id(id, &mut to);
         }
         if let Some(SessionKey { tenant, id, source }) = self.sent.as_deref() {
             [tenant, id, source].into_iter().for_each(|text| to.bytes(text.as_bytes()));
         }
-        self.parts.spans.write(names, &mut to);
+        self.parts.spans.write(opened, names, &mut to);
         to.0
     }
 
@@ -236,16 +236,18 @@ impl Held {
                 adjacent_tool_repeats: from.number(),
             })
         });
-        held.signs.first_model = has(5).then(|| {
+        let first_model = has(5).then(|| {
             let start = from.apart(opened);
-            (Timestamp(start), Timestamp(from.apart(start)), SpanId(from.array()))
+            (Timestamp(start), Timestamp(from.apart(start)), Spans::read_id(from))
         });
         (held.signs.rooted, held.signs.invoked, held.signs.goes_on) = (has(2), has(3), has(4));
         held.sent = has(6).then(|| {
             let mut text = || String::from_utf8_lossy(from.bytes()).into_owned();
             Box::new(SessionKey { tenant: text(), id: text(), source: text() })
         });
-        held.parts.spans = Spans::read(resource, names, from);
+        held.parts.spans = Spans::read(opened, resource, names, from);
+        held.signs.first_model =
+            first_model.and_then(|(start, end, id)| Some((start, end, held.parts.spans.id(id)?)));
         held.calls = Calls::default();
         held
     }

@@ -39,8 +39,8 @@ struct Slot {
 
 #[derive(Debug)]
 enum Kept {
-    Free,
-    Awake(Box<Held>),
+    /// None: the slot is free.
+    Awake(Option<Box<Held>>),
     /// Where its bytes are, and where its spans come from.
     AtRest(Place, Arc<Resource>),
 }
@@ -72,8 +72,7 @@ impl Traces {
     /// The trace of this id, as it is.
     pub(super) fn get(&self, id: TraceId) -> Option<Seen<'_>> {
         match &self.slots.get(at(self.number(id)?))?.kept {
-            Kept::Free => None,
-            Kept::Awake(held) => Some(Seen::Awake(held)),
+            Kept::Awake(held) => held.as_deref().map(Seen::Awake),
             Kept::AtRest(place, resource) => {
                 let bytes = self.resting.get(*place);
                 Some(Seen::Copy(Box::new(Held::unpack(bytes, resource, &self.names))))
@@ -88,20 +87,20 @@ impl Traces {
         if let Kept::AtRest(place, resource) = &slot.kept {
             let place = *place;
             let held = Held::unpack(self.resting.get(place), resource, &self.names);
-            slot.kept = Kept::Awake(Box::new(held));
+            slot.kept = Kept::Awake(Some(Box::new(held)));
             self.awake.push_back((self.now, id));
             self.resting.remove(place);
             self.tidy();
         }
         match &mut self.slots.get_mut(at(number))?.kept {
-            Kept::Awake(held) => Some(held),
-            Kept::Free | Kept::AtRest(..) => None,
+            Kept::Awake(held) => held.as_deref_mut(),
+            Kept::AtRest(..) => None,
         }
     }
 
     /// Keeps a trace; there is none of its id.
     pub(super) fn insert(&mut self, id: TraceId, held: Box<Held>) {
-        let slot = Slot { id, kept: Kept::Awake(held) };
+        let slot = Slot { id, kept: Kept::Awake(Some(held)) };
         let number = match self.free.pop() {
             Some(number) => {
                 if let Some(free) = self.slots.get_mut(at(number)) {
@@ -127,7 +126,7 @@ impl Traces {
             entry.remove();
         }
         if let Some(slot) = self.slots.get_mut(at(number)) {
-            slot.kept = Kept::Free;
+            slot.kept = Kept::Awake(None);
         }
         self.free.push(number);
         // Gives memory back after a burst.
@@ -147,7 +146,7 @@ impl Traces {
         while let Some((_, id)) = self.awake.pop_front_if(|(since, _)| since.after(REST) <= now) {
             let Some(number) = self.number(id) else { continue };
             let Some(slot) = self.slots.get_mut(at(number)) else { continue };
-            let Kept::Awake(held) = &slot.kept else { continue };
+            let Kept::Awake(Some(held)) = &slot.kept else { continue };
             let quiet = held.touched.after(REST) <= now;
             match held.rests().filter(|_| quiet) {
                 Some(resource) => {

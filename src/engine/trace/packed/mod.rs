@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::seen::{Asked, Model, Said, Seen, Session, Sign, Told, Tool};
+use crate::engine::bytes::{self, Writer};
 use crate::engine::math::Quanta;
 use crate::engine::span::{
     Attempt, Operation, Resource, Span, SpanId, Status, Text, Timestamp, Tokens,
@@ -107,6 +108,8 @@ const PARENT: u64 = 1 << 6;
 const SAME_PARENT: u64 = 1 << 7;
 /// The first snapshots had texts among the names; with this flag they stand in their place.
 const IN_PLACE: u64 = 1 << 8;
+/// Later ones had times in nanoseconds; with this flag they stand in the unit that makes them short.
+const IN_UNITS: u64 = 1 << 9;
 
 impl Spans {
     /// How many there are.
@@ -191,7 +194,8 @@ impl Spans {
             | flag(FAILED, seen.failed)
             | flag(PARENT, seen.parent.is_some())
             | flag(SAME_PARENT, same)
-            | IN_PLACE;
+            | IN_PLACE
+            | IN_UNITS;
         let optional = [
             !seen.name.is_empty(),
             seen.agent_name.is_some(),
@@ -214,8 +218,10 @@ impl Spans {
         if let Some(parent) = seen.parent.filter(|_| !same) {
             self.bytes.extend_from_slice(&parent.0);
         }
-        self.signed(seen.start.0.wrapping_sub(self.before.start).cast_signed());
-        self.number(seen.end.0.wrapping_sub(seen.start.0));
+        let mut to = Writer(std::mem::take(&mut self.bytes));
+        to.apart(self.before.start, seen.start.0);
+        to.time(seen.end.0.wrapping_sub(seen.start.0));
+        self.bytes = to.0;
         self.before = Before { start: seen.start.0, parent: seen.parent };
         let name = Some(seen.name).filter(|name| !name.is_empty());
         let names = [name, seen.agent_name, seen.agent_version, seen.environment];
@@ -413,8 +419,16 @@ impl<'a> Reader<'a> {
             (true, true) => self.before.parent,
             (true, false) => Some(SpanId(self.take()?)),
         };
-        let start = self.before.start.wrapping_add(self.signed()?.cast_unsigned());
-        let end = start.wrapping_add(self.number()?);
+        let (start, end) = if head & IN_UNITS != 0 {
+            let mut from = bytes::Reader(self.bytes);
+            let start = from.apart(self.before.start);
+            let end = start.wrapping_add(from.time());
+            self.bytes = from.0;
+            (start, end)
+        } else {
+            let start = self.before.start.wrapping_add(self.signed()?.cast_unsigned());
+            (start, start.wrapping_add(self.number()?))
+        };
         self.before = Before { start, parent };
         Some(Seen {
             span_id,
@@ -677,6 +691,23 @@ mod tests {
                 ..Span::default()
             }
         })
+    }
+
+    #[test]
+    fn times_in_nanoseconds_are_read_as_earlier_releases_wrote_them() {
+        let (id, resource) = (SpanId([1; 8]), Arc::<Resource>::default());
+        let mut spans = Spans { ids: vec![id, id], ..Spans::default() };
+        spans.origins.push(Origin { resource, scope: 0 });
+        for (start, lasting) in [(1_790_000_000_000_000_000, 9_000), (-20_000, 123)] {
+            [IN_PLACE, 0, 0].into_iter().for_each(|number| spans.number(number));
+            spans.signed(start);
+            spans.number(lasting);
+        }
+        let read: Vec<_> = spans.iter().map(|seen| (seen.start.0, seen.end.0)).collect();
+        let second = 1_789_999_999_999_980_000;
+        let expected =
+            [(1_790_000_000_000_000_000, 1_790_000_000_000_009_000), (second, second + 123)];
+        assert_eq!(read, expected);
     }
 
     proptest! {

@@ -8,10 +8,18 @@ use crate::engine::bytes::{Reader, Writer};
 use crate::engine::span::{Resource, SpanId};
 use crate::engine::trace::names::Names;
 
-/// How the parent of the last span is written: not at all, as it is, or else its place among the ids, from this number on.
-const NO_PARENT: u64 = 0;
-const UNKNOWN: u64 = 1;
-const KNOWN: u64 = 2;
+/// How the id of a span is written: as it is, or else its place among the ids, from this number on.
+const UNKNOWN: u64 = 0;
+const KNOWN: u64 = 1;
+
+/// The id of a span as it is read.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) enum ReadId {
+    /// As it was written.
+    As(SpanId),
+    /// Its place among the ids.
+    At(usize),
+}
 
 impl Spans {
     /// Where all of them come from; `None` if they do not rest: if that is not one place, or they hold what few traces do.
@@ -21,8 +29,35 @@ impl Spans {
         (one && self.attempts.is_empty()).then_some(&first.resource)
     }
 
-    /// Writes spans that rest.
-    pub(in crate::engine) fn write(&self, names: &mut Names, to: &mut Writer) {
+    /// Writes the id of a span, which mostly is one of these.
+    pub(in crate::engine) fn write_id(&self, id: SpanId, to: &mut Writer) {
+        match self.ids.iter().position(|other| *other == id) {
+            Some(at) => to.number(KNOWN + at as u64),
+            None => {
+                to.number(UNKNOWN);
+                to.raw(&id.0);
+            }
+        }
+    }
+
+    /// Reads it.
+    pub(in crate::engine) fn read_id(from: &mut Reader<'_>) -> ReadId {
+        match from.number() {
+            UNKNOWN => ReadId::As(SpanId(from.array())),
+            at => ReadId::At(usize::try_from(at - KNOWN).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// The id that was read.
+    pub(in crate::engine) fn id(&self, read: ReadId) -> Option<SpanId> {
+        match read {
+            ReadId::As(id) => Some(id),
+            ReadId::At(at) => self.ids.get(at).copied(),
+        }
+    }
+
+    /// Writes spans that rest; `base` is a time near theirs.
+    pub(in crate::engine) fn write(&self, base: u64, names: &mut Names, to: &mut Writer) {
         to.number(self.ids.len() as u64);
         self.ids.iter().for_each(|id| to.raw(&id.0));
         to.bytes(&self.bytes);
@@ -36,19 +71,14 @@ impl Spans {
         self.values.iter().for_each(|value| to.raw(&value.to_le_bytes()));
         to.number(self.origins.len() as u64);
         self.origins.iter().for_each(|origin| to.raw(&origin.scope.to_le_bytes()));
-        to.raw(&self.before.start.to_le_bytes());
-        let Some(parent) = self.before.parent else { return to.number(NO_PARENT) };
-        match self.ids.iter().position(|id| *id == parent) {
-            Some(at) => to.number(KNOWN + at as u64),
-            None => {
-                to.number(UNKNOWN);
-                to.raw(&parent.0);
-            }
-        }
+        to.apart(base, self.before.start);
+        to.number(u64::from(self.before.parent.is_some()));
+        self.before.parent.into_iter().for_each(|parent| self.write_id(parent, to));
     }
 
     /// Reads them; `resource` is where they come from.
     pub(in crate::engine) fn read(
+        base: u64,
         resource: &Arc<Resource>,
         names: &Names,
         from: &mut Reader<'_>,
@@ -69,12 +99,9 @@ impl Spans {
         let origin =
             |_| Origin { resource: Arc::clone(resource), scope: u64::from_le_bytes(from.array()) };
         spans.origins = (0..count).map(origin).collect();
-        let start = u64::from_le_bytes(from.array());
-        let parent = match from.number() {
-            NO_PARENT => None,
-            UNKNOWN => Some(SpanId(from.array())),
-            at => usize::try_from(at - KNOWN).ok().and_then(|at| spans.ids.get(at).copied()),
-        };
+        let start = from.apart(base);
+        let parent = (from.number() > 0).then(|| Self::read_id(from));
+        let parent = parent.and_then(|parent| spans.id(parent));
         spans.before = Before { start, parent };
         spans
     }
