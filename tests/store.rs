@@ -619,7 +619,10 @@ fn what_an_earlier_release_left_behind_is_read_and_what_a_later_one_did_is_refus
 #[test]
 fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
     let (store, other) = (left_behind("0.1-open-texts"), tempfile::tempdir().unwrap());
-    let (daemon, sent) = (Daemon::start(store.path(), &[]), Daemon::start(other.path(), &[]));
+    // What it left behind is of a day that is past: a session that is quiet for twice this long is gone.
+    let patient = [("AGENTGAUGE__SESSION__SESSION_IDLE", "30d")];
+    let (daemon, sent) =
+        (Daemon::start(store.path(), &patient), Daemon::start(other.path(), &patient));
     for number in 1..=4 {
         let path = format!("tests/data/captures/oi-agno/{number:03}-traces.pb");
         let body = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
