@@ -110,11 +110,17 @@ fn measure(case: usize, full: bool, many: u64) -> i64 {
 /// Bytes of a session, or of an open trace.
 fn measure_traces(open: bool, each: u64, content: Content, many: u64) -> i64 {
     let mut options = EngineOptions::default();
-    if !open {
+    let long = Duration::from_secs(100_000_000);
+    if open {
+        (options.assemble.trace_idle, options.assemble.rootless_idle) = (long, long);
+        options.assemble.trace_max_age = long;
+    } else {
         (options.assemble.trace_idle, options.assemble.late_horizon) =
             (Duration::ZERO, Duration::ZERO);
     }
-    options.session.session_idle = Duration::from_secs(100_000_000);
+    options.session.session_idle = long;
+    // The ids of traces that are final are a list of its own, of a million at most, whatever there is of sessions.
+    options.assemble.max_sealed_traces = 1_000;
     let mut fed = Fed::new(&options, content);
     // Traces that are to stay open come at once. Otherwise few enough sessions are awake at a time.
     let apart = if open { SECOND / 100 } else { SECOND };

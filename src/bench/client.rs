@@ -60,7 +60,9 @@ pub(super) struct Outcome {
 pub(super) struct Took {
     /// Of which message.
     pub(super) number: usize,
-    /// When that was sent.
+    /// Whether that was accepted.
+    pub(super) accepted: bool,
+    /// When it was sent.
     pub(super) sent: Timestamp,
     /// From sending the request, in nanoseconds.
     pub(super) nanos: u64,
@@ -155,11 +157,12 @@ pub(super) async fn offer(
         exchanges.spawn(async move {
             let waited = || watched.map_or(0, waited_nanos);
             let (before, sent) = (waited(), clock.now());
-            shared.exchange(&client, number).await?;
+            let accepted = shared.exchange(&client, number).await?;
             let nanos = since(sent, clock.now());
             // Threads that have ended are not counted any more.
             let waited = waited().saturating_sub(before);
-            let took = Took { number, sent, nanos, own_nanos: nanos.saturating_sub(waited) };
+            let own_nanos = nanos.saturating_sub(waited);
+            let took = Took { number, accepted, sent, nanos, own_nanos };
             shared.took.lock().await.push(took);
             Ok(())
         });
@@ -213,9 +216,13 @@ impl Shared {
         })
     }
 
-    /// Sends one message and counts what became of it.
-    async fn exchange(&self, client: &SendRequest<Bytes>, number: usize) -> Result<(), SendError> {
-        let Some(mut message) = self.pass.messages.get(number).cloned() else { return Ok(()) };
+    /// Sends one message and counts what became of it; returns whether it was accepted.
+    async fn exchange(
+        &self,
+        client: &SendRequest<Bytes>,
+        number: usize,
+    ) -> Result<bool, SendError> {
+        let Some(mut message) = self.pass.messages.get(number).cloned() else { return Ok(false) };
         let mut client = client.clone().ready().await?;
         let (response, mut body) = client.send_request(self.head()?, false)?;
         while !message.is_empty() {
@@ -230,7 +237,9 @@ impl Shared {
         // An answer without a message has its status in the head.
         let trailers = answer.trailers().await?.unwrap_or(head.headers);
         let spans = self.pass.message_spans.get(number).copied().unwrap_or(0);
-        match complaint(&trailers) {
+        let complaint = complaint(&trailers);
+        let accepted = complaint.is_none();
+        match complaint {
             None => {
                 self.accepted_spans.fetch_add(spans, Ordering::Relaxed);
             }
@@ -241,7 +250,7 @@ impl Shared {
                 let _ = self.why.set(why);
             }
         }
-        Ok(())
+        Ok(accepted)
     }
 
     fn head(&self) -> Result<Request<()>, http::Error> {

@@ -4,8 +4,8 @@
 //! scored. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
 //! agent of their own each, in which one tool is called again and again. The API is asked for such an agent until its loop is
 //! there, which is told while the trace is open, and until its trace is scored, which takes `assemble.trace_idle` more; that
-//! is not counted. Between two looks at one agent a quarter of the time passes that it took so far, so figures are high by
-//! up to that.
+//! is not counted, and neither is a probe that was refused. Between two looks at one agent a quarter of the time passes that
+//! it took so far, so figures are high by up to that.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -161,9 +161,10 @@ fn all(lookers: Vec<thread::ScopedJoinHandle<'_, io::Result<Sightings>>>) -> io:
     Ok(found)
 }
 
-/// Milliseconds from when each was sent, in order.
+/// Milliseconds from when each was sent that was accepted, in order.
 fn after(seen: &[(usize, Timestamp)], took: &[client::Took]) -> Vec<f64> {
-    let sent = |number| took.iter().find(|took| took.number == number).map(|took| took.sent);
+    let accepted = |number| took.iter().find(|took| took.number == number && took.accepted);
+    let sent = |number| accepted(number).map(|took| took.sent);
     let millis = |(number, at): &(usize, Timestamp)| Some(since(sent(*number)?, *at) as f64 / 1e6);
     let mut millis: Vec<f64> = seen.iter().filter_map(millis).collect();
     millis.sort_by(f64::total_cmp);
