@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
@@ -38,6 +39,12 @@ const CONNECTIONS: usize = 32;
 /// Traces of a request while the daemon is filled, and of what is made ahead.
 const TRACES: u64 = 100;
 const AHEAD: u64 = 50_000;
+
+/// The daemon is at rest when for so long it has taken a fiftieth of a core at most; sessions are packed when they have been quiet
+/// for ten seconds and more. After so many looks it is measured as it is.
+const QUIET: Duration = Duration::from_secs(2);
+const LEAST_QUIET: u32 = 8;
+const MAX_QUIET: u32 = 60;
 
 /// What the page of an agent asks for: the agent, its past, its sessions.
 const PAGE: [&str; 3] = [
@@ -93,6 +100,7 @@ impl Bench<'_> {
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         self.settle(&running, &mut cpu, filling.spans, filling.next)?;
+        come_to_rest(&mut cpu).map_err(failed)?;
         let peak = peak_resident_bytes(running.id()).map_err(failed)?;
         // Nobody has to watch.
         let _ = writeln!(progress, "{} sessions, {:.0} MB", fleet.sessions, peak as f64 / 1e6);
@@ -152,6 +160,21 @@ impl Bench<'_> {
     }
 }
 
+/// Waits until what filling the daemon has left behind is done.
+fn come_to_rest(cpu: &mut Cpu) -> io::Result<()> {
+    let mut before = cpu.nanos()?;
+    for looks in 1..=MAX_QUIET {
+        thread::sleep(QUIET);
+        let now = cpu.nanos()?;
+        let little = Duration::from_nanos(now - before) < QUIET / 50;
+        if little && looks >= LEAST_QUIET {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
+}
+
 /// Reads all of `paths` again and again, at least once unless there is enough before; each time is one read.
 fn read_until(
     enough: &AtomicBool,
@@ -182,6 +205,8 @@ impl Fleet {
             ("AGENTGAUGE__SESSION__MAX_SESSIONS", room.clone()),
             ("AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", room),
             ("AGENTGAUGE__AGENTS__MAX_AGENTS", (self.agents + 1).to_string()),
+            // So many traces, sent within seconds, would all become final while readers are measured.
+            ("AGENTGAUGE__ASSEMBLE__LATE_HORIZON", "1s".to_owned()),
         ]
     }
 
