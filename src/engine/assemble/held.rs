@@ -14,7 +14,7 @@ use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{Laid, Names, Parts, Sign, Spans, Transcript, transcript};
+use crate::engine::trace::{Laid, Names, Parts, ReadId, Sign, Spans, Transcript, transcript};
 use crate::engine::update::{
     AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
@@ -43,6 +43,9 @@ pub(super) struct Held {
     #[serde(default)]
     spent: Option<Box<Spent>>,
     pub(super) counted_ignored: bool,
+    /// The revision at which it was last told, or found to have nothing to tell, as one that is done.
+    #[serde(default)]
+    pub(super) done_at: Option<u64>,
     /// Texts of it were left out, as a judge was away.
     #[serde(default)]
     pub(super) untold: bool,
@@ -122,6 +125,7 @@ impl Held {
             spending: None,
             spent: None,
             counted_ignored: false,
+            done_at: None,
             untold: false,
             tell_at: NEVER,
             queued: deadline,
@@ -169,6 +173,7 @@ impl Held {
             self.tell_at == NEVER,
             self.untold,
             self.spending.is_some(),
+            self.is_told(),
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
         let mut to = Writer(Vec::with_capacity(640));
@@ -207,6 +212,18 @@ impl Held {
     /// The trace that was packed; its spans come from there.
     pub(super) fn unpack(bytes: &[u8], resource: &Arc<Resource>, names: &Names) -> Self {
         let from = &mut Reader(bytes);
+        let (mut held, first_model) = Self::unpack_head(from, resource);
+        held.parts.spans = Spans::read(held.opened.0, resource, names, from);
+        held.signs.first_model =
+            first_model.and_then(|(start, end, id)| Some((start, end, held.parts.spans.id(id)?)));
+        held
+    }
+
+    /// Likewise, without its spans, which follow.
+    pub(super) fn unpack_head(
+        from: &mut Reader<'_>,
+        resource: &Arc<Resource>,
+    ) -> (Self, Option<(Timestamp, Timestamp, ReadId)>) {
         let bits = from.number();
         let has = |at: u32| bits >> (2 + at) & 1 == 1;
         let revision = from.number();
@@ -223,6 +240,7 @@ impl Held {
         }
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
         (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
+        held.done_at = has(10).then_some(revision);
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
         held.spending = has(9).then(|| {
             Box::new(Spent {
@@ -245,11 +263,25 @@ impl Held {
             let mut text = || String::from_utf8_lossy(from.bytes()).into_owned();
             Box::new(SessionKey { tenant: text(), id: text(), source: text() })
         });
-        held.parts.spans = Spans::read(opened, resource, names, from);
-        held.signs.first_model =
-            first_model.and_then(|(start, end, id)| Some((start, end, held.parts.spans.id(id)?)));
         held.calls = Calls::default();
-        held
+        (held, first_model)
+    }
+
+    /// Whether it is done and nothing has come since that was told.
+    pub(super) fn is_told(&self) -> bool {
+        self.state == State::Done && self.done_at == Some(self.revision)
+    }
+
+    /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
+    pub(super) fn farewell(&self, id: TraceId) -> Option<TraceUpdate> {
+        Some(TraceUpdate {
+            trace_id: id.0.to_vec(),
+            revision: self.revision + 1,
+            state: TraceState::Sealed.into(),
+            session: Some(self.sent.as_deref()?.clone()),
+            unchanged: true,
+            ..TraceUpdate::default()
+        })
     }
 
     /// The trace before the judge.

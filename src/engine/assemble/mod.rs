@@ -77,6 +77,8 @@ pub struct Assemble {
     deadlines: Deadlines,
     // Traces to look at with the next drain; each once, as the trace says.
     dirty: Vec<TraceId>,
+    // What is left to say of traces that are gone.
+    farewells: Vec<TraceUpdate>,
     sealed: Sealed,
     // For traces that are not there yet.
     waiting: Reports,
@@ -152,6 +154,7 @@ impl Assemble {
             resources: Resources::default(),
             deadlines: Deadlines::default(),
             dirty: Vec::new(),
+            farewells: Vec::new(),
             sealed: Sealed::default(),
             waiting: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
@@ -214,25 +217,26 @@ impl Assemble {
                 self.give_up_reports(now);
                 return true;
             };
-            let Some(held) = self.traces.get_mut(id) else {
-                self.deadlines.remove(&(due, id));
-                continue;
-            };
-            match held.state {
-                State::Open if held.deadline <= due => {
-                    held.partial = due >= held.opened.after(self.options.trace_max_age);
-                    self.close(id, due);
-                }
-                State::Open => {
-                    let tell = held.tell_at <= due;
-                    held.tell_at = if tell { NEVER } else { held.tell_at };
-                    self.reschedule(id);
-                    self.mark(id, if tell { Look::Tell } else { Look::No });
-                }
-                State::Done | State::Sealed => self.seal(id),
+            match self.traces.head(id).map(|held| held.state) {
+                None => self.deadlines.remove(&(due, id)),
+                Some(State::Open) => self.look_at_open(id, due),
+                Some(State::Done | State::Sealed) => self.seal(id),
             }
         }
         false
+    }
+
+    /// Something may have to be done about a trace that is open.
+    fn look_at_open(&mut self, id: TraceId, due: Timestamp) {
+        let Some(held) = self.traces.get_mut(id) else { return };
+        if held.deadline <= due {
+            held.partial = due >= held.opened.after(self.options.trace_max_age);
+            return self.close(id, due);
+        }
+        let tell = held.tell_at <= due;
+        held.tell_at = if tell { NEVER } else { held.tell_at };
+        self.reschedule(id);
+        self.mark(id, if tell { Look::Tell } else { Look::No });
     }
 
     /// Gives up reports whose trace has not come in time.
@@ -272,7 +276,8 @@ impl Assemble {
 
     /// Takes what there is to tell since the last call: tombstones first, then in order of trace id.
     pub fn drain(&mut self) -> Vec<TraceUpdate> {
-        let (mut tombstones, mut updates) = (Vec::new(), Vec::new());
+        let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
+        let farewells = updates.len();
         let mut dirty = mem::take(&mut self.dirty);
         dirty.sort_unstable();
         for id in &dirty {
@@ -292,6 +297,7 @@ impl Assemble {
                 continue;
             }
             held.tell_at = NEVER;
+            held.done_at = (held.state == State::Done).then_some(held.revision);
             let session = update.as_ref().and_then(|update| update.session.as_ref());
             tombstones.extend(held.leave(*id, session));
             match update {
@@ -309,6 +315,9 @@ impl Assemble {
         dirty.clear();
         self.dirty = dirty;
         self.traces.rest();
+        if farewells > 0 {
+            updates.sort_by(|a, b| a.trace_id.cmp(&b.trace_id));
+        }
         tombstones.append(&mut updates);
         tombstones
     }
@@ -550,8 +559,9 @@ impl Assemble {
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
         if let Some((_, id)) = self.deadlines.least_lost() {
-            if let Some(held) = self.traces.get_mut(id) {
-                held.partial |= held.state == State::Open;
+            let open = self.traces.head(id).is_some_and(|held| held.state == State::Open);
+            if let Some(held) = self.traces.get_mut(id).filter(|_| open) {
+                held.partial = true;
             }
             self.seal(id);
             self.counts.add("traces", "evicted");
@@ -731,13 +741,26 @@ impl Assemble {
         self.mark(id, Look::News);
     }
 
-    /// Makes a trace final; it leaves with the next drain.
+    /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceId) {
+        let told = self.traces.head(id).filter(|held| held.is_told());
+        if let Some(held) = told {
+            let farewell = held.farewell(id);
+            drop(held);
+            self.farewells.extend(farewell);
+            self.remove(id);
+            return self.note_sealed(id);
+        }
         let Some(held) = self.traces.get_mut(id) else { return };
         self.deadlines.remove(&(held.queued, id));
         held.state = State::Sealed;
         held.revision += 1;
         self.mark(id, Look::News);
+        self.note_sealed(id);
+    }
+
+    /// Remembers that nothing more is taken of a trace.
+    fn note_sealed(&mut self, id: TraceId) {
         if self.sealed.insert(id, self.options.max_sealed_traces) {
             self.counts.add("sealed_traces", "forgotten");
         }

@@ -243,10 +243,40 @@ fn what_comes_of_a_done_trace_is_read_and_stays() {
     let [update] = stage.drain().try_into().unwrap();
     assert_eq!(update.coherence_quanta, Some(7));
 
-    stage.finish(at(13));
+    stage.handle(Input::Report(Box::new(report(6))), at(13));
+    stage.finish(at(14));
     let [update] = stage.drain().try_into().unwrap();
-    assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (5, Some(7)));
+    assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (6, Some(7)));
+    assert_eq!((update.state(), update.unchanged), (TraceState::Sealed, false));
     assert!(stage.embed_requests().is_empty(), "it was asked about once");
+}
+
+#[test]
+fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
+    for rests in [false, true] {
+        let mut stage = stage();
+        feed(&mut stage, vec![root()], at(0));
+        stage.handle_timeout(at(10));
+        let [told] = stage.drain().try_into().unwrap();
+        assert_eq!(told.state(), TraceState::Done);
+        if rests {
+            // It is bytes by then.
+            stage.handle_timeout(at(20));
+            assert!(stage.drain().is_empty());
+        }
+        stage.handle_timeout(stage.poll_timeout().unwrap());
+        let [last] = stage.drain().try_into().unwrap();
+        let said = TraceUpdate {
+            trace_id: told.trace_id,
+            revision: told.revision + 1,
+            session: told.session,
+            state: TraceState::Sealed.into(),
+            unchanged: true,
+            ..TraceUpdate::default()
+        };
+        assert_eq!(last, said);
+        assert_eq!(stage.poll_timeout(), None, "it is gone");
+    }
 }
 
 #[test]

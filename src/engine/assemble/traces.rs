@@ -10,6 +10,7 @@ use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::held::Held;
+use crate::engine::bytes::Reader;
 use crate::engine::heap::{Heap, Place};
 use crate::engine::span::{Resource, Timestamp, TraceId};
 use crate::engine::trace::Names;
@@ -80,6 +81,17 @@ impl Traces {
         }
     }
 
+    /// The trace of this id without its spans, as far as that costs less.
+    pub(super) fn head(&self, id: TraceId) -> Option<Seen<'_>> {
+        match &self.slots.get(at(self.number(id)?))?.kept {
+            Kept::Awake(held) => held.as_deref().map(Seen::Awake),
+            Kept::AtRest(place, resource) => {
+                let mut bytes = Reader(self.resting.get(*place));
+                Some(Seen::Copy(Box::new(Held::unpack_head(&mut bytes, resource).0)))
+            }
+        }
+    }
+
     /// The trace of this id, to be changed.
     pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut Held> {
         let number = self.number(id)?;
@@ -120,13 +132,16 @@ impl Traces {
 
     /// Takes a trace out; returns where its entry among the deadlines is.
     pub(super) fn remove(&mut self, id: TraceId) -> Option<Timestamp> {
-        let queued = self.get_mut(id)?.queued;
+        let queued = self.head(id)?.queued;
         let number = self.number(id)?;
         if let Ok(entry) = self.by_id.find_entry(hash(id), |other| *other == number) {
             entry.remove();
         }
-        if let Some(slot) = self.slots.get_mut(at(number)) {
-            slot.kept = Kept::Awake(None);
+        if let Some(slot) = self.slots.get_mut(at(number))
+            && let Kept::AtRest(place, _) = std::mem::replace(&mut slot.kept, Kept::Awake(None))
+        {
+            self.resting.remove(place);
+            self.tidy();
         }
         self.free.push(number);
         // Gives memory back after a burst.

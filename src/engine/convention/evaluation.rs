@@ -178,7 +178,7 @@ fn session(
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
-    let hits = Hits::new(&conventions.index, attributes, conventions.index.always(), Vec::new());
+    let hits = Hits::once(&conventions.index, attributes);
     let name = conventions.session_of(&hits, attributes)?;
     let id = Arc::from(conventions.capped_name(&name.id));
     Some(Target::Session { tenant: tenant.cloned(), id })

@@ -75,10 +75,21 @@ enum Use {
 /// What was found among the attributes of one span.
 pub(super) struct Hits<'i> {
     index: &'i Index,
-    // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
-    found: Vec<Found>,
+    looked: Looked,
     recognised: u64,
     // Conventions whose code has something to look at.
+    asked: u64,
+}
+
+/// What the keys of a list of attributes are used for: of spans of one kind it is the same.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    // Those that it is known of, in their order; none if that is not remembered.
+    keys: Vec<Box<str>>,
+    // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
+    found: Vec<Found>,
+    // Conventions that they mark, and those whose code has something to look at.
+    marked: u64,
     asked: u64,
 }
 
@@ -305,33 +316,23 @@ fn length(key: &str) -> u64 {
 }
 
 impl<'i> Hits<'i> {
-    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them. What is found
-    /// is put into `room`.
+    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
     pub(super) fn new(
         index: &'i Index,
         attributes: &RawAttributes<'_>,
         recognised: u64,
-        room: Vec<Found>,
+        (mut looked, remember): (Looked, bool),
     ) -> Self {
-        let mut found = room;
-        let mut asked = index.asked;
-        for (at, (key, value)) in attributes.iter().enumerate() {
-            asked |= index.asked_by_start(key);
-            if !matches!(value, RawValue::Null)
-                && let Some(uses) = index.keys.get(key)
-            {
-                found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
-                asked |= uses.asked;
-            }
+        if !looked.is_of(attributes) {
+            looked.look(index, attributes, remember);
         }
-        found.sort_unstable();
-        found.dedup_by_key(|found| found.0 >> Found::PLACE);
-        let marks = found.iter().map_while(|found| match found.used() {
-            Use::Mark(at) => Some(1 << at),
-            Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
-        });
-        let recognised = marks.fold(recognised, |all, mark| all | mark);
-        Self { index, found, recognised, asked }
+        let (recognised, asked) = (recognised | looked.marked, index.asked | looked.asked);
+        Self { index, looked, recognised, asked }
+    }
+
+    /// Looks up attributes that are not a span's.
+    pub(super) fn once(index: &'i Index, attributes: &RawAttributes<'_>) -> Self {
+        Self::new(index, attributes, index.always(), (Looked::default(), false))
     }
 
     /// Looks at what else there is on a span.
@@ -349,11 +350,9 @@ impl<'i> Hits<'i> {
         self.asked & SCORES != 0
     }
 
-    /// The room that what was found was put into, empty.
-    pub(super) fn into_room(self) -> Vec<Found> {
-        let mut room = self.found;
-        room.clear();
-        room
+    /// What was looked up.
+    pub(super) fn into_looked(self) -> Looked {
+        self.looked
     }
 
     /// Finds what the span is about.
@@ -413,7 +412,7 @@ impl<'i> Hits<'i> {
         &self,
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'v str, &'v RawValue<'v>)> {
-        self.found.iter().filter_map(|found| {
+        self.looked.found.iter().filter_map(|found| {
             let Use::Session(_) = found.used() else { return None };
             let (key, value) = attributes.at(found.at())?;
             Some((key.as_ref(), value))
@@ -425,7 +424,7 @@ impl<'i> Hits<'i> {
         &'a self,
         attributes: &'a RawAttributes<'_>,
     ) -> impl Iterator<Item = (&'a str, &'a str, &'a RawValue<'a>)> {
-        self.found.iter().filter_map(|found| {
+        self.looked.found.iter().filter_map(|found| {
             let Use::SessionJson(number) = found.used() else { return None };
             let (key, inner) = self.index.session_json_keys.get(number)?;
             Some((key.as_str(), inner.as_str(), &attributes.at(found.at())?.1))
@@ -438,7 +437,7 @@ impl<'i> Hits<'i> {
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'i Rule, &'v RawValue<'v>)> {
         let (rules, marked) = (&self.index.rules, self.recognised);
-        self.found.iter().filter_map(move |found| {
+        self.looked.found.iter().filter_map(move |found| {
             let Use::Rule(number) = found.used() else { return None };
             let rule = rules.get(number)?;
             let recognised = rule.convention.is_none_or(|at| marked & (1 << at) != 0);
@@ -449,6 +448,46 @@ impl<'i> Hits<'i> {
     /// Whether a name stands for no tool, by any of the conventions.
     pub(super) fn phantom(&self, name: &str) -> bool {
         conventions(self.recognised).any(|convention| convention.phantoms().contains(&name))
+    }
+}
+
+impl Looked {
+    /// Whether it is of these: of the same keys, all of them with values.
+    pub(super) fn is_of(&self, attributes: &RawAttributes<'_>) -> bool {
+        !self.keys.is_empty()
+            && self.keys.len() == attributes.len()
+            && self
+                .keys
+                .iter()
+                .zip(attributes.iter())
+                .all(|(known, (key, value))| **known == **key && !matches!(value, RawValue::Null))
+    }
+
+    fn look(&mut self, index: &Index, attributes: &RawAttributes<'_>, remember: bool) {
+        let Self { keys, found, marked, asked } = self;
+        keys.clear();
+        found.clear();
+        (*marked, *asked) = (0, 0);
+        let mut whole = remember;
+        for (at, (key, value)) in attributes.iter().enumerate() {
+            *asked |= index.asked_by_start(key);
+            if matches!(value, RawValue::Null) {
+                whole = false;
+            } else if let Some(uses) = index.keys.get(key) {
+                found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
+                *asked |= uses.asked;
+            }
+        }
+        found.sort_unstable();
+        found.dedup_by_key(|found| found.0 >> Found::PLACE);
+        let marks = found.iter().map_while(|found| match found.used() {
+            Use::Mark(at) => Some(1 << at),
+            Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
+        });
+        *marked = marks.fold(0, |all, mark| all | mark);
+        if whole {
+            keys.extend(attributes.iter().map(|(key, _)| Box::from(key.as_ref())));
+        }
     }
 }
 

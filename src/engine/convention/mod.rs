@@ -259,7 +259,7 @@ impl Conventions {
             value.map(|value| Arc::from(self.capped_name(&value)))
         };
         let mut draft = Draft::default();
-        let hits = Hits::new(&self.index, &raw.attributes, self.index.always(), Vec::new());
+        let hits = Hits::once(&self.index, &raw.attributes);
         hits.take_attempt(&raw.attributes, &mut draft);
         Arc::new(Resource {
             service_name: first(&["service.name"]),
@@ -293,8 +293,8 @@ impl Conventions {
         resource: &Arc<Resource>,
         names: &mut Names,
     ) -> Reading {
-        let room = names.take_room();
-        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised, room).on(raw);
+        let looked = names.take_looked(&raw.attributes);
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised, looked).on(raw);
         let mut draft = Draft::new(self.options.keep_results);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
@@ -305,7 +305,7 @@ impl Conventions {
             evaluation::Results::new()
         };
         let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
-        names.give_room(hits.into_room());
+        names.give_looked(hits.into_looked());
         let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
         for result in results {
             match result {

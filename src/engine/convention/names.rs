@@ -1,30 +1,36 @@
-//! Names that come again and again: agents, models, tools, sessions. Of equal ones one copy is kept.
+//! What comes again and again: names of agents, models, tools, sessions, of which one copy is kept; and lists of keys, of
+//! which it is remembered what they are used for.
 
-use std::mem;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::index::Found;
+use super::index::Looked;
+use super::raw::RawAttributes;
 
 /// Names met lately, each in the slot of its hash; a newer one takes the place of an older one.
 #[derive(Debug)]
 pub struct Names {
     // Invariant: a power of two, for what a mask finds.
     slots: Vec<Option<Arc<str>>>,
-    // What the lines found of one span are kept in, for the next one.
-    room: Vec<Found>,
+    // Lists of keys that were looked up, the latest last; where few spans come, one that nobody asks for, as room.
+    looked: Vec<Looked>,
+    few: bool,
 }
 
 /// Slots at most: what is sent at once has fewer names that come again.
 const MAX_SLOTS: usize = 512;
+
+/// Lists of keys at most, and spans from which on they are remembered: each kind of span has its own.
+const MAX_LISTS: usize = 16;
+const MANY_SPANS: u64 = 8;
 
 impl Names {
     /// Room for the names of about so many spans.
     pub fn of_spans(spans: u64) -> Self {
         let slots = usize::try_from(spans).unwrap_or(MAX_SLOTS).saturating_mul(4);
         let slots = vec![None; slots.clamp(16, MAX_SLOTS).next_power_of_two()];
-        Self { slots, room: Vec::new() }
+        Self { slots, looked: Vec::new(), few: spans < MANY_SPANS }
     }
 
     /// The name, shared with its equals before it where they are remembered.
@@ -40,12 +46,26 @@ impl Names {
 }
 
 impl Names {
-    pub(super) fn take_room(&mut self) -> Vec<Found> {
-        mem::take(&mut self.room)
+    /// What is known of the keys of these attributes, which is nothing of new ones; and whether to remember that.
+    pub(super) fn take_looked(&mut self, attributes: &RawAttributes<'_>) -> (Looked, bool) {
+        let known = self.looked.iter().rposition(|looked| looked.is_of(attributes));
+        let looked = match known {
+            Some(at) => self.looked.remove(at),
+            None if self.few || self.looked.len() >= MAX_LISTS => {
+                if self.looked.is_empty() {
+                    Looked::default()
+                } else {
+                    self.looked.remove(0)
+                }
+            }
+            None => Looked::default(),
+        };
+        (looked, !self.few)
     }
 
-    pub(super) fn give_room(&mut self, room: Vec<Found>) {
-        self.room = room;
+    /// Keeps what was looked up.
+    pub(super) fn give_looked(&mut self, looked: Looked) {
+        self.looked.push(looked);
     }
 }
 

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::engine::math::Quanta;
 use crate::engine::span::{SpanId, Timestamp, Tokens, TraceId};
@@ -467,6 +469,49 @@ fn no_two_lines_contradict_each_other() {
                 line.key,
                 convention.name()
             );
+        }
+    }
+}
+
+/// Attributes of spans of several kinds and conventions, some of them sent twice or without a value.
+fn any_attributes() -> impl Strategy<Value = Vec<(&'static str, RawValue<'static>)>> {
+    let keys = [
+        "gen_ai.operation.name",
+        "gen_ai.request.model",
+        "gen_ai.tool.name",
+        "gen_ai.usage.input_tokens",
+        "gen_ai.conversation.id",
+        "session.id",
+        "openinference.span.kind",
+        "llm.model_name",
+        "langfuse.observation.type",
+        "traceloop.entity.name",
+        "metadata",
+        "error.type",
+    ];
+    let value = prop_oneof![
+        Just(RawValue::Null),
+        Just(RawValue::Int(7)),
+        Just(text("chat")),
+        Just(text("LLM")),
+        Just(text("{\"session_id\": \"s\"}")),
+    ];
+    prop::collection::vec((prop::sample::select(keys.to_vec()), value), 0..6)
+}
+
+proptest! {
+    #[test]
+    fn what_was_read_before_changes_nothing(
+        kinds in prop::collection::vec(any_attributes(), 1..24),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+    ) {
+        let conventions = Conventions::new(ConventionOptions::default());
+        let scope = conventions.scope(&RawScope::default());
+        let mut names = Names::of_spans(100);
+        for kind in order {
+            let raw = raw("a span", kind.get::<Vec<_>>(&kinds));
+            let read = conventions.span(&raw, scope, &Arc::default(), &mut names);
+            prop_assert_eq!(read, span_of(&conventions, &raw, &RawScope::default()));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The digest of an output, as bytes: words as numbers, the embedding in as many bits as its counts need.
+//! The digest of an output, as bytes: words as distances between their numbers, the embedding as its counts, each in as many
+//! bits as they need.
 
 use super::codec::Codec;
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::update::OutputDigest;
 
-/// The greatest number of low bits of a count.
+/// The greatest number of low bits.
 const WIDEST: u32 = 24;
 
 /// Writes a digest that has no embedding of a model.
@@ -17,68 +18,72 @@ pub(super) fn write(digest: &OutputDigest, codec: &mut Codec, to: &mut Writer) {
         }
     }
     known.sort_unstable();
-    to.number(known.len() as u64);
-    let mut before = 0;
-    for number in known {
-        to.number(number.wrapping_sub(before));
-        before = number;
+    // Each is greater than the one before it.
+    let mut least = 0;
+    for number in &mut known {
+        let above = *number - least;
+        least = *number + 1;
+        *number = above;
     }
+    rice(&known, to);
     to.number(others.len() as u64);
     others.iter().for_each(|token| to.raw(&token.to_le_bytes()));
-    counts(&digest.embedding, to);
+    let folded: Vec<u64> = digest.embedding.iter().map(|count| fold(*count)).collect();
+    rice(&folded, to);
 }
 
 /// Reads it.
 pub(super) fn read(codec: &Codec, from: &mut Reader<'_>) -> OutputDigest {
-    let mut number = 0;
-    let known = from.size();
-    let mut tokens: Vec<u64> = Vec::with_capacity(known);
-    for _ in 0..known {
-        number += from.size();
-        tokens.push(codec.read_word(number));
-    }
+    let mut least = 0;
+    let known = read_rice(from).into_iter().map(|above| {
+        let number = least + above;
+        least = number + 1;
+        codec.read_word(usize::try_from(number).unwrap_or(usize::MAX))
+    });
+    let mut tokens: Vec<u64> = known.collect();
     tokens.extend((0..from.size()).map(|_| u64::from_le_bytes(from.array())));
     // They are a set, in order.
     tokens.sort_unstable();
-    OutputDigest { tokens, embedding: read_counts(from), ..OutputDigest::default() }
+    let embedding = read_rice(from).into_iter().map(unfold).collect();
+    OutputDigest { tokens, embedding, ..OutputDigest::default() }
 }
 
-/// Counts by Rice's code: low bits as they are, the rest as so many ones; a sign is the lowest bit.
-fn counts(counts: &[i32], to: &mut Writer) {
-    let folded = || counts.iter().map(|count| fold(*count));
-    let length = |low: u32| folded().map(|count| (count >> low) + u64::from(low) + 1).sum::<u64>();
-    let low = (0..=WIDEST).min_by_key(|low| length(*low)).unwrap_or(0);
-    to.number(counts.len() as u64);
-    if counts.is_empty() {
-        return;
-    }
+/// Numbers by Rice's code: so many low bits as they are, the rest as so many ones.
+fn rice(numbers: &[u64], to: &mut Writer) {
+    to.number(numbers.len() as u64);
+    let Some(mean) = numbers.iter().sum::<u64>().checked_div(numbers.len() as u64) else { return };
+    // Near the mean is the best that there is.
+    let near = mean.max(1).ilog2().min(WIDEST);
+    let length = |low: u32| numbers.iter().map(|number| number >> low).sum::<u64>();
+    let bits = |low: u32| length(low) + u64::from(low) * numbers.len() as u64;
+    let low = (near.saturating_sub(1)..=near).min_by_key(|low| bits(*low)).unwrap_or(0);
     to.number(u64::from(low));
     let mut bits = BitWriter { to, pending: 0, count: 0 };
-    for count in folded() {
-        for _ in 0..count >> low {
+    for number in numbers {
+        for _ in 0..number >> low {
             bits.push(1, 1);
         }
         bits.push(0, 1);
-        bits.push(count & ((1 << low) - 1), low);
+        bits.push(number & ((1 << low) - 1), low);
     }
     bits.finish();
 }
 
-fn read_counts(from: &mut Reader<'_>) -> Vec<i32> {
+fn read_rice(from: &mut Reader<'_>) -> Vec<u64> {
     let length = from.size();
     if length == 0 {
         return Vec::new();
     }
     let low = u32::try_from(from.number()).unwrap_or(0).min(WIDEST);
     let mut bits = BitReader { from, pending: 0, count: 0 };
-    let count = |_| {
+    let number = |_| {
         let mut high = 0_u64;
         while bits.take(1) == 1 {
             high += 1;
         }
-        unfold(high << low | bits.take(low))
+        high << low | bits.take(low)
     };
-    (0..length).map(count).collect()
+    (0..length).map(number).collect()
 }
 
 fn fold(count: i32) -> u64 {
@@ -176,6 +181,6 @@ mod tests {
         };
         let mut writer = Writer::default();
         write(&digest, &mut codec, &mut writer);
-        assert!(writer.0.len() < 100 + 256 * 3 / 8 + 8, "{}", writer.0.len());
+        assert!(writer.0.len() < 100 / 8 + 256 * 3 / 8 + 12, "{}", writer.0.len());
     }
 }

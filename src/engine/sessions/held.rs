@@ -64,24 +64,13 @@ impl Held {
         Self { id, update, agent, scored, given, tally, growth, link, run }
     }
 
-    /// Takes note that nothing more will come, if that is all that an update says of a trace that is done; returns whether
-    /// it is.
-    pub(super) fn seal(&mut self, update: &TraceUpdate) -> bool {
-        let states = (self.update.state(), update.state());
-        if states != (TraceState::Done, TraceState::Sealed) {
-            return false;
+    /// Takes note that nothing more will come, under this revision; returns the agent, or `None` if it is not done.
+    pub(super) fn seal(&mut self, revision: u64) -> Option<Agent> {
+        if !is_done(&self.update) || self.update.revision > revision {
+            return None;
         }
-        let before = (self.update.revision, self.update.state, self.update.touched_unix_nano);
-        let after = (update.revision, update.state, update.touched_unix_nano);
-        let all = |update: &mut TraceUpdate, (revision, state, touched)| {
-            (update.revision, update.state, update.touched_unix_nano) = (revision, state, touched);
-        };
-        all(&mut self.update, after);
-        let same = self.update == *update;
-        if !same {
-            all(&mut self.update, before);
-        }
-        same
+        (self.update.revision, self.update.state) = (revision, TraceState::Sealed.into());
+        Some(self.agent.clone())
     }
 
     /// Returns whether there is nothing of it that time alone could change: it is done, and what follows from it stands.

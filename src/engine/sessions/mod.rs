@@ -18,6 +18,7 @@
 //! |---|---|---|
 //! | `trace_updates` | `malformed` | updates without a usable trace id, session, agent or state: dropped |
 //! | | `stale` | updates of a lower revision than the one held: dropped |
+//! | | `unheld` | words that nothing more comes of a trace that is not held as a done one: dropped |
 //! | | `late` | updates of traces that went with their evicted session: dropped |
 //! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
@@ -183,8 +184,8 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "malformed");
             return;
         };
-        if self.seal(&id, trace, &update) {
-            return self.names.resolve(&mut update);
+        if update.unchanged {
+            return self.seal(&id, trace, update.revision);
         }
         self.wake(&id);
         let held = self.sessions.awake(&id).map(|session| &*session);
@@ -465,13 +466,13 @@ impl Sessions {
         }
     }
 
-    /// Takes note that nothing more will come of a trace of a session at rest, if that is all that an update says.
-    fn seal(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) -> bool {
-        let Some(held) = self.sessions.seal(id, (trace, update), &self.shared.rules) else {
-            return false;
-        };
-        self.shared.fleet.summary(&held.agent).active = self.shared.now;
-        true
+    /// Takes note that nothing more will come of a trace. A session at rest stays so.
+    fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) {
+        if let Some(agent) = self.sessions.seal(id, trace, revision) {
+            self.shared.fleet.summary(&agent).active = self.shared.now;
+        } else if !self.departed.is_evicted(trace) {
+            self.shared.counts.add("trace_updates", "unheld");
+        }
     }
 
     /// Unpacks a session that is at rest, until it has not changed for a while.
@@ -573,7 +574,7 @@ fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
     let trace = TraceId(<[u8; 16]>::try_from(update.trace_id.as_slice()).ok()?);
     let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
     let complete = update.agent.is_some() && update.state() != TraceState::Unspecified;
-    let usable = !trace.is_zero() && (update.tombstone || complete);
+    let usable = !trace.is_zero() && (update.tombstone || update.unchanged || complete);
     let id = SessionId { tenant: session.tenant.clone(), id: session.id.clone() };
     usable.then_some((id, trace))
 }

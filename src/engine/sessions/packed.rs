@@ -25,7 +25,6 @@ use crate::engine::bytes::{Reader, Writer};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::span::{Timestamp, TraceId};
-use crate::engine::update::TraceUpdate;
 
 const CLOSED: u8 = 1;
 const CLOSE_COUNTED: u8 = 2;
@@ -34,14 +33,6 @@ const REPORTS: u8 = 4;
 /// A session as bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packed<'a>(pub(super) &'a [u8]);
-
-/// What a seal of a trace changed.
-pub(super) struct Sealed {
-    /// The session.
-    pub(super) session: Vec<u8>,
-    /// The trace.
-    pub(super) trace: Held,
-}
 
 /// Packs a session; gives it back if it does not rest.
 pub(super) fn pack(
@@ -129,19 +120,16 @@ impl<'a> Packed<'a> {
         (standing, Timestamp(u64::from_le_bytes(from.array())))
     }
 
-    /// The session after an update that says no more than that nothing more will come of a trace; `None` if it is another.
+    /// The session once nothing more will come of a trace, and the trace's agent; `None` if it is not held as one that is
+    /// done.
     pub(super) fn seal(
         self,
-        id: &SessionId,
-        (trace, update): (TraceId, &TraceUpdate),
-        (rules, codec): (&Rules, &mut Codec),
-    ) -> Option<Sealed> {
+        trace: TraceId,
+        revision: u64,
+        codec: &mut Codec,
+    ) -> Option<(Vec<u8>, Agent)> {
         let mut from = Reader(self.0);
-        from.array::<1>();
-        let touched = u64::from_le_bytes(from.array());
-        if update.touched_unix_nano == 0 || update.touched_unix_nano > touched {
-            return None;
-        }
+        from.array::<9>();
         name(&mut from);
         for _ in 0..from.size() {
             let before = self.0.len() - from.0.len();
@@ -149,15 +137,12 @@ impl<'a> Packed<'a> {
             if !record.starts_with(&trace.0) {
                 continue;
             }
-            let (mut held, tells) = trace::read(record, (id, touched), Some(rules), codec);
-            if held.update.revision > update.revision || tells || !held.seal(update) {
-                return None;
-            }
+            let (record, agent) = trace::seal(record, revision, codec)?;
             let mut to = Writer(Vec::with_capacity(self.0.len() + 8));
             to.raw(self.0.get(..before)?);
-            to.bytes(&trace::write(held.clone(), touched, codec).0);
+            to.bytes(&record);
             to.raw(from.0);
-            return Some(Sealed { session: to.0, trace: held });
+            return Some((to.0, agent));
         }
         None
     }

@@ -21,9 +21,12 @@ use crate::engine::math::Quanta;
 use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::span::{Source, Timestamp, TraceId};
-use crate::engine::update::{Loop, OutputDigest, SessionKey, Tokens, ToolCall, TraceUpdate};
+use crate::engine::update::{
+    Loop, OutputDigest, SessionKey, Tokens, ToolCall, TraceState, TraceUpdate,
+};
 
 // Six bits are state, status and what began it; then one for each of these.
+const STATE: u64 = 3;
 const COMPLETE: u64 = 1 << 6;
 const ERROR: u64 = 1 << 7;
 const PARTIAL: u64 = 1 << 8;
@@ -101,6 +104,7 @@ pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
         || rare.output_repeat.is_some()
         || rare.malformed > 0;
     let mut flags = flags_of(&update);
+    let revision = std::mem::take(&mut update.revision);
     let own_name = update.agent.as_ref() == Some(agent.key());
     for (set, flag) in
         [(own_name, OWN_NAME), (linked, LINKED), (run.is_some(), TELLS), (is_rare, RARE)]
@@ -120,12 +124,9 @@ pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
     update.trace_id = Vec::new();
     let rest = update.encode_to_vec();
     flags |= if rest.is_empty() { 0 } else { REST };
-    let mut shape = Writer(Vec::with_capacity(common.0.len() + 4));
-    shape.number(flags);
-    shape.raw(&common.0);
     let mut to = Writer(Vec::with_capacity(own.0.len() + 24));
     to.raw(&id.0);
-    codec.shape(&shape.0, &mut to);
+    codec.shape(&shape(flags, revision, &common.0), &mut to);
     to.raw(&own.0);
     if !rest.is_empty() {
         to.bytes(&rest);
@@ -135,6 +136,35 @@ pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
         to.bytes(&rmp_serde::to_vec(&rare).unwrap_or_default());
     }
     to
+}
+
+/// A trace once nothing more will come of it, and its agent; `None` if it is not done, or a later word of it is known.
+pub(super) fn seal(record: &[u8], revision: u64, codec: &mut Codec) -> Option<(Vec<u8>, Agent)> {
+    let from = &mut Reader(record);
+    let id: [u8; 16] = from.array();
+    let before = codec.read_shape(from);
+    let common = &mut Reader(&before);
+    let (flags, known) = (common.number(), common.number());
+    let done = [TraceState::Done, TraceState::Sealed].map(|state| state as u64);
+    if !done.contains(&(flags & STATE)) || known > revision {
+        return None;
+    }
+    let after = shape(flags & !STATE | TraceState::Sealed as u64, revision, common.0);
+    let agent = codec.read_agent(common);
+    let mut to = Writer(Vec::with_capacity(record.len() + 8));
+    to.raw(&id);
+    codec.shape(&after, &mut to);
+    to.raw(from.0);
+    Some((to.0, agent))
+}
+
+/// What a trace has in common with others: what changes last comes first.
+fn shape(flags: u64, revision: u64, common: &[u8]) -> Vec<u8> {
+    let mut shape = Writer(Vec::with_capacity(common.len() + 8));
+    shape.number(flags);
+    shape.number(revision);
+    shape.raw(common);
+    shape.0
 }
 
 /// Reads a trace; and whether it adds to a run, which is the caller's to say what. Without rules it has no risk.
@@ -148,12 +178,12 @@ pub(super) fn read(
     let id = TraceId(from.array());
     let shape = codec.read_shape(from);
     let common = &mut Reader(&shape);
-    let flags = common.number();
+    let (flags, revision) = (common.number(), common.number());
     let agent = codec.read_agent(common);
     let source = codec.read_name(common);
     let panes = common.number();
     let (signals, given) = read_signals(codec, common, from);
-    let mut update = TraceUpdate::default();
+    let mut update = TraceUpdate { revision, ..TraceUpdate::default() };
     read_numbers(&mut update, (flags, base), codec, (common, from));
     if flags & REST > 0 {
         // What was written here is a message.
@@ -218,7 +248,7 @@ pub(super) fn skim(record: &[u8], base: u64, rules: Option<&Rules>, codec: &Code
     from.array::<16>();
     let shape = codec.read_shape(from);
     let common = &mut Reader(&shape);
-    let flags = common.number();
+    let (flags, _) = (common.number(), common.number());
     let agent = codec.read_agent(common);
     if flags & (REST | RARE) > 0 || flags & OWN_NAME == 0 {
         return skim_whole(record, base, rules, codec);
@@ -259,7 +289,8 @@ fn flags_of(update: &TraceUpdate) -> u64 {
     let few = |number: i32| u64::from(number.cast_unsigned() & 3);
     let tokens = update.tokens.unwrap_or_default();
     let small = |digest: &OutputDigest| {
-        digest.model_embedding.is_empty() && digest.embedder == 0 && digest.tokens.is_sorted()
+        let words = digest.tokens.is_sorted_by(|one, next| one < next);
+        words && digest.model_embedding.is_empty() && digest.embedder == 0
     };
     let bits = [
         (update.complete, COMPLETE),
@@ -365,9 +396,8 @@ fn read_numbers(
 }
 
 /// What is counted of a trace, which is the same of many.
-fn counts(update: &mut TraceUpdate) -> [&mut u64; 6] {
+fn counts(update: &mut TraceUpdate) -> [&mut u64; 5] {
     [
-        &mut update.revision,
         &mut update.steps,
         &mut update.wasted_steps,
         &mut update.llm_calls,

@@ -150,13 +150,6 @@ impl Session {
         shared: &mut Shared,
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
-        if let Some(held) = self.traces.get_mut(&trace)
-            && held.seal(&update)
-        {
-            shared.fleet.summary(&held.agent).active = shared.now;
-            self.refresh(shared);
-            return;
-        }
         let unnamed = AgentKey::default();
         let (agent, overflow) = shared.fleet.resolve(update.agent.as_ref().unwrap_or(&unnamed));
         shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));

@@ -11,15 +11,13 @@ use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::codec::Codec;
-use super::held::Held;
-use super::key::SessionId;
+use super::key::{Agent, SessionId};
 use super::packed::{self, Packed};
 use super::rules::Rules;
 use super::session::{Session, Standing};
 use crate::engine::heap::{Heap, Place};
 use crate::engine::sorted::Sorted;
 use crate::engine::span::{Timestamp, TraceId};
-use crate::engine::update::TraceUpdate;
 
 /// All sessions.
 #[derive(Clone, Debug)]
@@ -230,21 +228,22 @@ impl Shelf {
         }
     }
 
-    /// Notes that nothing more will come of a trace of a session at rest, if that is all that an update says; returns the
-    /// trace.
-    pub(super) fn seal(
-        &mut self,
-        id: &SessionId,
-        trace: (TraceId, &TraceUpdate),
-        rules: &Rules,
-    ) -> Option<Held> {
+    /// Notes that nothing more will come of a trace, under this revision. Returns its agent; `None` if it is not held as one
+    /// that is done.
+    pub(super) fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) -> Option<Agent> {
         let number = self.number(id)?;
-        let Slot::AtRest(place) = self.slots.get(at(number))? else { return None };
-        let sealed = Packed(self.resting.get(*place)).seal(id, trace, (rules, &mut self.codec))?;
-        let place = self.resting.insert(number, &sealed.session);
-        self.put(number, Slot::AtRest(place));
-        self.tidy();
-        Some(sealed.trace)
+        match self.slots.get_mut(at(number))? {
+            Slot::Free => None,
+            Slot::Awake(session) => session.traces.get_mut(&trace)?.seal(revision),
+            Slot::AtRest(place) => {
+                let packed = Packed(self.resting.get(*place));
+                let (bytes, agent) = packed.seal(trace, revision, &mut self.codec)?;
+                let place = self.resting.insert(number, &bytes);
+                self.put(number, Slot::AtRest(place));
+                self.tidy();
+                Some(agent)
+            }
+        }
     }
 
     /// All sessions, in the order of tenants and ids.

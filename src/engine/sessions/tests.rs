@@ -413,13 +413,21 @@ fn a_session_rests_when_it_was_quiet_and_is_sealed_as_it_is() {
     assert_eq!(views(&stage), before);
     let id = SessionId { tenant: String::new(), id: "s".to_owned() };
     assert!(stage.sessions.awake(&id).is_none());
-    let sealed = || {
-        let update = detailed(trace(1, 10).tokens(7, 3).revision(2));
-        TraceUpdate { state: TraceState::Sealed.into(), ..update }
+    let sealed = |id| {
+        let TraceUpdate { trace_id, session, .. } = trace(id, 10);
+        let state = TraceState::Sealed.into();
+        TraceUpdate { trace_id, session, state, unchanged: true, ..TraceUpdate::default() }
     };
-    stage.handle(sealed(), at(112));
-    assert!(stage.sessions.awake(&id).is_none());
-    stage.handle(sealed().revision(1), at(112));
+    for word in [sealed(1).revision(2), sealed(1).revision(2)] {
+        stage.handle(word, at(112));
+        assert!(stage.sessions.awake(&id).is_none());
+        assert_eq!(stage.counts().get("trace_updates", "unheld"), 0);
+    }
+    for word in [sealed(1).revision(1), sealed(3).revision(2)] {
+        stage.handle(word, at(112));
+    }
+    assert_eq!(stage.counts().get("trace_updates", "unheld"), 2);
+    stage.handle(detailed(trace(1, 10).tokens(7, 3).done()), at(112));
     assert_eq!(stage.counts().get("trace_updates", "stale"), 1);
     assert_eq!(views(&stage), before);
     stage.handle(detailed(trace(2, 20).tokens(7, 3).revision(3)), at(113));

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 pub use self::expected::expectations;
 pub use self::names::Names;
+pub(in crate::engine) use self::packed::ReadId;
 pub use self::packed::{Added, Spans};
 pub use self::seen::Sign;
 use self::seen::{Model, Said, Seen};

@@ -6,6 +6,8 @@
 
 mod resting;
 
+pub(in crate::engine) use self::resting::ReadId;
+
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
