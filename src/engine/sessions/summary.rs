@@ -169,6 +169,12 @@ impl Summary {
             return;
         }
         let values = self.counters.entry(family).or_default();
+        // They are few, and whether two are equal is told by their lengths.
+        let known = values.iter_mut().find(|(held, _)| held == labels);
+        if let Some((_, value)) = known {
+            *value = value.saturating_add(more);
+            return;
+        }
         let place = values.binary_search_by(|(held, _)| {
             held.iter().map(String::as_str).cmp(labels.iter().copied())
         });

@@ -379,6 +379,10 @@ impl Spans {
     }
 
     fn number(&mut self, number: u64) {
+        // As most are.
+        if number < 0x80 {
+            return self.bytes.push(low(number));
+        }
         let (mut bytes, mut length) = ([0; LONGEST], 0);
         let mut left = number;
         for byte in &mut bytes {
