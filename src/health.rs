@@ -72,11 +72,20 @@ const FAMILIES: &[Family] = &[
         "Sessions for which there was no room in memory: left for the disk, returned, or lost as they could not be read.",
         "event",
     ),
+    (
+        WAITED,
+        "requests_waited_total",
+        "Requests that waited for room before their bodies were read, by outcome: entered or refused.",
+        "outcome",
+    ),
     (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
 
 /// The family of certificates.
 const CERTIFICATES: &str = "certificates";
+
+/// The family of requests that waited.
+const WAITED: &str = "waited";
 
 /// The family of everything else.
 const OTHER: &str = "other";
@@ -162,6 +171,11 @@ impl Health {
     /// Counts a request that was refused whole.
     pub fn refused(&self, reason: &str) {
         self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a request that waited for room; `outcome` is `entered` or `refused`.
+    pub fn waited(&self, outcome: &str) {
+        self.add(WAITED, outcome, 1);
     }
 
     /// Counts a look at certificate files that had changed; `outcome` is `loaded` or `failed`.

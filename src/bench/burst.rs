@@ -104,7 +104,7 @@ impl Bench<'_> {
     ) -> Result<(), BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let pass = material.pass(spans, self.clock.now()).map_err(BenchError::Generator)?;
-        self.send(Server::Daemon, running, case, &pass.into())?;
+        self.send((Server::Daemon, running), self.sending(case), &pass.into(), None)?;
         for _ in 0..MAX_LOOKS {
             std::thread::sleep(LOOK_EVERY);
             if held(&running.metrics().map_err(failed)?) == 0 {

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use super::measure::waited_nanos;
 use super::pass::Pass;
 use super::since;
+use super::steady::Middle;
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::ingest::Compression;
@@ -107,15 +108,17 @@ struct Shared {
     refused_spans: AtomicU64,
     why: OnceLock<String>,
     took: Mutex<Vec<Took>>,
+    middle: Option<Arc<Middle>>,
 }
 
-/// Sends all of a pass to `address`, each stream one request after the other.
+/// Sends all of a pass to `address`, each stream one request after the other; `middle` is told of answers.
 pub(super) async fn send(
     address: SocketAddr,
     pass: &Arc<Pass>,
     sending: Sending,
+    middle: Option<Arc<Middle>>,
 ) -> Result<Outcome, SendError> {
-    let shared = Arc::new(Shared::new(address, pass, sending));
+    let shared = Arc::new(Shared { middle, ..Shared::new(address, pass, sending) });
     let (clients, _connections) = shared.connect().await?;
     let mut streams = JoinSet::new();
     for client in clients.iter().flat_map(|client| vec![client; sending.streams]) {
@@ -182,6 +185,7 @@ impl Shared {
             refused_spans: AtomicU64::new(0),
             why: OnceLock::new(),
             took: Mutex::default(),
+            middle: None,
         }
     }
 
@@ -241,7 +245,10 @@ impl Shared {
         let accepted = complaint.is_none();
         match complaint {
             None => {
-                self.accepted_spans.fetch_add(spans, Ordering::Relaxed);
+                let before = self.accepted_spans.fetch_add(spans, Ordering::Relaxed);
+                if let Some(middle) = &self.middle {
+                    middle.answered(before, before + spans);
+                }
             }
             Some(why) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);

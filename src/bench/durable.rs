@@ -49,7 +49,7 @@ impl Bench<'_> {
                 let home = Home::new(store).map_err(failed)?;
                 let environment = home.environment(MODES[which]);
                 let server = (Server::Daemon, environment.as_slice());
-                let sample = self.measure(server, case, &warm, &pass)?;
+                let sample = self.measure(server, self.sending(case), (&warm, &pass))?;
                 let (of, per_span) = (self.plan.repeats, sample.micros_per_span());
                 // Nobody has to watch.
                 let _ = writeln!(

@@ -80,7 +80,7 @@ impl Bench<'_> {
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
             let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
-            let sample = self.measure((Server::Daemon, &[]), case, &warm, &pass)?;
+            let sample = self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))?;
             drop((warm, pass));
             let cores = self.cores.server.len().max(1) as f64;
             let saturation = cores * 1e6 / sample.micros_per_span();

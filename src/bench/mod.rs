@@ -21,6 +21,7 @@ mod report;
 mod scaling;
 mod servers;
 mod stamp;
+mod steady;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use self::child::Running;
 use self::client::{Outcome, Sending};
 use self::measure::{Account, Cpu, peak_resident_bytes};
 use self::pass::{Material, Pass};
+use self::steady::{Middle, Steady};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::ingest::Compression;
@@ -155,6 +157,8 @@ struct Sample {
     wall_nanos: u64,
     /// Processor time in that time.
     busy_nanos: u64,
+    /// The middle of the first time that it was sent.
+    steady: Steady,
     peak_bytes: u64,
 }
 
@@ -227,7 +231,7 @@ impl Bench<'_> {
             let mut order = self.plan.servers.clone();
             order.rotate_left(repeat % self.plan.servers.len().max(1));
             for server in order {
-                let sample = self.measure((server, &[]), case, &warm, &pass)?;
+                let sample = self.measure((server, &[]), self.sending(case), (&warm, &pass))?;
                 let (of, per_span) = (self.plan.repeats, sample.micros_per_span());
                 // Nobody has to watch.
                 let _ = writeln!(
@@ -259,19 +263,21 @@ impl Bench<'_> {
     fn measure(
         &self,
         (server, environment): (Server, &[(&'static str, String)]),
-        case: Case,
-        warm: &Arc<Pass>,
-        pass: &Arc<Pass>,
+        sending: Sending,
+        (warm, pass): (&Arc<Pass>, &Arc<Pass>),
     ) -> Result<Sample, BenchError> {
         let failed = |source| BenchError::Server { server: server.name(), source };
         let running = server.start_with(&self.cores, environment).map_err(failed)?;
-        self.send(server, &running, case, warm)?;
+        self.send((server, &running), sending, warm, None)?;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let before = cpu.nanos().map_err(failed)?;
+        let middle =
+            Arc::new(Middle::new(pass.spans(), running.id(), &self.clock).map_err(failed)?);
         let start = self.clock.now();
         let (mut rounds, mut wall_nanos) = (0, 0);
         while rounds == 0 || server.forgets() && wall_nanos < MIN_NANOS {
-            self.send(server, &running, case, pass)?;
+            let middle = (rounds == 0).then(|| Arc::clone(&middle));
+            self.send((server, &running), sending, pass, middle)?;
             rounds += 1;
             wall_nanos = since(start, self.clock.now());
         }
@@ -288,6 +294,7 @@ impl Bench<'_> {
             cpu_nanos,
             wall_nanos,
             busy_nanos,
+            steady: middle.steady().unwrap_or_default(),
             peak_bytes,
         })
     }
@@ -295,13 +302,13 @@ impl Bench<'_> {
     /// Sends a pass, all of which has to be accepted.
     fn send(
         &self,
-        server: Server,
-        running: &Running,
-        case: Case,
+        (server, running): (Server, &Running),
+        sending: Sending,
         pass: &Arc<Pass>,
+        middle: Option<Arc<Middle>>,
     ) -> Result<(), BenchError> {
         let server = server.name();
-        let sent = self.runtime.block_on(client::send(running.grpc, pass, self.sending(case)));
+        let sent = self.runtime.block_on(client::send(running.grpc, pass, sending, middle));
         let Outcome { accepted_spans, refused, why, .. } =
             sent.map_err(|source| BenchError::Send { server, source })?;
         if refused == 0 && accepted_spans == pass.spans() {
@@ -362,6 +369,20 @@ impl Sample {
 
     fn spans_per_second(&self) -> f64 {
         self.spans as f64 * 1e9 / self.wall_nanos as f64
+    }
+}
+
+impl Steady {
+    fn cores_busy(&self) -> f64 {
+        self.busy_nanos as f64 / self.nanos as f64
+    }
+
+    fn spans_per_second(&self) -> f64 {
+        self.spans as f64 * 1e9 / self.nanos as f64
+    }
+
+    fn generator_cores(&self) -> f64 {
+        self.generator_nanos as f64 / self.nanos as f64
     }
 }
 

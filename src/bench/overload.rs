@@ -1,4 +1,4 @@
-//! More than the daemon can take: twice the spans that it took of a generator that waits for answers.
+//! More than the daemon can take: twice the spans a second that it took of a generator that waits for answers, as many spans.
 //!
 //! Requests are sent when they are due, whether earlier ones were answered or not, and refused ones are not sent again.
 //! What was accepted and refused has to be what the daemon counted, or there is no figure.
@@ -13,7 +13,8 @@ use super::{Bench, BenchError, Case, Sample, Server, client, since};
 /// What is offered, over what was taken.
 const TIMES: u64 = 2;
 
-/// How much longer than a measured pass it lasts: long enough to fill every queue.
+/// How many more spans than elsewhere: long enough to fill every queue, and for traces to be scored meanwhile. Both ways of
+/// sending get as many, as what is held makes spans dearer.
 const PASSES: u64 = 4;
 
 /// Connections, so many that none has as many requests in flight as the daemon allows.
@@ -50,8 +51,8 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
-            let sample = self.measure((Server::Daemon, &[]), case, &warm, &pass)?;
+            let (warm, pass) = self.passes(&mut material, self.plan.spans * PASSES)?;
+            let sample = self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))?;
             drop((warm, pass));
             let overload = self.flood(case, &mut material, &sample)?;
             // Nobody has to watch.

@@ -96,7 +96,7 @@ impl Bench<'_> {
         while filling.next < fleet.sessions {
             let count = AHEAD.min(fleet.sessions - filling.next);
             let pass = filling.pass(count, TRACES, self.clock.now()).map_err(failed)?;
-            self.send(Server::Daemon, &running, case, &pass)?;
+            self.send((Server::Daemon, &running), self.sending(case), &pass, None)?;
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         self.settle(&running, &mut cpu, filling.spans, filling.next)?;

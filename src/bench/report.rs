@@ -66,6 +66,8 @@ struct OnCores {
     times_one_core: Spread,
     /// How many of them it was busy on while requests were sent.
     cores_busy: Spread,
+    /// How many cores the generator was busy on.
+    generator_cores: Spread,
     cpu_micros_per_span: Spread,
 }
 
@@ -170,11 +172,24 @@ impl Report {
     }
 
     /// Adds what the daemon made of more cores in a case: by division, spans a second, these over those on one core,
-    /// cores busy, and microseconds of processor time a span.
-    pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 4])>) {
+    /// cores busy, the generator's, and microseconds of processor time a span.
+    pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 5])>) {
         let scaling = rows.into_iter().map(|(cores, figures)| {
-            let [spans_per_second, times_one_core, cores_busy, cpu_micros_per_span] = figures;
-            OnCores { cores, spans_per_second, times_one_core, cores_busy, cpu_micros_per_span }
+            let [
+                spans_per_second,
+                times_one_core,
+                cores_busy,
+                generator_cores,
+                cpu_micros_per_span,
+            ] = figures;
+            OnCores {
+                cores,
+                spans_per_second,
+                times_one_core,
+                cores_busy,
+                generator_cores,
+                cpu_micros_per_span,
+            }
         });
         self.cases.push(OfCase { scaling: scaling.collect(), ..OfCase::new(case) });
     }
@@ -288,10 +303,14 @@ impl OfCase {
                 of.spans_per_second.show(0),
                 of.times_one_core.show(2),
                 of.cores_busy.show(2),
+                of.generator_cores.show(2),
                 of.cpu_micros_per_span.show(3),
             ]
         });
-        table(&["cores of the daemon", "spans/s", "x one core", "busy", "CPU us/span"], rows)
+        table(
+            &["cores of the daemon", "spans/s", "x one core", "busy", "generator", "CPU us/span"],
+            rows,
+        )
     }
 }
 
@@ -357,7 +376,7 @@ fn processor() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fleet, Question};
+    use super::super::{Fleet, Question, Steady};
     use super::*;
     use crate::ingest::Compression;
 
@@ -368,6 +387,7 @@ mod tests {
             cpu_nanos,
             wall_nanos: 2_000_000,
             busy_nanos: 1_000_000,
+            steady: Steady::default(),
             peak_bytes: 50_000_000,
         }
     }

@@ -1,13 +1,18 @@
 //! The daemon on one core, two, and so on up to all that there are.
 //!
-//! The generator has the cores that are left, and all of them where none is left; it needs a fraction of what the daemon
-//! does.
+//! The generator has the cores that are left, and all of them where none is left; the table tells what it took of them. So many
+//! requests are in flight that no core of the daemon waits for one, and what is measured is the middle of the pass.
 
 use std::io::Write;
 
+use super::client::Sending;
 use super::pass::Material;
 use super::report::{Report, Spread};
 use super::{Bench, BenchError, Case, Cores, Sample, Server, generator};
+
+/// Connections and requests in flight on each, at least.
+const CONNECTIONS: usize = 4;
+const STREAMS: usize = 8;
 
 impl Bench<'_> {
     /// Measures a case on more and more cores.
@@ -18,6 +23,12 @@ impl Bench<'_> {
         progress: &mut dyn Write,
     ) -> Result<(), BenchError> {
         let divisions = Cores::growing(&self.available);
+        let sending = self.sending(case);
+        let sending = Sending {
+            connections: sending.connections.max(CONNECTIONS),
+            streams: sending.streams.max(STREAMS),
+            ..sending
+        };
         let mut material = Material::new(&case);
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); divisions.len()];
         for repeat in 1..=self.plan.repeats {
@@ -25,24 +36,31 @@ impl Bench<'_> {
             for (cores, samples) in divisions.iter().zip(&mut samples) {
                 self.runtime = generator(cores)?;
                 self.cores = cores.clone();
-                let sample = self.measure((Server::Daemon, &[]), case, &warm, &pass)?;
+                let sample = self.measure((Server::Daemon, &[]), sending, (&warm, &pass))?;
                 // Nobody has to watch.
                 let _ = writeln!(
                     progress,
                     "{case}: {repeat} of {}: {:.0} spans/s on {} cores",
                     self.plan.repeats,
-                    sample.spans_per_second(),
+                    sample.steady.spans_per_second(),
                     cores.server.len()
                 );
                 samples.push(sample);
             }
         }
+        let rate = |of: &Sample| of.steady.spans_per_second();
         let rows = divisions.iter().zip(&samples).map(|(cores, of)| {
             let each = |figure: fn(&Sample) -> f64| Spread::of(of.iter().map(figure));
             let times = of.iter().zip(&samples[0]);
-            let times = times.map(|(more, one)| more.spans_per_second() / one.spans_per_second());
-            let (rate, busy) = (each(Sample::spans_per_second), each(Sample::cores_busy));
-            (cores.clone(), [rate, Spread::of(times), busy, each(Sample::micros_per_span)])
+            let times = times.map(|(more, one)| rate(more) / rate(one));
+            let figures = [
+                each(rate),
+                Spread::of(times),
+                each(|of| of.steady.cores_busy()),
+                each(|of| of.steady.generator_cores()),
+                each(Sample::micros_per_span),
+            ];
+            (cores.clone(), figures)
         });
         report.add_scaling(case, rows.collect());
         Ok(())

@@ -29,6 +29,8 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tower::Service;
 
+use crate::ingest::server::{MAX_STREAMS, STREAM_WINDOW_BYTES};
+
 /// Which server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Sink {
@@ -65,9 +67,9 @@ pub(crate) fn serve(which: Sink, out: &mut dyn Write) -> std::io::Result<()> {
         out.flush()?;
         let mut server = Server::builder()
             .max_frame_size(256 << 10)
-            .initial_stream_window_size(8 << 20)
-            .initial_connection_window_size(32 << 20)
-            .max_concurrent_streams(64);
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(MAX_STREAMS * STREAM_WINDOW_BYTES)
+            .max_concurrent_streams(MAX_STREAMS);
         let router = match which {
             Sink::Floor => server.add_service(Floor),
             #[cfg(feature = "kafka")]

@@ -124,6 +124,8 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
         ingest.max_request_bytes,
         usize::MAX,
     );
+    let minute = Duration::from_secs(60);
+    check.lasting("ingest.max_wait", ingest.max_wait, Duration::ZERO, minute);
     let day = Duration::from_secs(86_400);
     check.lasting("ingest.max_clock_skew", ingest.max_clock_skew, Duration::ZERO, day);
     let year = day * 366;

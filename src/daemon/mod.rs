@@ -465,6 +465,10 @@ impl Observe for Health {
     fn refused(&self, reason: &'static str) {
         Self::refused(self, reason);
     }
+
+    fn waited(&self, outcome: &'static str) {
+        Self::waited(self, outcome);
+    }
 }
 
 /// Takes requests for this sink.

@@ -1,8 +1,8 @@
 //! One budget of bytes for all requests in flight, whatever transport they came over.
 //!
 //! A request takes room for its body while it is read, then for what decoding it allocates, and gives all of it back
-//! when its batch has been applied. Nobody waits for room, so nothing can deadlock: a request that finds none is
-//! answered at once, and its sender comes back.
+//! when its batch has been applied. Who waits for room waits before it has any (see [`super::entrance`]); here nobody waits, so
+//! nothing can deadlock: a request that finds none is answered at once, and its sender comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ pub enum NoRoom {
 }
 
 /// When a sender that found no room is asked to come back: requests in flight last less.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Admission {
     /// A budget of `max_bytes`.

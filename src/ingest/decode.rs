@@ -29,6 +29,9 @@ pub struct IngestLimits {
     /// Times further in the future than this are replaced by the arrival time.
     #[serde(with = "human")]
     pub max_clock_skew: Duration,
+    /// How long a request waits for room before its body is read; over it senders are told to come back.
+    #[serde(with = "human")]
+    pub max_wait: Duration,
     /// Times further in the past than this are replaced by the arrival time.
     #[serde(with = "human")]
     pub max_span_age: Duration,
@@ -57,6 +60,7 @@ impl Default for IngestLimits {
             max_request_items: 1 << 20,
             max_nesting: 32,
             max_decoded_bytes: 512 << 20,
+            max_wait: Duration::from_secs(1),
             max_clock_skew: Duration::from_secs(300),
             max_span_age: Duration::from_secs(86_400),
         }

@@ -90,13 +90,13 @@ async fn export<S: Sink>(
 ) -> Result<Bytes, Failure> {
     let signal = signal.ok_or(Failure::Path)?;
     let compression = compression(&head.headers).ok_or(Failure::ContentEncoding)?;
-    let Received { body, permit } = receiver.read(body, PREFIX_BYTES).await?;
+    let Received { body, permit, turn } = receiver.read(body, PREFIX_BYTES, compression).await?;
     let (flag, body) = unframed(body, receiver)?;
     let compression = compressed(flag, compression)?;
     let encoding = Encoding::Protobuf;
     let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
     let envelope = Envelope { transport: "grpc", signal, encoding, compression, tenant };
-    let tally = receiver.apply(envelope, Received { body, permit }).await?;
+    let tally = receiver.apply(envelope, Received { body, permit, turn }).await?;
     Ok(status::success(signal, encoding, &tally))
 }
 

@@ -82,7 +82,7 @@ async fn export<S: Sink>(
     envelope: Envelope,
     body: &mut Body,
 ) -> Result<Bytes, Failure> {
-    let received = receiver.read(body, 0).await?;
+    let received = receiver.read(body, 0, envelope.compression).await?;
     let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;
     Ok(status::success(signal, encoding, &tally))

@@ -5,6 +5,7 @@
 pub mod admission;
 mod builder;
 pub mod decode;
+mod entrance;
 pub mod file;
 pub mod grpc;
 pub mod http;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
-use super::admission::{Admission, Permit};
+use super::admission::{Admission, Permit, RETRY_AFTER};
 use super::decode::Decoder;
+use super::entrance::{Entered, Entrance, Turn};
 use super::status::Failure;
 use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
 use crate::engine::span::Timestamp;
@@ -26,6 +28,9 @@ pub trait Observe: Send + Sync {
 
     /// A request was refused whole, for one of a few reasons.
     fn refused(&self, reason: &'static str);
+
+    /// A request waited for room before its body was read, and `entered` or was `refused`.
+    fn waited(&self, outcome: &'static str);
 }
 
 /// Reads the time.
@@ -44,6 +49,7 @@ struct Shared<S> {
     now: Now,
     read_timeout: Duration,
     admission: Admission,
+    entrance: Entrance,
     // Bounds what is inflated but not admitted yet: one request per core.
     decoding: Arc<Semaphore>,
     // Room of bodies that were decoded, for those to come: the kernel clears what it gives anew.
@@ -67,12 +73,22 @@ pub(super) struct Envelope {
 pub(super) struct Received {
     pub(super) body: Bytes,
     pub(super) permit: Permit,
+    /// None if the body was slow.
+    pub(super) turn: Option<Turn>,
+}
+
+/// The first bytes of a body, and how many there will be.
+struct First {
+    data: Bytes,
+    announced: usize,
 }
 
 /// A message that was decoded where it lay, with the room it takes.
 pub(super) struct Taken {
     batch: Batch,
     permit: Permit,
+    // Given back when its batch is applied.
+    _turn: Option<Turn>,
     encoding: Encoding,
 }
 
@@ -101,7 +117,9 @@ impl<S: Sink> Receiver<S> {
         read_timeout: Duration,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let admission = Admission::new(decoder.limits().max_decoded_bytes);
+        let limits = decoder.limits();
+        let admission = Admission::new(limits.max_decoded_bytes);
+        let entrance = Entrance::new(limits.max_decoded_bytes, limits.max_wait);
         let decoding = Arc::new(Semaphore::new(cores));
         let shared = Shared {
             decoder,
@@ -110,6 +128,7 @@ impl<S: Sink> Receiver<S> {
             now,
             read_timeout,
             admission,
+            entrance,
             decoding,
             rooms: Mutex::default(),
             max_rooms: cores,
@@ -120,6 +139,11 @@ impl<S: Sink> Receiver<S> {
     /// The budget that all requests in flight share.
     pub fn admission(&self) -> &Admission {
         &self.shared.admission
+    }
+
+    /// Requests that wait for room before their bodies are read.
+    pub fn waiting(&self) -> usize {
+        self.shared.entrance.waiting()
     }
 
     /// Counts a failure on its way to the sender.
@@ -138,11 +162,36 @@ impl<S: Sink> Receiver<S> {
         Refusal::TooLarge { what: "the request", max, key: "ingest.max_request_bytes" }.into()
     }
 
-    /// Reads a body of a message and at most `framing` bytes around it, in time and within the budget.
-    pub(super) async fn read(&self, body: &mut Body, framing: usize) -> Result<Received, Failure> {
-        let max = self.max_request_bytes().saturating_add(framing);
-        let collected = timeout(self.shared.read_timeout, self.collect(body, framing, max)).await;
-        collected.unwrap_or(Err(Failure::Slow))
+    /// Reads a body of a message and at most `framing` bytes around it, in time and within the budget: its first bytes, which
+    /// say how many there are, and the rest when there is room.
+    pub(super) async fn read(
+        &self,
+        body: &mut Body,
+        framing: usize,
+        compression: Compression,
+    ) -> Result<Received, Failure> {
+        let Shared { read_timeout, entrance, observe, .. } = &*self.shared;
+        let first = timeout(*read_timeout, self.first(body, framing)).await;
+        let first = first.unwrap_or(Err(Failure::Slow))?;
+        let turn = match entrance.enter(compression, first.announced).await {
+            Entered::AtOnce(turn) => turn,
+            Entered::Waited(turn) => {
+                observe.waited("entered");
+                turn
+            }
+            Entered::TurnedAway => {
+                observe.waited("refused");
+                return Err(Overloaded { retry_after: RETRY_AFTER }.into());
+            }
+        };
+        let mut rest = pin!(self.rest(body, first, framing));
+        match timeout(entrance.max_wait(), &mut rest).await {
+            Ok(received) => received.map(|received| Received { turn: Some(turn), ..received }),
+            Err(_) => {
+                drop(turn);
+                timeout(*read_timeout, rest).await.unwrap_or(Err(Failure::Slow))
+            }
+        }
     }
 
     /// Throws away the rest of a body, as far as that is reasonable: a connection that is closed while its sender
@@ -202,7 +251,7 @@ impl<S: Sink> Receiver<S> {
         });
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
-        Ok(Taken { batch, permit, encoding })
+        Ok(Taken { batch, permit, _turn: None, encoding })
     }
 
     /// Applies what was taken, and counts what was in it.
@@ -211,7 +260,7 @@ impl<S: Sink> Receiver<S> {
         transport: &'static str,
         taken: Taken,
     ) -> Result<(), Overloaded> {
-        let Taken { batch, permit, encoding } = taken;
+        let Taken { batch, permit, _turn, encoding } = taken;
         let tally = batch.tally.clone();
         self.shared.sink.submit(batch).await?;
         drop(permit);
@@ -219,19 +268,40 @@ impl<S: Sink> Receiver<S> {
         Ok(())
     }
 
-    async fn collect(
+    /// The first piece of a body; without one if its length is known before.
+    async fn first(&self, body: &mut Body, framing: usize) -> Result<First, Failure> {
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > self.max_request_bytes().saturating_add(framing) {
+            return Err(self.too_large());
+        }
+        if announced > 0 {
+            return Ok(First { data: Bytes::new(), announced });
+        }
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::Broken)?;
+            let Ok(data) = frame.into_data() else { continue };
+            if !data.is_empty() {
+                let announced = framed_bytes(&data, framing).max(data.len());
+                return Ok(First { data, announced });
+            }
+        }
+        Ok(First { data: Bytes::new(), announced })
+    }
+
+    async fn rest(
         &self,
         body: &mut Body,
+        First { data: mut first, announced }: First,
         framing: usize,
-        max: usize,
     ) -> Result<Received, Failure> {
-        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        if announced > max {
+        let max = self.max_request_bytes().saturating_add(framing);
+        if first.len() > max {
             return Err(self.too_large());
         }
         let mut permit = self.shared.admission.permit();
+        permit.grow(first.len())?;
         // A body that comes in one piece is taken as it is.
-        let (mut first, mut bytes) = (Bytes::new(), BytesMut::new());
+        let mut bytes = BytesMut::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Failure::Broken)?;
             let Ok(data) = frame.into_data() else { continue };
@@ -244,7 +314,6 @@ impl<S: Sink> Receiver<S> {
                 continue;
             }
             if bytes.is_empty() {
-                let announced = announced.max(framed_bytes(&first, framing));
                 bytes = self.room();
                 bytes.reserve(announced.min(FIRST_BYTES).max(first.len() + data.len()));
                 bytes.extend_from_slice(&mem::take(&mut first));
@@ -252,7 +321,7 @@ impl<S: Sink> Receiver<S> {
             bytes.extend_from_slice(&data);
         }
         let body = if bytes.is_empty() { first } else { bytes.freeze() };
-        Ok(Received { body, permit })
+        Ok(Received { body, permit, turn: None })
     }
 
     /// Room for a body, of one before it if there is any.
@@ -273,8 +342,9 @@ impl<S: Sink> Receiver<S> {
         }
     }
 
-    async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
+    async fn run(self, envelope: Envelope, mut received: Received) -> Result<Tally, Failure> {
         let Envelope { transport, encoding, .. } = envelope;
+        let _turn = received.turn.take();
         let (batch, permit) = if is_small(envelope.compression, received.body.len()) {
             self.decode(envelope, received)?
         } else {
@@ -287,20 +357,22 @@ impl<S: Sink> Receiver<S> {
             decoded.await.unwrap_or_else(|error| failed(&error))?
         };
         let tally = batch.tally.clone();
-        self.hand_on(transport, Taken { batch, permit, encoding }).await?;
+        self.hand_on(transport, Taken { batch, permit, _turn, encoding }).await?;
         Ok(tally)
     }
 
     fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
-        let Received { body, mut permit } = received;
-        let Shared { decoder, sink, now, .. } = &*self.shared;
+        let Received { body, mut permit, .. } = received;
+        let Shared { decoder, sink, now, entrance, .. } = &*self.shared;
         let Envelope { signal, encoding, compression, tenant, .. } = envelope;
         let request = sink.keeps_log().then(|| {
             let (tenant, body) = (tenant.clone(), body.clone());
             Request { signal, encoding, compression, sent: None, tenant, body }
         });
         let prepared = decoder.prepare(signal, encoding, compression, body.clone())?;
-        permit.grow(prepared.estimated_bytes())?;
+        let estimated = prepared.estimated_bytes();
+        entrance.came_to(compression, body.len(), body.len().saturating_add(estimated));
+        permit.grow(estimated)?;
         let mut batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
         batch.request = request;
         self.keep_room(body);

@@ -92,6 +92,12 @@ struct Impatient {
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
+/// What a client may send of a body that nobody reads yet; the rest of it stays with the sender.
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+
+/// Requests of a connection. Its window has room for what all of them may send, so that none holds up another.
+pub(crate) const MAX_STREAMS: u32 = 64;
+
 /// The smallest buffer that hyper allows for the head of an HTTP/1 request.
 const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
 
@@ -193,13 +199,13 @@ fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
         .keep_alive_timeout(Duration::from_secs(20))
         .max_header_list_size(options.max_header_bytes)
         .max_frame_size(256 << 10)
-        .initial_stream_window_size(8 << 20)
-        .initial_connection_window_size(32 << 20)
-        .max_concurrent_streams(64)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(MAX_STREAMS * STREAM_WINDOW_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
         .max_send_buf_size(1 << 20)
         // Streams that a client opens and resets at once ("rapid reset") end the connection soon.
         .max_pending_accept_reset_streams(20)
-        .max_local_error_reset_streams(64);
+        .max_local_error_reset_streams(1024);
     builder
 }
 

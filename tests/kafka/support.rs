@@ -199,6 +199,8 @@ impl Observe for Recorder {
     }
 
     fn refused(&self, _: &'static str) {}
+
+    fn waited(&self, _: &'static str) {}
 }
 
 impl Watch for Recorder {

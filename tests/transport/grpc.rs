@@ -1,5 +1,7 @@
 //! OTLP/gRPC.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes};
 use http::StatusCode;
 use http_body_util::Full;
@@ -234,6 +236,69 @@ async fn an_overload_says_when_to_come_back() {
     ingest.sink.becomes(Mood::Accept);
     client.export(spans(&["a"])).await.unwrap();
     assert_eq!(ingest.sink.span_names(), ["a"]);
+}
+
+/// Ingest with room for one request of ours, in which another waits for so long.
+async fn narrow(max_wait: Duration) -> Ingest {
+    let mut setup = Setup::grpc();
+    setup.limits.max_decoded_bytes = 16 << 10;
+    setup.limits.max_wait = max_wait;
+    setup.start().await
+}
+
+/// A name that makes a request as large as there is room.
+fn long(name: &str) -> String {
+    name.repeat(700)
+}
+
+#[tokio::test]
+async fn a_request_waits_until_there_is_room() {
+    let ingest = narrow(Duration::from_secs(60)).await;
+    ingest.sink.becomes(Mood::Hold);
+    let export = async |name: &str| ingest.traces().await.export(spans(&[&long(name)])).await;
+    let second = async {
+        eventually("the first was read", || ingest.sink.entered() == 1).await;
+        export("b").await
+    };
+    let in_between = async {
+        eventually("the second waits", || ingest.receiver.waiting() == 1).await;
+        assert_eq!(ingest.sink.entered(), 1);
+        ingest.sink.let_go();
+        ingest.sink.let_go();
+    };
+    let (first, second, ()) = tokio::join!(export("a"), second, in_between);
+    assert!(first.is_ok() && second.is_ok());
+    let order: Vec<_> =
+        ingest.sink.span_names().iter().map(|name| name.chars().next().unwrap()).collect();
+    assert_eq!(order, ['a', 'b']);
+    assert_eq!((ingest.receiver.waiting(), ingest.sink.seen().waited["entered"]), (0, 1));
+    assert_eq!(ingest.receiver.admission().taken_bytes(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_too_long_is_refused_unread_and_its_connection_lives() {
+    let ingest = narrow(Duration::ZERO).await;
+    ingest.sink.becomes(Mood::Hold);
+    let mut client = ingest.traces().await;
+    let mut other = client.clone();
+    let refused = async {
+        eventually("the first was read", || ingest.sink.entered() == 1).await;
+        // More than what is taken in for one that waits.
+        for _ in 0..100 {
+            let error = other.export(spans(&["x".repeat(1 << 20).as_str()])).await.unwrap_err();
+            assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+            assert!(error.get_details_retry_info().is_some());
+        }
+        ingest.sink.let_go();
+    };
+    let name = long("a");
+    let (first, ()) = tokio::join!(client.export(spans(&[&name])), refused);
+    first.unwrap();
+    ingest.sink.becomes(Mood::Accept);
+    client.export(spans(&["b"])).await.unwrap();
+    let seen = ingest.sink.seen();
+    assert_eq!((seen.waited["refused"], seen.refused["overloaded"]), (100, 100));
+    assert_eq!(ingest.sink.entered(), 2);
 }
 
 #[tokio::test]

@@ -54,6 +54,7 @@ pub(crate) struct Seen {
     pub(crate) rejected: BTreeMap<&'static str, u64>,
     pub(crate) repaired: BTreeMap<&'static str, u64>,
     pub(crate) refused: BTreeMap<&'static str, u64>,
+    pub(crate) waited: BTreeMap<&'static str, u64>,
 }
 
 /// Ingest that runs.
@@ -136,6 +137,10 @@ impl Sink for Recorder {
 }
 
 impl Observe for Recorder {
+    fn waited(&self, outcome: &'static str) {
+        *self.seen.lock().unwrap().waited.entry(outcome).or_default() += 1;
+    }
+
     fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally) {
         let mut seen = self.seen.lock().unwrap();
         let (requests, spans) = seen.received.entry((transport, encoding)).or_default();
