@@ -417,7 +417,7 @@ impl Sessions {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
         });
-        if let Some(tally) = tally {
+        if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
             let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
