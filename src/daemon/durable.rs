@@ -1,6 +1,7 @@
 //! What outlives the process: the log in front of the stages, and recovery before they start.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -284,12 +285,21 @@ fn restore(
     let mut pipeline = Pipeline::routed(options, route);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
-    for (shard, stage) in assemble.iter_mut().enumerate() {
-        stage.restore(read(snapshot, &format!("assemble/{shard}"))?);
-    }
-    for (shard, stage) in sessions.iter_mut().enumerate() {
-        stage.restore(read(snapshot, &format!("sessions/{shard}"))?);
-    }
+    // Most of a start is this: each shard by itself.
+    thread::scope(|scope| {
+        let shards = assemble.iter_mut().zip(sessions).enumerate();
+        let shards = shards.map(|(shard, (assemble, sessions))| {
+            scope.spawn(move || -> Result<(), StoreError> {
+                assemble.restore(read(snapshot, &format!("assemble/{shard}"))?);
+                sessions.restore(read(snapshot, &format!("sessions/{shard}"))?);
+                Ok(())
+            })
+        });
+        let shards: Vec<_> = shards.collect();
+        let done =
+            shards.into_iter().map(|shard| shard.join().unwrap_or_else(|why| resume_unwind(why)));
+        done.collect::<Result<(), StoreError>>()
+    })?;
     // The first snapshots had nothing of it.
     if snapshot.sections.contains_key("agents") {
         agents.restore(read(snapshot, "agents")?);
@@ -329,6 +339,7 @@ pub(super) fn recover(
         Some(snapshot) => restore(&options, config.engine.shards, &snapshot)?,
         None => fresh(),
     };
+    let restored = Duration::from_nanos(clock.now().0.saturating_sub(begun.0));
     let attics = attics(config, &opened, &mut pipeline)?;
     pipeline.keep_away(attics);
     pipeline.leave_board();
@@ -344,6 +355,7 @@ pub(super) fn recover(
         lost_records = found.lost_records,
         bad_snapshots = found.bad_snapshots,
         seconds = took.as_secs_f64(),
+        seconds_of_snapshot = restored.as_secs_f64(),
         "recovered the store"
     );
     Ok((stages, Some(Recovered { lock, opened, metrics, items })))
