@@ -146,7 +146,8 @@ fn restarted(mut before: Pipeline, options: &EngineOptions, attic: Option<&Kept>
         new.restore(again(&old.save()));
     }
     for (old, new) in sessions.iter().zip(new_sessions) {
-        new.restore(again(&old.save()));
+        let saved = rmp_serde::to_vec_named(&old.save()).unwrap();
+        new.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
     }
     new_agents.restore(again(&agents.save()));
     if attic.is_some() {

@@ -114,7 +114,8 @@ fn restarted(mut before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
         new.restore(again(&old.save()));
     }
     for (old, new) in sessions.iter().zip(new_sessions) {
-        new.restore(again(&old.save()));
+        let saved = rmp_serde::to_vec_named(&old.save()).unwrap();
+        new.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
     }
     new_agents.restore(again(&agents.save()));
     // The rest of what stage 3 holds follows from what stage 2 says.
@@ -211,7 +212,8 @@ fn left_behind(folder: &str) -> (tempfile::TempDir, Arc<Folder>, Opened, Pipelin
         stage.restore(rmp_serde::from_slice(&section(&format!("assemble/{shard}"))).unwrap());
     }
     for (shard, stage) in sessions.iter_mut().enumerate() {
-        stage.restore(rmp_serde::from_slice(&section(&format!("sessions/{shard}"))).unwrap());
+        let saved = section(&format!("sessions/{shard}"));
+        stage.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
     }
     (copy, disk, opened, pipeline)
 }

@@ -729,6 +729,55 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
 }
 
+/// Calls that say that a sync failed, as long as a file is there.
+const BROKEN_SYNC: &str = r#"
+    #define _GNU_SOURCE
+    #include <errno.h>
+    #include <stdlib.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static int broken(void) { return access(getenv("BROKEN_DISK"), F_OK) == 0; }
+    int fsync(int fd) { errno = EIO; return broken() ? -1 : syscall(SYS_fsync, fd); }
+    int fdatasync(int fd) { errno = EIO; return broken() ? -1 : syscall(SYS_fdatasync, fd); }
+"#;
+
+/// What a disk says after a sync that failed is not to be believed: it may have dropped what it could not write.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_sync_that_failed_ends_the_process_with_an_error_and_nothing_acknowledged_is_lost() {
+    let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [source, library, broken] =
+        ["sync.c", "sync.so", "broken"].map(|name| tools.path().join(name));
+    fs::write(&source, BROKEN_SYNC).unwrap();
+    // As the crate's own parts in C are compiled.
+    let compiler =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiler.unwrap().success());
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("BROKEN_DISK", broken.to_str().unwrap()),
+        ("AGENTGAUGE__LOG__LEVEL", "error"),
+    ];
+    let mut inner = command(store.path(), &environment);
+    let mut daemon = Daemon::of(inner.stderr(Stdio::piped()).spawn().unwrap());
+    let (base, acknowledged) = (now(), 40);
+    for number in 0..acknowledged {
+        assert_eq!(post(&daemon.otlp_http, &request(number, base)).unwrap().0, 200);
+    }
+    fs::write(&broken, "").unwrap();
+    // It ends, so that it may have no time to answer.
+    let answer = post(&daemon.otlp_http, &request(acknowledged, base));
+    assert!(answer.is_none_or(|(status, _)| status == 503));
+    let mut said = String::new();
+    daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(daemon.process.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("`store.directory`") && said.contains("failed to sync"), "{said}");
+    drop(daemon);
+    let daemon = Daemon::start(store.path(), &[]);
+    let shown = traces(&daemon.sessions());
+    assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
+}
+
 /// However few bytes they are: what a start takes its time over is bounded.
 #[test]
 fn what_is_replayed_is_bounded_in_spans_too() {

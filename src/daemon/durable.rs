@@ -1,6 +1,7 @@
 //! What outlives the process: the log in front of the stages, and recovery before they start.
 
-use std::io;
+use std::io::{self, BufReader};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rmp_serde::Deserializer;
+use rmp_serde::decode::ReadReader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -46,6 +49,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Records that are read ahead of a replay.
 const AHEAD: usize = 16;
+
+/// Bytes of a section that are inflated together.
+const PIECE: usize = 128 << 10;
 
 /// Timers of a replay that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
@@ -264,10 +270,24 @@ pub(super) fn section<S: Serialize>(name: String, state: &S) -> Option<Section> 
 
 /// Reads a section of a snapshot.
 fn read<T: DeserializeOwned>(snapshot: &Snapshot, name: &str) -> Result<T, StoreError> {
+    read_into(snapshot, name, |from| T::deserialize(from))
+}
+
+/// What a section is read from: it is inflated as it is read.
+type Inflated<'s> = Deserializer<ReadReader<BufReader<zstd::Decoder<'static, &'s [u8]>>>>;
+
+/// Likewise, by somebody who makes something of it as it comes.
+fn read_into<'s, T>(
+    snapshot: &'s Snapshot,
+    name: &str,
+    take: impl FnOnce(&mut Inflated<'s>) -> Result<T, rmp_serde::decode::Error>,
+) -> Result<T, StoreError> {
     let fail = |why: String| StoreError::Section { section: name.to_owned(), why };
     let bytes = snapshot.sections.get(name).ok_or_else(|| fail("it is not there".to_owned()))?;
-    let bytes = zstd::decode_all(bytes.as_slice()).map_err(|error| fail(error.to_string()))?;
-    rmp_serde::from_slice(&bytes).map_err(|error| fail(error.to_string()))
+    let inflated = zstd::Decoder::with_buffer(bytes.as_slice());
+    let inflated = inflated.map_err(|error| fail(error.to_string()))?;
+    let from = BufReader::with_capacity(PIECE, inflated);
+    take(&mut Deserializer::new(from)).map_err(|error| fail(error.to_string()))
 }
 
 /// The stages as a snapshot has them. The number of shards is the snapshot's: no result depends on it.
@@ -284,12 +304,21 @@ fn restore(
     let mut pipeline = Pipeline::routed(options, route);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
-    for (shard, stage) in assemble.iter_mut().enumerate() {
-        stage.restore(read(snapshot, &format!("assemble/{shard}"))?);
-    }
-    for (shard, stage) in sessions.iter_mut().enumerate() {
-        stage.restore(read(snapshot, &format!("sessions/{shard}"))?);
-    }
+    // Most of a start is this: each shard by itself.
+    thread::scope(|scope| {
+        let shards = assemble.iter_mut().zip(sessions).enumerate();
+        let shards = shards.map(|(shard, (assemble, sessions))| {
+            scope.spawn(move || -> Result<(), StoreError> {
+                assemble.restore(read(snapshot, &format!("assemble/{shard}"))?);
+                let name = format!("sessions/{shard}");
+                read_into(snapshot, &name, |from| sessions.restore(from))
+            })
+        });
+        let shards: Vec<_> = shards.collect();
+        let done =
+            shards.into_iter().map(|shard| shard.join().unwrap_or_else(|why| resume_unwind(why)));
+        done.collect::<Result<(), StoreError>>()
+    })?;
     // The first snapshots had nothing of it.
     if snapshot.sections.contains_key("agents") {
         agents.restore(read(snapshot, "agents")?);
@@ -329,6 +358,7 @@ pub(super) fn recover(
         Some(snapshot) => restore(&options, config.engine.shards, &snapshot)?,
         None => fresh(),
     };
+    let restored = Duration::from_nanos(clock.now().0.saturating_sub(begun.0));
     let attics = attics(config, &opened, &mut pipeline)?;
     pipeline.keep_away(attics);
     pipeline.leave_board();
@@ -344,6 +374,7 @@ pub(super) fn recover(
         lost_records = found.lost_records,
         bad_snapshots = found.bad_snapshots,
         seconds = took.as_secs_f64(),
+        seconds_of_snapshot = restored.as_secs_f64(),
         "recovered the store"
     );
     Ok((stages, Some(Recovered { lock, opened, metrics, items })))

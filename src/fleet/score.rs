@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assemble::GENERATION;
-use super::part::{Begin, Pace, Part, Stage, Taken, section};
+use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::wire::{Map, Record, unpack};
 use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
-use crate::engine::sessions::{SavedSessions, Sessions};
+use crate::engine::sessions::Sessions;
 use crate::engine::span::{Report, Target, Timestamp};
 use crate::engine::update::Began;
 use crate::engine::update::envelope::Message;
@@ -49,8 +49,11 @@ impl Stage for ScoreStage {
         for shard in self.map.shards(taken.partition) {
             let options: SessionOptions = session.clone();
             let mut stage = Sessions::new(shard, options, loops.clone(), agents.clone());
-            let saved: Option<SavedSessions> = section(taken.checkpoint, &shard.to_string())?;
-            saved.into_iter().for_each(|saved| stage.restore(saved));
+            let name = shard.to_string();
+            if let Some(bytes) = taken.checkpoint.and_then(|held| held.sections.get(&name)) {
+                let read = stage.restore(&mut rmp_serde::Deserializer::from_read_ref(bytes));
+                read.map_err(|error| format!("section {name}: {error}"))?;
+            }
             shards.push((shard, stage));
         }
         Ok(Scored {

@@ -94,7 +94,7 @@ async fn all_go_and_others_take_up_where_they_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_checkpoints_an_instance_reads_back() {
-    let input = Input::new(30);
+    let input = Input::with_a_neighbour(30);
     let mut fleet = Fleet::new();
     fleet.join().await;
     fleet.ready().await;

@@ -11,6 +11,7 @@ use agentgauge::config::Config;
 use agentgauge::daemon::Daemon;
 use agentgauge::engine::agent_update::AgentUpdate;
 use agentgauge::engine::pipeline::Pipeline;
+use agentgauge::engine::route::Route;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::update::AgentKey;
 use agentgauge::engine::view::SessionView;
@@ -359,6 +360,7 @@ fn engine() -> Config {
 /// Requests, each a part of a trace, sent in their order.
 pub(crate) struct Input {
     base: u64,
+    first: usize,
     requests: usize,
 }
 
@@ -367,7 +369,18 @@ impl Input {
     pub(crate) fn new(traces: usize) -> Self {
         // All of them have ended when the first is sent.
         let base = Clock::system().now().before(Duration::from_secs(1)).0;
-        Self { base, requests: 2 * traces }
+        Self { base, first: 0, requests: 2 * traces }
+    }
+
+    /// So many traces, one of them with a loop that is told to the shard that has its session before anybody names that.
+    pub(crate) fn with_a_neighbour(traces: usize) -> Self {
+        // The trace with this number and its session are of one shard of 256.
+        const NEIGHBOUR: usize = 2852;
+        let input = Self { first: 2 * (NEIGHBOUR - NEIGHBOUR % 5), ..Self::new(traces) };
+        let route = Route::new(256, 0);
+        let [alone, session] = [format!("{:032x}", NEIGHBOUR + 1), session(NEIGHBOUR)];
+        assert_eq!(route.session("", &alone), route.session("", &session));
+        input
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -375,7 +388,7 @@ impl Input {
     }
 
     pub(crate) fn request(&self, number: usize) -> Vec<u8> {
-        request(number, self.base)
+        request(self.first + number, self.base)
     }
 
     /// What one process shows after all of it.
@@ -443,12 +456,16 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
+fn session(trace: usize) -> String {
+    format!("session-{}", trace / 5)
+}
+
 /// A part of a trace, numbered by its trace; five traces make a session. The first part has the tool calls, some of them
 /// in a loop, the second the root, that alone knows the session. Both know the agent: loops that are told before anybody
 /// does go to the one that the shard heard of last, and there are 256 shards here and one in a replay.
 fn request(number: usize, base: u64) -> Vec<u8> {
     let (trace, root) = (number / 2, number % 2 == 1);
-    let session = format!("session-{}", trace / 5);
+    let session = session(trace);
     let agent = format!("agent-{}", trace / 5 % 5);
     let start = base + trace as u64 * 1_000_000;
     let span = |id: u64, name: &str, attributes: Vec<KeyValue>| Span {

@@ -71,11 +71,12 @@ impl Departed {
         self.fates.get(&trace).is_some_and(|(_, fate)| matches!(fate, Fate::Evicted))
     }
 
-    /// Takes what a moved trace has counted.
-    pub(super) fn arrive(&mut self, trace: TraceId) -> Option<Tally> {
-        match self.remove(trace)? {
-            Fate::Evicted => None,
-            Fate::Moved(tally) => Some(*tally),
+    /// What a moved trace has counted. It stays known when it has arrived: an owner of the stage before, who begins further
+    /// back, tells it to the session that it left once more.
+    pub(super) fn arrive(&self, trace: TraceId) -> Option<Tally> {
+        match self.fates.get(&trace)? {
+            (_, Fate::Evicted) => None,
+            (_, Fate::Moved(tally)) => Some(Tally::clone(tally)),
         }
     }
 
@@ -100,5 +101,14 @@ mod tests {
         assert!(departed.insert(c, Fate::Evicted));
         assert!(departed.is_evicted(a) && departed.is_evicted(c));
         assert!(departed.arrive(b).is_none());
+    }
+
+    #[test]
+    fn what_a_trace_has_counted_stays_known_when_it_has_arrived() {
+        let mut departed = Departed::new(1);
+        let trace = TraceId([1; 16]);
+        departed.insert(trace, Fate::Moved(Box::default()));
+        assert!(departed.arrive(trace).is_some());
+        assert!(departed.arrive(trace).is_some());
     }
 }

@@ -54,6 +54,7 @@ mod outline;
 mod packed;
 mod packed_trace;
 mod pane;
+mod restored;
 mod rules;
 mod run;
 mod scoring;
@@ -71,7 +72,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use away::{Attic, AtticPlace, Nowhere};
 pub use histogram::SCORE_BOUNDS;
@@ -115,32 +116,17 @@ pub struct Sessions {
     shared: Shared,
 }
 
-/// A shard as it is written down; its sessions, and what else it knows.
-#[derive(Debug, Deserialize, Serialize)]
-struct Saved<S, D, W, N, A, B: Default> {
-    sessions: S,
-    departed: D,
-    waiting: W,
-    names: N,
-    fleet: A,
+/// A shard as it is written down; `restored.rs` reads it.
+#[derive(Serialize)]
+struct Saved<'a> {
+    sessions: Written<'a>,
+    departed: departed::Saved<&'a Fate>,
+    waiting: &'a Waiting,
+    names: names::Saved<&'a str, &'a AgentKey>,
+    fleet: fleet::Saved<&'a Summary>,
     now: Timestamp,
-    #[serde(default)]
-    away: B,
+    away: Vec<(&'a SessionId, &'a Stub)>,
 }
-
-/// A shard that was read back.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-pub struct SavedSessions(Read);
-
-type Read = Saved<
-    Vec<Session>,
-    departed::Saved<Fate>,
-    Waiting,
-    names::Saved<String, AgentKey>,
-    fleet::Saved<Summary>,
-    Vec<(SessionId, Stub)>,
->;
 
 impl Sessions {
     /// No sessions yet. `shard` goes into every message.
@@ -380,18 +366,6 @@ impl Sessions {
         }
     }
 
-    /// Takes over what an earlier process held.
-    pub fn restore(&mut self, saved: SavedSessions) {
-        let Saved { sessions, departed, waiting, names, fleet, now, away } = saved.0;
-        self.departed.restore(departed);
-        self.waiting.restore(waiting);
-        self.names.restore(names);
-        self.shared.fleet.restore(fleet);
-        self.advance(now);
-        sessions.into_iter().for_each(|session| self.file(Box::new(session)));
-        self.restore_away(away);
-    }
-
     /// How many sessions are open.
     pub fn open_sessions(&self) -> usize {
         self.open
@@ -418,7 +392,7 @@ impl Sessions {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
         });
-        if let Some(tally) = tally {
+        if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
             let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }

@@ -87,6 +87,11 @@ impl Tally {
         Self { done, loops: BTreeMap::new(), spend: Spend::of(update) }
     }
 
+    /// Returns whether nothing was counted.
+    pub(super) fn is_nothing(&self) -> bool {
+        !self.done && self.loops.is_empty() && self.spend == Spend::default()
+    }
+
     /// Returns whether it has counted just that.
     pub(super) fn is_all_of(&self, update: &TraceUpdate) -> bool {
         self.loops.is_empty() && self.spend == Spend::of(update)

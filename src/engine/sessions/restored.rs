@@ -1,0 +1,126 @@
+//! Reads a shard as it was written down: one session after the other, put to rest as it comes if it rests, so that few are
+//! whole at a time.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::Sessions;
+use super::away::Stub;
+use super::departed::{self, Fate};
+use super::fleet;
+use super::key::SessionId;
+use super::names;
+use super::session::Session;
+use super::summary::Summary;
+use crate::engine::update::AgentKey;
+
+/// What a shard is written down as.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Field {
+    Sessions,
+    Departed,
+    Waiting,
+    Names,
+    Fleet,
+    Now,
+    Away,
+    #[serde(other)]
+    Other,
+}
+
+/// What has to be there; the first ones did not say which sessions are away.
+const NEEDED: usize = 6;
+
+struct Shard<'s>(&'s mut Sessions);
+
+struct All<'s>(&'s mut Sessions);
+
+impl Sessions {
+    /// Takes over what an earlier process held. On an error some of it is held.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is not what [`Sessions::save`] wrote.
+    pub fn restore<'de, D: Deserializer<'de>>(&mut self, from: D) -> Result<(), D::Error> {
+        from.deserialize_map(Shard(self))
+    }
+
+    fn put(&mut self, session: Session) {
+        let id = session.id.clone();
+        self.file(Box::new(session));
+        self.sessions.pack(&id, &self.shared.rules);
+    }
+}
+
+impl<'de> Visitor<'de> for Shard<'_> {
+    type Value = ();
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("what a shard held")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let stage = self.0;
+        let (mut away, mut found) = (Vec::new(), 0);
+        while let Some(field) = map.next_key()? {
+            found += 1;
+            match field {
+                Field::Sessions => map.next_value_seed(All(stage))?,
+                Field::Departed => {
+                    stage.departed.restore(map.next_value::<departed::Saved<Fate>>()?);
+                }
+                Field::Waiting => stage.waiting.restore(map.next_value()?),
+                Field::Names => {
+                    stage.names.restore(map.next_value::<names::Saved<String, AgentKey>>()?);
+                }
+                Field::Fleet => {
+                    stage.shared.fleet.restore(map.next_value::<fleet::Saved<Summary>>()?);
+                }
+                Field::Now => {
+                    let now = map.next_value()?;
+                    stage.advance(now);
+                }
+                Field::Away => {
+                    away = map.next_value::<Vec<(SessionId, Stub)>>()?;
+                    found -= 1;
+                }
+                Field::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                    found -= 1;
+                }
+            }
+        }
+        if found != NEEDED {
+            return Err(A::Error::custom(format!("{found} parts of a shard, not {NEEDED}")));
+        }
+        // Their agents are those that are known by now.
+        stage.restore_away(away);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for All<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for All<'_> {
+    type Value = ();
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("sessions")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sessions: A) -> Result<(), A::Error> {
+        while let Some(session) = sessions.next_element()? {
+            self.0.put(session);
+        }
+        Ok(())
+    }
+}
