@@ -21,6 +21,7 @@ use crate::engine::update::{
 
 /// A trace, and what was told of it.
 #[derive(Debug, Deserialize, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
 pub(super) struct Held {
     pub(super) parts: Parts,
     /// Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
@@ -43,7 +44,7 @@ pub(super) struct Held {
     #[serde(default)]
     spent: Option<Box<Spent>>,
     pub(super) counted_ignored: bool,
-    /// Texts of it were left out, as a judge was away.
+    /// Texts of it were left out, as a judge was away or had too much to do.
     #[serde(default)]
     pub(super) untold: bool,
     /// When what is new of it while it is open has to be told at the latest.
@@ -59,6 +60,9 @@ pub(super) struct Held {
     signs: Signs,
     #[serde(skip)]
     calls: Calls,
+    /// Whether its metrics are judged has been decided.
+    #[serde(default)]
+    pub(super) decided: bool,
     /// Present only where a judge was asked.
     #[serde(default)]
     pub(super) hearing: Option<Box<Hearing>>,
@@ -128,6 +132,7 @@ impl Held {
             look: Look::No,
             signs: Signs::default(),
             calls: Calls::none(),
+            decided: false,
             hearing: None,
             texts_asked: None,
             embedded: None,
@@ -169,6 +174,7 @@ impl Held {
             self.tell_at == NEVER,
             self.untold,
             self.spending.is_some(),
+            self.decided,
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
         let mut to = Writer(Vec::with_capacity(640));
@@ -223,6 +229,7 @@ impl Held {
         }
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
         (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
+        held.decided = has(10);
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
         held.spending = has(9).then(|| {
             Box::new(Spent {
@@ -242,7 +249,7 @@ impl Held {
         });
         (held.signs.rooted, held.signs.invoked, held.signs.goes_on) = (has(2), has(3), has(4));
         held.sent = has(6).then(|| {
-            let mut text = || String::from_utf8_lossy(from.bytes()).into_owned();
+            let mut text = || from.text().into_owned();
             Box::new(SessionKey { tenant: text(), id: text(), source: text() })
         });
         held.parts.spans = Spans::read(opened, resource, names, from);
@@ -254,7 +261,8 @@ impl Held {
 
     /// The trace before the judge.
     pub(super) fn hearing(&mut self) -> &mut Hearing {
-        self.hearing.get_or_insert_default()
+        let decided = self.decided;
+        self.hearing.get_or_insert_with(|| Box::new(Hearing::new(decided)))
     }
 
     /// What the judge is given.
