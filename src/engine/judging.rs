@@ -34,15 +34,15 @@ pub struct JudgeRules {
     pub max_transcript_bytes: usize,
 }
 
-/// Whether a judge reads what it is asked.
+/// Whether a judge reads what it is asked. Where it does not, nothing is kept for it of what comes in either.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Attention {
     /// It does.
     #[default]
     Reads,
-    /// It has no room: what is asked now would be thrown away.
+    /// It has more to do than it gets done: what is asked now would be thrown away.
     Full,
-    /// No call would go out: of traces that begin nothing is kept for it either.
+    /// No call would go out.
     Away,
 }
 

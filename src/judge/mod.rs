@@ -17,6 +17,7 @@ pub mod meter;
 pub mod metric;
 pub mod noise;
 pub mod options;
+mod pace;
 pub mod prompt;
 pub mod queue;
 pub mod redact;

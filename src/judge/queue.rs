@@ -1,6 +1,6 @@
 //! The way from the engine to the judge: it never waits. What there is no room for is counted and goes unjudged.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::meter::Meter;
 use super::options::JudgeOptions;
+use super::pace::Pace;
 use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
 
@@ -19,18 +20,17 @@ pub struct Handle {
     max_pending_bytes: usize,
     deadline: Duration,
     meter: Arc<Meter>,
-    away: Away,
+    pace: Arc<Mutex<Pace>>,
+    // It has enough to do, and is not yet short of it.
+    sated: Arc<AtomicBool>,
 }
-
-/// Why no call would go out, if none would, and when that was so.
-pub(super) type Away = Arc<Mutex<Option<(&'static str, Timestamp)>>>;
 
 /// The judge's end.
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) receiver: mpsc::Receiver<Waiting>,
     pub(super) meter: Arc<Meter>,
-    pub(super) away: Away,
+    pub(super) pace: Arc<Mutex<Pace>>,
 }
 
 /// How long it goes on that a judge was away; each trace that it is asked about says so anew.
@@ -66,23 +66,36 @@ pub fn queue(options: &JudgeOptions, meter: Meter) -> (Handle, Inbox) {
         max_pending_bytes: options.max_pending_bytes,
         deadline: options.deadline,
         meter: meter.clone(),
-        away: Arc::default(),
+        pace: Arc::new(Mutex::new(Pace::new(options))),
+        sated: Arc::default(),
     };
-    let away = handle.away.clone();
-    (handle, Inbox { receiver, meter, away })
+    let pace = handle.pace.clone();
+    (handle, Inbox { receiver, meter, pace })
 }
 
 impl Handle {
-    /// Whether what is asked at `now` is read.
+    /// Whether what is asked at `now` is read. Once as many wait as can be judged in time it is not before a quarter of them
+    /// has gone: what begins until then would find the queue full for the most part.
     pub fn attention(&self, now: Timestamp) -> Attention {
-        let bytes = self.pending.load(Ordering::Relaxed);
-        if self.away(now).is_some() {
-            Attention::Away
-        } else if self.sender.capacity() == 0 || bytes >= self.max_pending_bytes {
-            Attention::Full
-        } else {
-            Attention::Reads
+        let (away, of_use) = {
+            let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            (why_away(&pace, now), pace.of_use(now))
+        };
+        if away.is_some() {
+            return Attention::Away;
         }
+        let waiting = self.sender.max_capacity() - self.sender.capacity();
+        let bytes = self.pending.load(Ordering::Relaxed);
+        let fills = |of: usize, most: usize| (of >= most, of < most - most / 4);
+        let filled = [
+            fills(waiting, self.sender.max_capacity().min(of_use)),
+            fills(bytes, self.max_pending_bytes),
+        ];
+        let full = filled.iter().any(|(full, _)| *full);
+        let short = filled.iter().all(|(_, short)| *short);
+        let sated = full || (!short && self.sated.load(Ordering::Relaxed));
+        self.sated.store(sated, Ordering::Relaxed);
+        if sated { Attention::Full } else { Attention::Reads }
     }
 
     /// Hands over a trace that was done at `now`, if there is room.
@@ -106,10 +119,13 @@ impl Handle {
     }
 
     fn away(&self, now: Timestamp) -> Option<&'static str> {
-        let away = *self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where little comes, what came last says nothing of what comes next.
-        away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
+        why_away(&self.pace.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
+}
+
+/// Where little comes, what came last says nothing of what comes next.
+fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
+    pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
 
 impl Inbox {
@@ -181,7 +197,7 @@ mod tests {
         let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap());
         let (now, later) = (Timestamp(0), Timestamp(0).after(AWAY_HOLDS));
         assert_eq!(handle.attention(now), Attention::Reads);
-        *inbox.away.lock().unwrap() = Some(("endpoint_down", now));
+        inbox.pace.lock().unwrap().away = Some(("endpoint_down", now));
         assert_eq!(handle.attention(now), Attention::Away);
         let unread = JudgeRequest { unread: true, ..JudgeRequest::default() };
         handle.offer(unread.clone(), now);
@@ -193,5 +209,25 @@ mod tests {
         handle.offer(unread, later);
         let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         assert!(text.contains("agentgauge_judge_dropped_total{reason=\"unread\"} 1\n"), "{text}");
+    }
+
+    #[test]
+    fn a_judge_with_enough_to_do_reads_again_when_it_is_nearly_short_of_it() {
+        let registry = prometheus::Registry::new();
+        let options = JudgeOptions { max_queue: 8, ..JudgeOptions::default() };
+        let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap());
+        let now = Timestamp(0);
+        for waits in 0..8 {
+            assert_eq!(handle.attention(now), Attention::Reads, "{waits} wait");
+            handle.offer(request(1), now);
+        }
+        for waits in [8, 7, 6] {
+            assert_eq!(handle.attention(now), Attention::Full, "{waits} wait");
+            inbox.receiver.try_recv().unwrap();
+        }
+        assert_eq!(handle.attention(now), Attention::Reads);
+        // Five wait, and a trace takes a whole deadline: the judge has more than it can do.
+        inbox.pace.lock().unwrap().begin(now);
+        assert_eq!(handle.attention(now.after(options.deadline)), Attention::Full);
     }
 }

@@ -2,8 +2,12 @@
 //!
 //! A text that is JSON is looked through by key and written again; then the patterns go over every text. A text that a
 //! pattern cannot be decided on is taken out whole: what is not known to be harmless stays.
+//!
+//! Most patterns take a time that grows with the text, by an engine that looks for the letters they begin with first. Those
+//! with look-around, back-references or quantifiers that give nothing back are for the one that tries and goes back.
 
-use fancy_regex::Regex;
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::engine::trace::{Step, Transcript};
@@ -16,7 +20,14 @@ pub const REDACTED: &str = "[redacted]";
 pub struct Redactor {
     /// Lower case; a key that contains one of them counts.
     keys: Vec<String>,
-    patterns: Vec<Regex>,
+    patterns: Vec<Pattern>,
+}
+
+/// A pattern, by the engine that can take it.
+#[derive(Clone, Debug)]
+enum Pattern {
+    Linear(regex::Regex),
+    Backtracking(fancy_regex::Regex),
 }
 
 /// A pattern that is none.
@@ -37,7 +48,7 @@ impl Redactor {
     /// Fails on a pattern that is no regular expression.
     pub fn new(keys: &[String], patterns: &[String]) -> Result<Self, BadPattern> {
         let compiled = patterns.iter().map(|pattern| {
-            Regex::new(pattern)
+            Pattern::new(pattern)
                 .map_err(|error| BadPattern { pattern: pattern.clone(), why: error.to_string() })
         });
         Ok(Self {
@@ -74,9 +85,10 @@ impl Redactor {
         let by_key = self.call(text);
         let mut text = by_key.unwrap_or_else(|| text.to_owned());
         for pattern in &self.patterns {
-            match pattern.try_replacen(&text, 0, REDACTED) {
-                Ok(replaced) => text = replaced.into_owned(),
-                Err(_) => return REDACTED.to_owned(),
+            match pattern.redacted(&text) {
+                Some(Cow::Borrowed(_)) => {}
+                Some(Cow::Owned(redacted)) => text = redacted,
+                None => return REDACTED.to_owned(),
             }
         }
         text
@@ -142,11 +154,39 @@ impl Redactor {
     }
 }
 
+impl Pattern {
+    fn new(pattern: &str) -> Result<Self, Box<fancy_regex::Error>> {
+        // One engine takes these for repeated repetitions, the other for repetitions that give nothing back. Nor do they agree on
+        // where a pattern finds nothing, if it can.
+        let possessive = ["*+", "++", "?+", "}+"].iter().any(|form| pattern.contains(form));
+        let finds_some = regex_syntax::parse(pattern)
+            .is_ok_and(|parsed| parsed.properties().minimum_len().is_some_and(|least| least > 0));
+        match regex::Regex::new(pattern) {
+            Ok(regex) if finds_some && !possessive => Ok(Self::Linear(regex)),
+            Ok(_) | Err(_) => {
+                fancy_regex::Regex::new(pattern).map(Self::Backtracking).map_err(Box::new)
+            }
+        }
+    }
+
+    /// The text without what the pattern finds; `None` if that takes too long to tell.
+    fn redacted<'t>(&self, text: &'t str) -> Option<Cow<'t, str>> {
+        match self {
+            Self::Linear(regex) => Some(regex.replace_all(text, regex::NoExpand(REDACTED))),
+            Self::Backtracking(regex) => {
+                regex.try_replacen(text, 0, fancy_regex::NoExpand(REDACTED)).ok()
+            }
+        }
+    }
+}
+
 /// Nesting beyond this is not looked into, and so taken out.
 const MAX_DEPTH: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::judge::JudgeOptions;
 
@@ -186,5 +226,73 @@ mod tests {
         let redacted = slow.text(&"ab".repeat(200));
         assert_eq!(redacted, REDACTED);
         assert!(Redactor::new(&[], &["(".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn our_patterns_take_a_time_that_grows_with_the_text() {
+        let linear = |pattern: &Pattern| matches!(pattern, Pattern::Linear(_));
+        assert!(redactor().patterns.iter().all(linear));
+        for pattern in [r"(?=a)b", r"(a)\1", r"a*+a", r"a{2}+a", r"(?>a|ab)c"] {
+            assert!(!linear(&Pattern::new(pattern).unwrap()), "{pattern}");
+        }
+    }
+
+    /// What a pattern leaves of a text, by both engines.
+    fn by_both(pattern: &str, text: &str) -> Option<(String, String)> {
+        let Pattern::Linear(linear) = Pattern::new(pattern).ok()? else { return None };
+        let slow = Pattern::Backtracking(fancy_regex::Regex::new(pattern).ok()?);
+        // Where the one gives up there is nothing to compare.
+        let by_slow = slow.redacted(text)?.into_owned();
+        Some((Pattern::Linear(linear).redacted(text)?.into_owned(), by_slow))
+    }
+
+    proptest! {
+        #[test]
+        fn both_engines_find_the_same_by_our_patterns(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    "[a-zA-Z0-9_. =:/+-]{0,24}",
+                    "(sk-|AKIA|ghp_|xoxb-|AIza|bearer |Bearer\\t|eyJ)[A-Za-z0-9_.-]{8,40}",
+                    "-----(BEGIN|END) (RSA |EC |)PRIVATE KEY-----",
+                    "\\PC{0,6}",
+                    "[\n\t \u{a0}é\u{212a}\u{17f}]{1,3}",
+                ],
+                0..12,
+            ),
+        ) {
+            let text = parts.concat();
+            for pattern in &JudgeOptions::default().redact_patterns {
+                let (linear, slow) = by_both(pattern, &text).unwrap();
+                prop_assert_eq!(linear, slow, "{}", pattern);
+            }
+        }
+
+        #[test]
+        fn both_engines_find_the_same_by_patterns_that_others_write(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    "[a-z]{0,3}[.@][a-z]{2,5}[.](com|org)",
+                    "[0-9]{3,4}[ .-]?[0-9]{3,4}[ .-]?[0-9]{4}",
+                    "(password|PASSWORD|pin)[:= ]{1,2}[a-z0-9é]{0,6}",
+                    "[A-Z]{2}[0-9]{2}[A-Z0-9]{10,20}",
+                    "[ \n\t,;é_\u{212a}]{0,3}",
+                ],
+                0..10,
+            ),
+        ) {
+            let text = parts.concat();
+            for pattern in [
+                r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b",
+                r"\b(?:\d[ -]?){13,16}\b",
+                r"(?i)\b(password|pin)\b\s*[:=]\s*\S+",
+                r"\b[A-Z]{2}\d{2}[A-Z0-9]{11,30}\b",
+                r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
+                r"(?m)^\w+[:=].*$",
+                r"\B\d{4}\B",
+            ] {
+                let (linear, slow) = by_both(pattern, &text).unwrap();
+                prop_assert_eq!(linear, slow, "{}", pattern);
+            }
+        }
     }
 }

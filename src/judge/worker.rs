@@ -4,7 +4,7 @@
 //! applied: what an earlier process was answered is not asked again. Nothing here is waited for by anybody.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::Registry;
@@ -19,8 +19,9 @@ use super::meter::Meter;
 use super::metric::{Metric, Outcome};
 use super::noise::{Noise, is_picked};
 use super::options::JudgeOptions;
+use super::pace::Pace;
 use super::prompt::VERSION;
-use super::queue::{self, Away, Handle, Inbox, Waiting};
+use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadPattern, Redactor};
 use super::verdict::{Asked, Judged, worth};
 use crate::clock::Clock;
@@ -44,7 +45,7 @@ pub struct Judge {
     pub(super) clock: Clock,
     pub(super) meter: Arc<Meter>,
     inbox: Option<Inbox>,
-    told_away: Away,
+    pace: Arc<Mutex<Pace>>,
     told: Option<mpsc::Sender<Score>>,
     noise: Mutex<Noise>,
     canaries: Vec<Canary>,
@@ -112,7 +113,7 @@ impl Judge {
             empty_is_one: given.empty_is_one,
             clock: given.clock,
             meter,
-            told_away: inbox.away.clone(),
+            pace: inbox.pace.clone(),
             inbox: Some(inbox),
             told: given.told,
             noise: Mutex::default(),
@@ -160,13 +161,21 @@ impl Judge {
 
     /// Judges one trace and reports it.
     async fn trace<S: Sink>(&self, waiting: Waiting, sink: &S) {
-        let Waiting { mut request, due, left, share } = waiting;
+        let Waiting { request, due, left, share } = waiting;
         let away = self.away(&request);
         let now = self.clock.now();
-        *self.told_away.lock().unwrap_or_else(PoisonError::into_inner) = away.map(|why| (why, now));
+        self.pace().away = away.map(|why| (why, now));
         if let Some(why) = away.or(left) {
             return self.leave(request, why, due, sink).await;
         }
+        self.pace().begin(now);
+        self.hear(request, due, sink).await;
+        self.pace().end(now, self.clock.now());
+        drop(share);
+    }
+
+    /// Asks about one trace and reports what was said.
+    async fn hear<S: Sink>(&self, mut request: JudgeRequest, due: Timestamp, sink: &S) {
         let transcript = self.redactor.transcript(request.transcript);
         for judged in request.rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
             judged.text = self.redactor.field(&judged.field, &judged.text);
@@ -192,7 +201,6 @@ impl Judge {
             let again = Case::new(metrics, &transcript, &self.options.constraints);
             self.judge_again(&case, again, &asked.agent.agent_name, sink).await;
         }
-        drop(share);
     }
 
     /// Judges a trace a second time, to see how far that is from the first.
@@ -237,6 +245,10 @@ impl Judge {
     async fn paid<S: Sink>(&self, cost: Quanta, due: Timestamp, sink: &S) {
         let reply = JudgeReply { cost, ..JudgeReply::default() };
         self.deliver(reply, Vec::new(), due, sink).await;
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why nothing can be asked of a trace now: then its texts are not even looked at, which is what a judge that is away

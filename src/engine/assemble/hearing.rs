@@ -28,6 +28,11 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
+    /// Nothing was asked; whether metrics are judged may have been decided.
+    pub(super) fn new(decided: bool) -> Self {
+        Self { decided, ..Self::default() }
+    }
+
     /// What is to be asked now: the metrics once, if they are picked, and each rule once. It is asked when [`Self::asked`] says so.
     pub(super) fn to_ask(
         &self,

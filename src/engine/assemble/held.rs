@@ -21,6 +21,7 @@ use crate::engine::update::{
 
 /// A trace, and what was told of it.
 #[derive(Debug, Deserialize, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
 pub(super) struct Held {
     pub(super) parts: Parts,
     /// Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
@@ -46,7 +47,7 @@ pub(super) struct Held {
     /// The revision at which it was last told, or found to have nothing to tell, as one that is done.
     #[serde(default)]
     pub(super) done_at: Option<u64>,
-    /// Texts of it were left out, as a judge was away.
+    /// Texts of it were left out, as a judge was away or had too much to do.
     #[serde(default)]
     pub(super) untold: bool,
     /// When what is new of it while it is open has to be told at the latest.
@@ -62,6 +63,9 @@ pub(super) struct Held {
     signs: Signs,
     #[serde(skip)]
     calls: Calls,
+    /// Whether its metrics are judged has been decided.
+    #[serde(default)]
+    pub(super) decided: bool,
     /// Present only where a judge was asked.
     #[serde(default)]
     pub(super) hearing: Option<Box<Hearing>>,
@@ -132,6 +136,7 @@ impl Held {
             look: Look::No,
             signs: Signs::default(),
             calls: Calls::none(),
+            decided: false,
             hearing: None,
             texts_asked: None,
             embedded: None,
@@ -173,6 +178,7 @@ impl Held {
             self.tell_at == NEVER,
             self.untold,
             self.spending.is_some(),
+            self.decided,
             self.is_told(),
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
@@ -240,7 +246,8 @@ impl Held {
         }
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
         (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
-        held.done_at = has(10).then_some(revision);
+        held.decided = has(10);
+        held.done_at = has(11).then_some(revision);
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
         held.spending = has(9).then(|| {
             Box::new(Spent {
@@ -260,7 +267,7 @@ impl Held {
         });
         (held.signs.rooted, held.signs.invoked, held.signs.goes_on) = (has(2), has(3), has(4));
         held.sent = has(6).then(|| {
-            let mut text = || String::from_utf8_lossy(from.bytes()).into_owned();
+            let mut text = || from.text().into_owned();
             Box::new(SessionKey { tenant: text(), id: text(), source: text() })
         });
         held.calls = Calls::default();
@@ -286,7 +293,8 @@ impl Held {
 
     /// The trace before the judge.
     pub(super) fn hearing(&mut self) -> &mut Hearing {
-        self.hearing.get_or_insert_default()
+        let decided = self.decided;
+        self.hearing.get_or_insert_with(|| Box::new(Hearing::new(decided)))
     }
 
     /// What the judge is given.

@@ -445,7 +445,7 @@ impl Assemble {
         self.rules.keep_content
             || !self.suites.is_empty()
             || self.embedding.is_some()
-            || (self.judging.is_some() && self.attention != Attention::Away)
+            || (self.judging.is_some() && self.attention == Attention::Reads)
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
@@ -576,7 +576,7 @@ impl Assemble {
         let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
         let unread = self.attention != Attention::Reads;
         let request = judging.map(|rules| {
-            let unheard = Hearing::default();
+            let unheard = Hearing::new(held.decided);
             let hearing = held.hearing.as_deref().unwrap_or(&unheard);
             let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
             asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
@@ -641,7 +641,11 @@ impl Assemble {
     /// Asks for judgements of a trace that is done, or for none.
     fn ask_judge(&mut self, id: TraceId, request: Option<JudgeRequest>) {
         if let Some(held) = self.traces.get_mut(id) {
-            held.hearing().asked(request.as_ref());
+            // Of most traces nothing is asked: they have nothing but that.
+            held.decided = true;
+            if request.is_some() || held.hearing.is_some() {
+                held.hearing().asked(request.as_ref());
+            }
         }
         self.requests.extend(request);
     }

@@ -450,7 +450,7 @@ fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
         JudgeRules { sample_rate: 1.0, max_transcript_bytes: 1_000, ..JudgeRules::default() };
     for (while_it_came, when_done, asks) in [
         (Attention::Reads, Attention::Reads, true),
-        (Attention::Full, Attention::Reads, true),
+        (Attention::Full, Attention::Reads, false),
         (Attention::Reads, Attention::Full, false),
         (Attention::Reads, Attention::Away, false),
         (Attention::Away, Attention::Reads, false),

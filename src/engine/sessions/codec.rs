@@ -71,7 +71,7 @@ impl Codec {
     pub(super) fn look_at_name<'b, 'r: 'b>(&'b self, from: &mut Reader<'r>) -> Cow<'b, str> {
         match from.size().checked_sub(1) {
             Some(number) => Cow::Borrowed(self.names.list.get(number).map_or("", AsRef::as_ref)),
-            None => String::from_utf8_lossy(from.bytes()),
+            None => from.text(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Codec {
         if let Some(number) = from.size().checked_sub(1) {
             return self.agents.list.get(number).cloned().unwrap_or_else(Agent::overflow);
         }
-        let mut part = || String::from_utf8_lossy(from.bytes()).into_owned();
+        let mut part = || from.text().into_owned();
         Agent::from(AgentKey {
             tenant: part(),
             service_name: part(),

@@ -92,7 +92,7 @@ impl Spans {
             spans.write_text(names.read(from));
         }
         let count = from.size();
-        let text = |_| Arc::from(String::from_utf8_lossy(from.bytes()));
+        let text = |_| Arc::from(from.text());
         spans.texts = (0..count).map(text).collect();
         spans.values = (0..from.size()).map(|_| u64::from_le_bytes(from.array())).collect();
         let count = from.size();

@@ -1,0 +1,114 @@
+//! What a judge costs those who do not wait for it, in instructions: `count CASE PASSES` does nothing but so many passes, for
+//! `valgrind --tool=callgrind`. Take one count from another with more passes, and divide by what those have more; each prints its own.
+//!
+//! `off`, `reads`, `full` and `away` are request bytes to traces that are done, without a judge and with one that reads, has no
+//! room, or is away, with texts, or without them after `lean`. `redact` takes out of the transcript of one trace what must not leave.
+
+mod support;
+
+use std::env;
+
+use agentgauge::engine::assemble::Assemble;
+use agentgauge::engine::judging::Attention;
+use agentgauge::engine::options::{AssembleOptions, ConventionOptions, CostOptions, LoopOptions};
+use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::trace::Transcript;
+use agentgauge::ingest::decode::{Decoder, IngestLimits};
+use agentgauge::ingest::{Encoding, Signal};
+use agentgauge::judge::JudgeOptions;
+use agentgauge::judge::options::Format;
+use agentgauge::judge::redact::Redactor;
+use support::{Content, Workload};
+
+/// As in the daemon.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Traces of one request, and requests of one pass.
+const TRACES: u64 = 40;
+const REQUESTS: u64 = 25;
+const SPANS: u64 = 13;
+const START: u64 = 1_790_000_000_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+#[expect(clippy::expect_used, clippy::print_stdout, reason = "run by hand")]
+fn main() {
+    let requests = requests(env::args().any(|argument| argument == "lean"));
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (case, passes) = match arguments[..] {
+        ["count", case, passes, ..] => (case, passes.parse().expect("a number of passes")),
+        _ => ("reads", 1_u64),
+    };
+    if case == "redact" {
+        let transcript = transcript(&requests);
+        let options = JudgeOptions::default();
+        let redactor = Redactor::new(&options.redact_keys, &options.redact_patterns).expect("ours");
+        for _ in 0..passes {
+            drop(divan::black_box(redactor.transcript(transcript.clone())));
+        }
+        println!("{passes} transcripts of {} bytes", transcript.bytes());
+    } else {
+        let asked: usize = (0..passes).map(|_| divan::black_box(pass(case, &requests)).len()).sum();
+        println!("{} spans, {asked} transcripts", passes * TRACES * REQUESTS * SPANS);
+    }
+}
+
+/// A transcript of one trace.
+#[expect(clippy::expect_used, reason = "the workload has some")]
+fn transcript(requests: &[Vec<u8>]) -> Transcript {
+    pass("reads", requests).into_iter().next().expect("a share is sampled")
+}
+
+/// Turns of 13 spans, mostly with texts.
+fn requests(lean: bool) -> Vec<Vec<u8>> {
+    let workload = Workload {
+        agents: 10,
+        sessions: 200,
+        first_session: 0,
+        spans_per_trace: SPANS,
+        content: if lean { Content::Lean } else { Content::Full },
+    };
+    (0..REQUESTS).map(|number| workload.request(number * TRACES, TRACES, START)).collect()
+}
+
+/// Request bytes to traces that are final; what a judge was asked.
+#[expect(clippy::expect_used, reason = "the workload is valid")]
+fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
+    let options = JudgeOptions { format: Format::Openai, ..JudgeOptions::default() };
+    let rules = options.rules().filter(|_| case != "off");
+    let conventions =
+        ConventionOptions { keep_results: rules.is_some(), ..ConventionOptions::default() };
+    let decoder = Decoder::new(IngestLimits::default(), conventions);
+    let assemble = AssembleOptions::default();
+    let (idle, horizon) = (assemble.trace_idle, assemble.late_horizon);
+    let mut stage =
+        Assemble::new(assemble, LoopOptions::default(), &CostOptions::default()).judging(rules);
+    stage.attend(match case {
+        "full" => Attention::Full,
+        "away" => Attention::Away,
+        _ => Attention::Reads,
+    });
+    let mut asked = Vec::new();
+    let mut drain = |stage: &mut Assemble, now| {
+        stage.handle_timeout(now);
+        drop(divan::black_box(stage.drain()));
+        let read = stage.requests().into_iter().filter(|request| !request.unread);
+        asked.extend(read.map(|request| request.transcript));
+    };
+    for (number, request) in (0..).zip(requests) {
+        let now = Timestamp(START + number * SECOND);
+        let batch =
+            decoder.decode_plain(Signal::Traces, Encoding::Protobuf, request).expect("valid");
+        batch.spans.iter().for_each(|span| stage.span(span, now));
+        drain(&mut stage, now);
+    }
+    let last = Timestamp(START + REQUESTS * SECOND);
+    let mut now = last;
+    for _ in 0..idle.as_secs() + 2 {
+        now = Timestamp(now.0 + SECOND);
+        drain(&mut stage, now);
+    }
+    drain(&mut stage, now.after(horizon).after(idle));
+    asked
+}

@@ -1,0 +1,129 @@
+//! The text of a sample: labels, and a number.
+//!
+//! A page is mostly the same few dozen bytes again and again, so what is plain is copied, and what has to be looked at letter by letter
+//! is rare: a label with something to escape, a number that is neither whole nor short.
+
+use std::fmt::Write;
+
+use crate::engine::update::AgentKey;
+
+/// Label values are cut to this many bytes.
+const MAX_LABEL_BYTES: usize = 128;
+
+/// Whole numbers below this are floats exactly.
+const WHOLE: u64 = 1 << 53;
+
+/// The labels of an agent; absent ones are empty, which Prometheus takes as absent.
+pub(super) fn label_block(agent: &AgentKey) -> String {
+    let mut block = String::new();
+    let tenant = (!agent.tenant.is_empty()).then_some(("tenant", &agent.tenant));
+    let names = [
+        ("service_name", &agent.service_name),
+        ("gen_ai_agent_name", &agent.agent_name),
+        ("gen_ai_agent_version", &agent.agent_version),
+        ("deployment_environment_name", &agent.environment),
+    ];
+    for (name, value) in names.into_iter().chain(tenant) {
+        if !block.is_empty() {
+            block.push(',');
+        }
+        label(name, value, &mut block);
+    }
+    block
+}
+
+/// A label and its value.
+pub(super) fn label(name: &str, value: &str, text: &mut String) {
+    text.push_str(name);
+    text.push_str("=\"");
+    escape(value, text);
+    text.push('"');
+}
+
+/// Escapes a label value and cuts it; control characters, which some parsers choke on, become spaces.
+fn escape(value: &str, text: &mut String) {
+    let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
+    if value.len() <= MAX_LABEL_BYTES && value.bytes().all(plain) {
+        return text.push_str(value);
+    }
+    for c in value[..value.floor_char_boundary(MAX_LABEL_BYTES)].chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => text.push(' '),
+            c => text.push(c),
+        }
+    }
+}
+
+/// A count, as the float that is nearest to it.
+pub(super) fn count(count: u64, text: &mut String) {
+    if count < WHOLE {
+        text.push_str(itoa::Buffer::new().format(count));
+    } else {
+        let _ = write!(text, "{}", count as f64);
+    }
+}
+
+/// A number as the shortest decimal that is read as the same one, without an exponent.
+pub(super) fn number(value: f64, text: &mut String) {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "what is not the same afterwards goes another way"
+    )]
+    let whole = value as u64;
+    if whole < WHOLE && (whole as f64).to_bits() == value.to_bits() {
+        return count(whole, text);
+    }
+    let mut buffer = ryu::Buffer::new();
+    let shortest = buffer.format(value);
+    if value.is_finite() && !shortest.contains('e') {
+        text.push_str(shortest.strip_suffix(".0").unwrap_or(shortest));
+    } else {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut String)) -> String {
+        let mut text = String::new();
+        write(&mut text);
+        text
+    }
+
+    #[test]
+    fn numbers_of_every_kind_are_written_as_the_standard_library_writes_them() {
+        let whole = 9_007_199_254_740_992.0;
+        let odd =
+            [0.0, -0.0, 1.0, 0.1, 0.3, 1e-5, 1e-7, 1e15, 1e16, 1e17, 1e300, f64::MIN_POSITIVE];
+        let odd = odd.into_iter().chain([whole - 1.0, whole, whole + 2.0, 123_456.75, 5e-324]);
+        let odd = odd.chain([f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX]);
+        for value in odd.flat_map(|value| [value, -value]) {
+            assert_eq!(written(|text| number(value, text)), value.to_string());
+        }
+        for value in [0, 1, WHOLE - 1, WHOLE, WHOLE + 1, u64::MAX] {
+            assert_eq!(written(|text| count(value, text)), (value as f64).to_string());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_number_is_written_as_the_standard_library_writes_it(
+            bits in any::<u64>(), share in 0.0_f64..1.0, whole in any::<u64>(), quanta in 0_i64..2_000_000_000_000,
+        ) {
+            let score = quanta as f64 / 1e12;
+            for value in [f64::from_bits(bits), share, share * 1e9, whole as f64, score] {
+                prop_assert_eq!(written(|text| number(value, text)), value.to_string());
+            }
+            prop_assert_eq!(written(|text| count(whole, text)), (whole as f64).to_string());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The Prometheus text format and OpenMetrics, from live state at each scrape: a series that ended is gone.
+//!
+//! The agent's labels are rendered once per agent. A score over nothing has no series.
+
+mod line;
+mod page;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use self::line::label_block;
+use self::page::{Page, number};
+use super::families::{
+    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CONSISTENCY, COUNTERS, CounterFamily, Family,
+    MAX_RISK, OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES,
+    SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL,
+    ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+    WINDOW_TRACES,
+};
+use crate::engine::agent_update::AgentUpdate;
+use crate::engine::view::WindowView;
+
+/// Nanoseconds of a second.
+const NANOS: u64 = 1_000_000_000;
+
+/// The format of an exposition.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Format {
+    /// Prometheus text 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The best format that an `Accept` header takes: OpenMetrics if it is named, else text.
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// The content type of an answer.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// Renders all agents in one piece. OpenMetrics still wants its `# EOF` after what others have to add.
+pub fn render(agents: &[Arc<AgentUpdate>], format: Format, detail: Detail) -> String {
+    Exposition::new(agents.to_vec(), format, detail).collect()
+}
+
+/// Which families are exported.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Detail {
+    /// Those that alerts and the headline need.
+    #[default]
+    Core,
+    /// All.
+    Full,
+}
+
+/// A page in pieces, one after the other: whoever sends it can let others run between two of them.
+///
+/// A piece may be empty. It holds up its thread for a bounded time, however many agents there are.
+#[derive(Debug)]
+pub struct Exposition {
+    // Those whose labels are not rendered yet.
+    waiting: std::vec::IntoIter<Arc<AgentUpdate>>,
+    agents: Vec<Exported>,
+    parts: Vec<Part>,
+    page: Page,
+    // Where it goes on.
+    part: usize,
+    agent: usize,
+}
+
+/// From so many bytes, or so many looks at an agent, a piece is enough.
+const PIECE_BYTES: usize = 56 << 10;
+const PIECE_LOOKS: usize = 500;
+
+/// Agents that a piece lets go of once everything is written: what was written over since has its last owner here.
+const PIECE_AGENTS: usize = 50;
+
+#[derive(Debug)]
+struct Exported {
+    update: Arc<AgentUpdate>,
+    // Rendered once: `service_name="..",...`.
+    labels: String,
+}
+
+/// Reads one number of a window.
+type Reading = fn(&WindowView) -> Option<f64>;
+
+/// What is written of one agent after the other: a family has to be in one place.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Window(&'static Family, Reading),
+    Evaluated,
+    Signal,
+    RunScore(&'static ScoreFamily),
+    RunSamples(Detail),
+    PassHatK,
+    ArsComponent,
+    RunsHeld,
+    ChangePoints,
+    ChangePointTime,
+    VersionDifference,
+    SessionsActive,
+    SessionsLooping,
+    OpenSessions,
+    TraceSignal,
+    ClosedSessions(&'static Family, &'static str),
+    Counter(&'static CounterFamily),
+}
+
+impl Exposition {
+    /// The page of these agents, which come in the order of their names.
+    pub fn new(agents: Vec<Arc<AgentUpdate>>, format: Format, detail: Detail) -> Self {
+        Self {
+            agents: Vec::with_capacity(agents.len()),
+            waiting: agents.into_iter(),
+            parts: Part::all(detail),
+            page: Page::new(format),
+            part: 0,
+            agent: 0,
+        }
+    }
+
+    /// Writes a piece.
+    fn write(&mut self) -> String {
+        self.page.text.reserve(PIECE_BYTES + PIECE_BYTES / 8);
+        for _ in 0..PIECE_LOOKS {
+            let Some(part) = self.parts.get(self.part) else { break };
+            if self.agent == 0 {
+                self.page.begin(part);
+            }
+            if let Some(agent) = self.agents.get(self.agent) {
+                self.page.write(part, agent);
+            }
+            self.agent += 1;
+            if self.agent >= self.agents.len() {
+                (self.part, self.agent) = (self.part + 1, 0);
+            }
+            if self.page.text.len() >= PIECE_BYTES {
+                break;
+            }
+        }
+        std::mem::take(&mut self.page.text)
+    }
+}
+
+impl Iterator for Exposition {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        if self.waiting.len() > 0 {
+            let labelled = self.waiting.by_ref().take(PIECE_LOOKS).map(Exported::new);
+            self.agents.extend(labelled);
+        } else if self.part < self.parts.len() {
+            return Some(self.write());
+        } else {
+            let left = self.agents.len().checked_sub(1)?.saturating_sub(PIECE_AGENTS);
+            self.agents.truncate(left);
+        }
+        Some(String::new())
+    }
+}
+
+impl Exported {
+    fn new(update: Arc<AgentUpdate>) -> Self {
+        let labels = label_block(&update.agent);
+        Self { update, labels }
+    }
+}
+
+impl Part {
+    /// All of them, in the order of the page.
+    fn all(detail: Detail) -> Vec<Self> {
+        let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;
+        let windows = [
+            Self::Window(&RELIABILITY, |window| window.reliability),
+            Self::Window(&CONSISTENCY, |window| window.consistency),
+            Self::Window(&MAX_RISK, |window| window.max_risk),
+            Self::Window(&WINDOW_TRACES, |window| Some(number(window.traces))),
+            Self::Window(&WINDOW_SESSIONS, |window| Some(number(window.sessions))),
+            Self::Evaluated,
+            Self::Signal,
+        ];
+        let components = (detail == Detail::Full).then_some(Self::ArsComponent);
+        let shifts = [
+            Self::RunsHeld,
+            Self::ChangePoints,
+            Self::ChangePointTime,
+            Self::VersionDifference,
+            Self::SessionsActive,
+            Self::SessionsLooping,
+            Self::OpenSessions,
+            Self::TraceSignal,
+            Self::ClosedSessions(&SESSION_RELIABILITY, "reliability"),
+            Self::ClosedSessions(&SESSION_CONSISTENCY, "consistency"),
+        ];
+        let mut parts = windows.to_vec();
+        parts.extend(SCORES.iter().filter(shown).map(Self::RunScore));
+        parts.extend([Self::RunSamples(detail), Self::PassHatK]);
+        parts.extend(components);
+        parts.extend(shifts);
+        parts.extend(COUNTERS.iter().map(Self::Counter));
+        parts
+    }
+
+    /// Its family, and whether that has a head even if no agent has a sample.
+    fn family(self) -> (&'static Family, bool) {
+        match self {
+            Self::Window(family, _) | Self::ClosedSessions(family, _) => (family, true),
+            Self::Evaluated => (&WINDOW_EVALUATED, true),
+            Self::Signal => (&SIGNAL, true),
+            Self::RunScore(score) => (&score.family, false),
+            Self::RunSamples(_) => (&SCORE_SAMPLES, false),
+            Self::PassHatK => (&PASS_HAT_K, false),
+            Self::ArsComponent => (&ARS_COMPONENT, false),
+            Self::RunsHeld => (&RUNS_HELD, false),
+            Self::ChangePoints => (&CHANGE_POINTS, false),
+            Self::ChangePointTime => (&CHANGE_POINT_TIME, false),
+            Self::VersionDifference => (&VERSION_DIFFERENCE, false),
+            Self::SessionsActive => (&SESSIONS_ACTIVE, true),
+            Self::SessionsLooping => (&SESSIONS_LOOPING, true),
+            Self::OpenSessions => (&OPEN_SESSIONS, true),
+            Self::TraceSignal => (&TRACE_SIGNAL, true),
+            Self::Counter(counter) => (&counter.family, true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! A page as it is written: what each family has of an agent.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use super::super::families::{
+    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CounterFamily, Family, Kind, OPEN_SESSIONS,
+    PASS_HAT_K, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL,
+    TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+};
+use super::line::{self, count, label};
+use super::{Detail, Exported, Format, NANOS, Part, Reading};
+use crate::engine::agent_update::Buckets;
+use crate::engine::math::{Quanta, ratio};
+use crate::engine::sessions::SCORE_BOUNDS;
+use crate::engine::update::Exemplar;
+
+/// Upper bounds of the buckets of scores as text, the last of them infinite.
+static BOUNDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let bounds = SCORE_BOUNDS.iter().map(|bound| format!("{bound:?}"));
+    bounds.chain(["+Inf".to_owned()]).collect()
+});
+
+/// No labels but the agent's.
+const NONE: [&str; 0] = [];
+
+/// What is written so far.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) text: String,
+    format: Format,
+    // The head of a family that has no sample yet, and none if it gets none.
+    head: Option<&'static Family>,
+}
+
+impl Page {
+    /// An empty one.
+    pub(super) fn new(format: Format) -> Self {
+        Self { text: String::new(), format, head: None }
+    }
+
+    /// Begins a family.
+    pub(super) fn begin(&mut self, part: &Part) {
+        let (family, always) = part.family();
+        self.head = Some(family);
+        if always {
+            self.head();
+        }
+    }
+
+    /// Writes what a part has of an agent.
+    pub(super) fn write(&mut self, part: &Part, agent: &Exported) {
+        let Exported { update, labels } = agent;
+        match *part {
+            Part::Window(family, of) => self.window(family, of, agent),
+            Part::Evaluated => self.evaluated(agent),
+            Part::Signal => {
+                for (name, window) in &update.windows {
+                    for (signal, mean) in &window.signals {
+                        self.sample(&SIGNAL, "", labels, &[signal, name], *mean);
+                    }
+                }
+            }
+            Part::RunScore(score) => {
+                for (name, scores) in &update.run_scores {
+                    if let Some((value, _)) = scores.scores.get(score.score) {
+                        self.sample(&score.family, "", labels, &[name], *value);
+                    }
+                }
+            }
+            Part::RunSamples(detail) => self.run_samples(agent, detail),
+            Part::PassHatK => {
+                for (name, scores) in &update.run_scores {
+                    for (k, chance) in &scores.pass_hat_k {
+                        self.sample(&PASS_HAT_K, "", labels, &[&k.to_string(), name], *chance);
+                    }
+                }
+            }
+            Part::ArsComponent => {
+                let components = update.view.ars.iter().flat_map(|ars| &ars.components);
+                for (name, component) in components {
+                    self.sample(&ARS_COMPONENT, "", labels, &[name], component.score);
+                }
+            }
+            Part::RunsHeld if update.runs == 0 => {}
+            Part::RunsHeld => self.sample(&RUNS_HELD, "", labels, &NONE, number(update.runs)),
+            Part::SessionsActive => {
+                self.sample(&SESSIONS_ACTIVE, "", labels, &NONE, number(update.sessions_active));
+            }
+            Part::SessionsLooping => self.looping(agent),
+            Part::ChangePoints | Part::ChangePointTime | Part::VersionDifference => {
+                self.shifts(*part, agent);
+            }
+            Part::OpenSessions => self.open_sessions(agent),
+            Part::TraceSignal => {
+                for (signal, buckets) in &update.trace_signals {
+                    self.histogram(&TRACE_SIGNAL, labels, &[signal], buckets);
+                }
+            }
+            Part::ClosedSessions(family, score) => {
+                if let Some(buckets) = update.closed_sessions.get(score) {
+                    self.histogram(family, labels, &NONE, buckets);
+                }
+            }
+            Part::Counter(counter) => self.counter(counter, agent),
+        }
+    }
+
+    fn window(&mut self, family: &Family, of: Reading, agent: &Exported) {
+        for (name, window) in &agent.update.windows {
+            // Which sessions the last traces are of is not known.
+            let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
+            if let Some(value) = of(window).filter(|_| known) {
+                self.sample(family, "", &agent.labels, &[name], value);
+            }
+        }
+    }
+
+    fn evaluated(&mut self, agent: &Exported) {
+        for (name, window) in &agent.update.windows {
+            let counts = [
+                ("consistency", window.traces_with_confidence),
+                ("reliability", window.traces_evaluated),
+            ];
+            for (score, count) in counts {
+                let labels = [score, name.as_str()];
+                self.sample(&WINDOW_EVALUATED, "", &agent.labels, &labels, number(count));
+            }
+        }
+    }
+
+    /// How many runs each score is over.
+    fn run_samples(&mut self, agent: &Exported, detail: Detail) {
+        for (name, scores) in &agent.update.run_scores {
+            for score in SCORES.iter().filter(|score| score.core || detail == Detail::Full) {
+                if let Some((_, samples)) = scores.scores.get(score.score) {
+                    let labels = [score.score, name.as_str()];
+                    self.sample(&SCORE_SAMPLES, "", &agent.labels, &labels, number(*samples));
+                }
+            }
+        }
+    }
+
+    fn looping(&mut self, agent: &Exported) {
+        for (values, sessions) in &agent.update.sessions_looping {
+            self.sample(&SESSIONS_LOOPING, "", &agent.labels, values, number(*sessions));
+        }
+    }
+
+    /// Change points, and versions compared.
+    fn shifts(&mut self, part: Part, agent: &Exported) {
+        let Exported { update, labels } = agent;
+        if let Part::VersionDifference = part {
+            for version in &update.view.versions {
+                for (bound, value) in [("lower", version.lower), ("upper", version.upper)] {
+                    let values = [version.baseline.as_str(), bound];
+                    self.sample(&VERSION_DIFFERENCE, "", labels, &values, value);
+                }
+            }
+            return;
+        }
+        for ((score, direction), (count, last)) in &update.change_points {
+            let values = [score.as_str(), direction];
+            if let Part::ChangePoints = part {
+                self.sample(&CHANGE_POINTS, "_total", labels, &values, number(*count));
+            } else {
+                let seconds = ratio(i128::from(last.0), i128::from(NANOS));
+                self.sample(&CHANGE_POINT_TIME, "", labels, &values, seconds);
+            }
+        }
+    }
+
+    fn open_sessions(&mut self, agent: &Exported) {
+        for (score, buckets) in &agent.update.open_sessions {
+            for (bound, count) in cumulative(buckets) {
+                let values = [*score, bound];
+                self.sample(&OPEN_SESSIONS, "", &agent.labels, &values, number(count));
+            }
+        }
+    }
+
+    fn counter(&mut self, counter: &CounterFamily, agent: &Exported) {
+        let none = BTreeMap::new();
+        let counted = agent.update.counters.get(counter.engine).unwrap_or(&none);
+        // Invariant: both are in order.
+        let mut zeros = counter.zeros.iter().peekable();
+        for (labels, value) in counted {
+            let against =
+                |zero: &&[&str]| zero.iter().copied().cmp(labels.iter().map(String::as_str));
+            while let Some(zero) = zeros.next_if(|zero| against(zero).is_lt()) {
+                self.counted(counter, agent, zero, 0);
+            }
+            zeros.next_if(|zero| against(zero).is_eq());
+            self.counted(counter, agent, labels, *value);
+        }
+        zeros.for_each(|zero| self.counted(counter, agent, zero, 0));
+    }
+
+    fn counted<L: AsRef<str>>(
+        &mut self,
+        counter: &CounterFamily,
+        agent: &Exported,
+        labels: &[L],
+        value: u64,
+    ) {
+        let value = ratio(i128::from(value), i128::from(counter.per_unit));
+        self.sample(&counter.family, "_total", &agent.labels, labels, value);
+    }
+
+    /// The head of the family that was begun, unless it is there.
+    fn head(&mut self) {
+        if let Some(family) = self.head.take() {
+            self.family(family);
+        }
+    }
+
+    /// The head of a family. In the text format a counter's family carries its `_total`.
+    fn family(&mut self, family: &Family) {
+        let kind = match family.kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
+        };
+        let total =
+            if self.format == Format::Text && family.kind == Kind::Counter { "_total" } else { "" };
+        let name = family.name;
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "# HELP {name}{total} {}", family.help);
+        let _ = writeln!(self.text, "# TYPE {name}{total} {kind}");
+    }
+
+    fn sample<L: AsRef<str>>(
+        &mut self,
+        family: &Family,
+        suffix: &str,
+        agent: &str,
+        labels: &[L],
+        value: f64,
+    ) {
+        self.series(family, suffix, agent, labels);
+        self.text.push_str("} ");
+        line::number(value, &mut self.text);
+        self.text.push('\n');
+    }
+
+    /// The name and the labels of a series, up to the closing brace.
+    fn series<L: AsRef<str>>(&mut self, family: &Family, suffix: &str, agent: &str, labels: &[L]) {
+        self.head();
+        self.text.push_str(family.name);
+        self.text.push_str(suffix);
+        self.text.push('{');
+        self.text.push_str(agent);
+        for (name, value) in family.labels.iter().zip(labels) {
+            self.text.push(',');
+            label(name, value.as_ref(), &mut self.text);
+        }
+    }
+
+    fn histogram(&mut self, family: &Family, agent: &str, labels: &[&str], buckets: &Buckets) {
+        let start = self.text.len();
+        self.series(family, "_bucket", agent, labels);
+        self.text.push_str(",le=\"");
+        // All but the bound is the same in every bucket.
+        let series = start..self.text.len();
+        for (bucket, (bound, sum)) in (0..).zip(cumulative(buckets)) {
+            if bucket > 0 {
+                self.text.extend_from_within(series.clone());
+            }
+            self.text.push_str(bound);
+            self.text.push_str("\"} ");
+            count(sum, &mut self.text);
+            // The text format has no exemplars.
+            let exemplars = (self.format == Format::OpenMetrics).then_some(&buckets.exemplars);
+            if let Some(exemplar) = exemplars.and_then(|exemplars| exemplars.get(&bucket)) {
+                self.exemplar(exemplar);
+            }
+            self.text.push('\n');
+        }
+        self.sample(family, "_sum", agent, labels, ratio(buckets.sum, i128::from(Quanta::ONE)));
+        self.sample(family, "_count", agent, labels, number(buckets.count));
+    }
+
+    /// An example of what is in a bucket: its trace, its score, and when it ended.
+    fn exemplar(&mut self, exemplar: &Exemplar) {
+        self.text.push_str(" # {trace_id=\"");
+        for byte in &exemplar.trace_id {
+            let _ = write!(self.text, "{byte:02x}");
+        }
+        let score = Quanta(exemplar.score_quanta).to_f64();
+        let (seconds, nanos) = (exemplar.end_unix_nano / NANOS, exemplar.end_unix_nano % NANOS);
+        let _ = write!(self.text, "\"}} {score} {seconds}.{:03}", nanos / 1_000_000);
+    }
+}
+
+/// Cumulative counts with their upper bounds as text.
+fn cumulative(buckets: &Buckets) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    let mut sum = 0;
+    let counts = buckets.buckets.iter().chain(std::iter::repeat(&0));
+    BOUNDS.iter().zip(counts).map(move |(bound, count)| {
+        sum += count;
+        (bound.as_str(), sum)
+    })
+}
+
+/// A count, as the float that is nearest to it.
+pub(super) fn number(count: u64) -> f64 {
+    ratio(i128::from(count), 1)
+}

@@ -1,0 +1,243 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
+
+use super::*;
+use crate::engine::agent_update::Buckets;
+use crate::engine::math::Quanta;
+use crate::engine::run_scores::RunScores;
+use crate::engine::span::Timestamp;
+use crate::engine::update::{AgentKey, Exemplar};
+use crate::engine::view::{AgentView, ArsComponentView, ArsView, VersionView};
+
+fn agent(name: &str) -> Arc<AgentUpdate> {
+    let key = AgentKey {
+        service_name: name.to_owned(),
+        agent_name: "a".to_owned(),
+        ..AgentKey::default()
+    };
+    let window = WindowView {
+        traces: 3,
+        sessions: 1,
+        traces_evaluated: 3,
+        traces_with_confidence: 2,
+        reliability: Some(0.4),
+        consistency: Some(0.725),
+        max_risk: Some(0.6),
+        signals: [("error".to_owned(), 1.0)].into(),
+    };
+    let exemplar = Exemplar {
+        bucket: 1,
+        end_unix_nano: 1_700_000_000_250_000_000,
+        trace_id: vec![0xab; 16],
+        score_quanta: Quanta::from_f64(0.25).unwrap().0,
+    };
+    let buckets = Buckets {
+        buckets: vec![0, 1, 0, 2],
+        count: 3,
+        sum: i128::from(Quanta::ONE),
+        exemplars: [(1, exemplar)].into(),
+    };
+    Arc::new(AgentUpdate {
+        agent: key,
+        windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
+        counters: [
+            ("traces".to_owned(), [(vec![], 3)].into()),
+            ("cost_usd".to_owned(), [(vec![], 1_500_000_000_000)].into()),
+            (
+                "trace_evaluations".to_owned(),
+                [(vec!["error".to_owned(), "pass".to_owned()], 3)].into(),
+            ),
+        ]
+        .into(),
+        sessions_looping: [(vec!["cycle".to_owned(), "warning".to_owned()], 1)].into(),
+        open_sessions: [("reliability", buckets.clone())].into(),
+        closed_sessions: [("reliability", buckets.clone())].into(),
+        trace_signals: [("error".to_owned(), buckets)].into(),
+        ..AgentUpdate::default()
+    })
+}
+
+/// An agent with something in every family: names to be escaped, and numbers of every length.
+fn full(name: &str) -> Arc<AgentUpdate> {
+    let plain = agent(name);
+    let numbers = [0.1, 1e-7, 1.5e21, 123_456.789, 1.0 / 3.0, 9_007_199_254_740_993.0, -0.25];
+    let names = SCORES.iter().map(|score| score.score);
+    let scores: BTreeMap<_, _> =
+        names.zip(numbers.into_iter().cycle().zip([0, 7, 1 << 60].into_iter().cycle())).collect();
+    let component = ArsComponentView { score: 70.25, ..ArsComponentView::default() };
+    let components = [("task \"a\"\n".to_owned(), component)].into();
+    let versions = vec![VersionView {
+        baseline: "v\\1\u{2028}é".to_owned(),
+        lower: -0.125,
+        upper: 2e-9,
+        ..VersionView::default()
+    }];
+    let strings = |labels: [&str; 2]| labels.map(str::to_owned).to_vec();
+    let evaluations = [
+        (strings(["a", "pass"]), 1),
+        (strings(["trace_risk", "fail"]), 2),
+        (strings(["trace_risk", "maybe"]), u64::MAX),
+        (strings(["z\u{7f}", "\u{85}"]), 12_345_678_901),
+    ];
+    let mut counters = plain.counters.clone();
+    counters.insert("trace_evaluations".to_owned(), evaluations.into());
+    counters.insert("loop_wasted_cost_usd".to_owned(), [(vec![], 1_250_000_007)].into());
+    Arc::new(AgentUpdate {
+        agent: AgentKey { tenant: "t \"1\"".to_owned(), ..plain.agent.clone() },
+        counters,
+        run_scores: [
+            ("all".to_owned(), RunScores { scores: scores.clone(), ..RunScores::default() }),
+            (
+                "5m".to_owned(),
+                RunScores { scores, pass_hat_k: [(1, 1.0), (10, 0.062_5)].into(), ars: None },
+            ),
+        ]
+        .into(),
+        runs: 12,
+        change_points: [
+            (("error".to_owned(), "down"), (2, Timestamp(1_790_000_000_123_456_789))),
+            (("error".to_owned(), "up"), (1, Timestamp(1))),
+        ]
+        .into(),
+        view: AgentView {
+            ars: Some(ArsView { score: 70.25, band: "good", components }),
+            versions,
+            ..AgentView::default()
+        },
+        ..(*plain).clone()
+    })
+}
+
+#[test]
+fn every_family_is_written_as_it_was() {
+    let agents = [agent("plain"), full("quo\"te"), full("ünïcode")];
+    insta::assert_snapshot!(render(&agents, Format::OpenMetrics, Detail::Full));
+}
+
+/// The samples of a page: name and labels to value.
+fn samples(page: &str) -> BTreeMap<String, String> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_page_is_as_it_was() {
+    insta::assert_snapshot!(render(&[agent("s")], Format::Text, Detail::Core));
+}
+
+#[test]
+fn a_score_over_nothing_has_no_series() {
+    let page = render(&[agent("s")], Format::Text, Detail::Core);
+    let scores: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("agentgauge_agent_reliability_score{"))
+        .collect();
+    assert_eq!(scores.len(), 1);
+    assert!(scores[0].contains("window=\"1h\"") && scores[0].ends_with(" 0.4"));
+}
+
+#[test]
+fn the_formats_differ_in_the_names_of_counters_and_in_exemplars_alone() {
+    let text = render(&[agent("s")], Format::Text, Detail::Core);
+    let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
+    let plain: Vec<&str> =
+        open.lines().map(|line| line.split(" # ").next().unwrap_or(line)).collect();
+    assert_eq!(samples(&text), samples(&plain.join("\n")));
+    assert!(text.contains("# TYPE agentgauge_traces_total counter"));
+    assert!(open.contains("# TYPE agentgauge_traces counter"));
+}
+
+#[test]
+fn a_bucket_of_openmetrics_names_a_trace() {
+    let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
+    let trace = "ab".repeat(16);
+    let line = format!("le=\"0.3\"}} 1 # {{trace_id=\"{trace}\"}} 0.25 1700000000.250\n");
+    assert!(open.contains(&line), "{open}");
+    let text = render(&[agent("s")], Format::Text, Detail::Core);
+    assert!(!text.contains(&trace));
+}
+
+#[test]
+fn every_family_has_one_head_and_every_series_is_unique() {
+    let page = render(&[agent("s"), agent("t")], Format::Text, Detail::Core);
+    let heads: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    assert_eq!(heads.len(), heads.iter().collect::<BTreeSet<_>>().len());
+    let lines: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(lines.len(), samples(&page).len());
+}
+
+#[test]
+fn hostile_labels_come_out_as_the_library_writes_them() {
+    for name in ["plain", "quo\"te", "back\\slash", "new\nline", "ünïcode"] {
+        let registry = Registry::new();
+        let labels = [
+            "service_name",
+            "gen_ai_agent_name",
+            "gen_ai_agent_version",
+            "deployment_environment_name",
+            "window",
+        ];
+        let gauge = GaugeVec::new(Opts::new(RELIABILITY.name, RELIABILITY.help), &labels).unwrap();
+        gauge.with_label_values(&[name, "a", "", "", "1h"]).set(0.4);
+        registry.register(Box::new(gauge)).unwrap();
+        let mut expected = Vec::new();
+        TextEncoder::new().encode(&registry.gather(), &mut expected).unwrap();
+        let page = render(&[agent(name)], Format::Text, Detail::Core);
+        // The library sorts labels; the sets are the same.
+        let set = |line: &str| {
+            let inner = line.split_once('{').unwrap().1.rsplit_once('}').unwrap().0.to_owned();
+            inner
+                .split("\",")
+                .map(|label| label.trim_end_matches('"').to_owned())
+                .collect::<BTreeSet<_>>()
+        };
+        let line = |text: &str| {
+            text.lines()
+                .find(|line| line.starts_with("agentgauge_agent_reliability_score{"))
+                .unwrap()
+                .to_owned()
+        };
+        let expected = line(&String::from_utf8(expected).unwrap());
+        assert_eq!(set(&line(&page)), set(&expected));
+    }
+}
+
+#[test]
+fn long_and_control_characters_do_not_reach_a_label() {
+    let page =
+        render(&[agent(&format!("a\r\0\u{2028}{}", "x".repeat(500)))], Format::Text, Detail::Core);
+    assert!(!page.contains(['\r', '\0', '\u{2028}']));
+    assert!(page.lines().all(|line| line.len() < 400));
+}
+
+#[test]
+fn pieces_are_small_however_many_agents_there_are_and_make_the_same_page() {
+    let agents: Vec<_> = (0..600).map(|n| agent(&format!("service-{n:04}"))).collect();
+    let one = Exposition::new(vec![agent("service-0000")], Format::Text, Detail::Full);
+    let one: usize = one.map(|piece| piece.len()).sum();
+    let pieces: Vec<String> = Exposition::new(agents.clone(), Format::Text, Detail::Full).collect();
+    assert!(pieces.len() > 3);
+    assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES + one));
+    let heads = |page: &str| page.lines().filter(|line| line.starts_with('#')).count();
+    let page = pieces.concat();
+    let alone = render(&[agent("service-0000")], Format::Text, Detail::Full);
+    assert_eq!(heads(&page), heads(&alone));
+    assert_eq!(samples(&page).len(), 600 * samples(&alone).len());
+}
+
+#[test]
+fn agents_that_have_nothing_to_say_do_not_make_a_piece_long() {
+    let nothing = Arc::new(AgentUpdate::default());
+    let agents = vec![nothing; 2 * PIECE_LOOKS];
+    let pieces = Exposition::new(agents, Format::Text, Detail::Full).count();
+    assert!(pieces > 2 * SCORES.len(), "{pieces}");
+}
+
+#[test]
+fn what_is_there_from_the_beginning_stands_in_order() {
+    assert!(COUNTERS.iter().all(|counter| counter.zeros.is_sorted()));
+}

@@ -1,0 +1,103 @@
+//! Whether the judge is there, and how many traces can wait for it.
+//!
+//! ```text
+//! of use = deadline * concurrency / time that a trace takes
+//! ```
+//!
+//! What waits behind so many is not judged in time. A trace takes what the last ones took, and no less than those have taken that
+//! are with the judge: one that is silent is known to be slow before its first call is given up.
+
+use std::time::Duration;
+
+use super::options::JudgeOptions;
+use crate::engine::span::Timestamp;
+
+/// How the judge stands.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Why no call would go out, if none would, and when that was so.
+    pub(super) away: Option<(&'static str, Timestamp)>,
+    deadline_nanos: u64,
+    concurrency: usize,
+    // When each of those that are with it went there.
+    out: Vec<Timestamp>,
+    // What a trace takes.
+    nanos: Option<u64>,
+}
+
+impl Pace {
+    /// Nothing is known yet.
+    pub(super) fn new(options: &JudgeOptions) -> Self {
+        Self {
+            away: None,
+            deadline_nanos: nanos(options.deadline),
+            concurrency: options.concurrency.max(1),
+            out: Vec::new(),
+            nanos: None,
+        }
+    }
+
+    /// A trace goes to the judge.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.out.push(now);
+    }
+
+    /// What began then is over.
+    pub(super) fn end(&mut self, begun: Timestamp, now: Timestamp) {
+        let Some(at) = self.out.iter().position(|out| *out == begun) else { return };
+        self.out.swap_remove(at);
+        let took = now.0.saturating_sub(begun.0);
+        // The last few count, the last one most.
+        self.nanos = Some(self.nanos.map_or(took, |before| before / 4 * 3 + took / 4));
+    }
+
+    /// How many can wait at `now`: at least one.
+    pub(super) fn of_use(&self, now: Timestamp) -> usize {
+        let oldest = self.out.iter().map(|begun| now.0.saturating_sub(begun.0)).max();
+        let takes = oldest.max(self.nanos).unwrap_or(0).max(1);
+        let each = usize::try_from(self.deadline_nanos / takes).unwrap_or(usize::MAX);
+        each.saturating_mul(self.concurrency).max(1)
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(second: u64) -> Timestamp {
+        Timestamp(second * SECOND)
+    }
+
+    fn pace() -> Pace {
+        let deadline = Duration::from_secs(300);
+        Pace::new(&JudgeOptions { deadline, concurrency: 4, ..JudgeOptions::default() })
+    }
+
+    #[test]
+    fn as_many_are_of_use_as_are_judged_in_time() {
+        let mut pace = pace();
+        assert!(pace.of_use(at(0)) > 1_000_000, "nothing is known");
+        pace.begin(at(0));
+        pace.end(at(0), at(3));
+        assert_eq!(pace.of_use(at(3)), 400);
+        pace.begin(at(3));
+        pace.end(at(3), at(10));
+        assert_eq!(pace.of_use(at(10)), 300, "a quarter of 7 s and three of 3 s");
+        pace.end(at(3), at(90));
+        assert_eq!(pace.of_use(at(90)), 300, "nothing that is not out ends");
+    }
+
+    #[test]
+    fn a_silent_judge_is_known_to_be_slow_while_it_is_silent() {
+        let mut pace = pace();
+        pace.begin(at(0));
+        let known: Vec<usize> = [1, 10, 30, 300, 3_000].map(|now| pace.of_use(at(now))).into();
+        assert_eq!(known, [1_200, 120, 40, 4, 1]);
+    }
+}
