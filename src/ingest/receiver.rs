@@ -100,7 +100,7 @@ const MIN_KEPT_BYTES: usize = 32 << 10;
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// Bodies that are decoded where they came in; what is compressed can be much more than it looks.
-const SMALL_BYTES: usize = 64 << 10;
+const SMALL_BYTES: usize = 256 << 10;
 const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
 /// What is thrown away of a body that was refused, at most, so that its sender gets to read the answer.

@@ -84,19 +84,26 @@ struct Requests {
 /// Counts a request as running until it is dropped.
 struct Running(Arc<Requests>);
 
-/// A stream that fails when its peer takes nothing for too long.
+/// A stream that writes together what is answered at about the same time, and fails when its peer takes nothing for too long.
 struct Impatient {
     stream: TcpStream,
     patience: Duration,
     // Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
+    requests: Arc<Requests>,
+    // How often others had their turn since something was first to be written.
+    rounds: u8,
 }
 
 /// What a client may send of a body that nobody reads yet; the rest of it stays with the sender.
-pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 
 /// Requests of a connection. Its window has room for what all of them may send, so that none holds up another.
 pub(crate) const MAX_STREAMS: u32 = 64;
+
+/// How often others have their turn before an answer is written, as long as more answers are to come: from a request to its
+/// answer it is so many tasks.
+const ROUNDS: u8 = 4;
 
 /// The smallest buffer that hyper allows for the head of an HTTP/1 request.
 const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
@@ -254,16 +261,20 @@ async fn connection(
     // Only latency is lost without it.
     let _ = stream.set_nodelay(true);
     let patience = server.options.read_timeout;
-    let stream = Impatient { stream, patience, stalled: None };
+    let requests = Arc::<Requests>::default();
+    let stream =
+        Impatient { stream, patience, stalled: None, requests: Arc::clone(&requests), rounds: 0 };
     let Some(tls) = &server.tls else {
-        return requests(&server, stream, peer, None, stopped).await;
+        return serve_requests(&server, (stream, peer), None, requests, stopped).await;
     };
     let shaken = tokio::select! {
         shaken = timeout(server.options.header_read_timeout, tls.accept(stream)) => shaken,
         _ = stopped.changed() => return,
     };
     match shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-        Ok((stream, names)) => requests(&server, stream, peer, names, stopped).await,
+        Ok((stream, names)) => {
+            serve_requests(&server, (stream, peer), names, requests, stopped).await;
+        }
         Err(error) => {
             (server.tell)(Event::Handshake);
             tracing::debug!(%error, %peer, "no secure connection was made");
@@ -272,15 +283,14 @@ async fn connection(
 }
 
 /// Serves one connection until it ends, idles or has to stop.
-async fn requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     server: &Server,
-    stream: S,
-    peer: SocketAddr,
+    (stream, peer): (S, SocketAddr),
     names: Option<PeerNames>,
+    requests: Arc<Requests>,
     mut stopped: watch::Receiver<()>,
 ) {
     let ServerOptions { header_read_timeout, idle_timeout, .. } = server.options;
-    let requests = Arc::<Requests>::default();
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
         let running = Running::new(&requests);
         if let Some(names) = &names {
@@ -341,6 +351,18 @@ impl Drop for Running {
 }
 
 impl Impatient {
+    /// Whether a write has to wait until other tasks have had their turn: answers that they have ready go with it. Each write
+    /// is a call to the system that costs as much as a small request.
+    fn gathers(&mut self, context: &Context<'_>) -> bool {
+        let gathers = self.rounds < ROUNDS && self.requests.running.load(Ordering::Relaxed) > 0;
+        if gathers {
+            self.rounds += 1;
+            // A task that wakes itself comes after all that are ready.
+            context.waker().wake_by_ref();
+        }
+        gathers
+    }
+
     /// Passes on what a write came to, unless it has waited for too long.
     fn within_patience<T>(
         &mut self,
@@ -349,8 +371,11 @@ impl Impatient {
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
+            self.rounds = 0;
             return written;
         }
+        // What waits for its peer waits for nobody else.
+        self.rounds = ROUNDS;
         let patience = self.patience;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
         match stalled.as_mut().poll(context) {
@@ -376,6 +401,9 @@ impl AsyncWrite for Impatient {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.gathers(context) {
+            return Poll::Pending;
+        }
         let written = Pin::new(&mut self.stream).poll_write(context, buffer);
         self.within_patience(written, context)
     }
@@ -385,6 +413,9 @@ impl AsyncWrite for Impatient {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.gathers(context) {
+            return Poll::Pending;
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
         self.within_patience(written, context)
     }
