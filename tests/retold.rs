@@ -21,7 +21,8 @@ use proptest::prelude::*;
 const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
 
 /// What follows from the records whatever was told meanwhile.
-const LASTING: [&str; 8] = [
+const LASTING: [&str; 9] = [
+    "traces",
     "loops",
     "loops_detected",
     "loop_wasted_tokens",

@@ -199,6 +199,10 @@ impl Session {
         } else {
             shared.counts.add("departed_traces", "forgotten");
         }
+        if self.unsettled.contains(&trace) {
+            // It was done here: where it goes it is not done for the first time.
+            self.settle(shared);
+        }
         let mut held = self.traces.remove(&trace)?;
         self.retract(&mut held, shared);
         held.tell_run(None, &mut shared.fleet);

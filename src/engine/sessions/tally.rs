@@ -67,6 +67,8 @@ impl Tally {
     pub(super) fn told(told: &[ToldLoops]) -> Option<Self> {
         let mut tally = Self::default();
         for told in told {
+            // It was done there, so its verdicts are counted.
+            tally.done |= told.spent.is_some();
             tally.spend = told.spent.as_ref().map_or(tally.spend, Spend::from);
             if told.loops.is_empty() {
                 continue;
@@ -79,7 +81,7 @@ impl Tally {
                 counted.add(entry, kind, severity);
             }
         }
-        (!tally.loops.is_empty() || tally.spend != Spend::default()).then_some(tally)
+        (!tally.is_nothing()).then_some(tally)
     }
 
     /// What a trace without loops has counted that counted all that it says.

@@ -13,7 +13,7 @@ use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::span::Source;
 use crate::engine::update::{
     AgentKey, Expectation, ExpectedLayer, ExpectedStatus, Family, Loop, OutputDigest, PaneSum,
-    ReportedScore, SessionKey, Tokens, ToolCall,
+    ReportedScore, SessionKey, Spent, Tokens, ToldLoops, ToolCall,
 };
 
 #[test]
@@ -398,6 +398,19 @@ fn a_trace_that_left_before_it_came_is_remembered_for_a_while() {
     assert_eq!((stage.open_sessions(), stage.held_sessions()), (0, 1));
     stage.handle_timeout(at(20 + 1800));
     assert_eq!(stage.held_sessions(), 0);
+}
+
+#[test]
+fn a_trace_that_was_done_where_it_was_is_not_done_again_where_it_goes() {
+    let mut before = stage();
+    before.handle(trace(1, 10).done(), at(20));
+    before.handle(TraceUpdate { tombstone: true, ..trace(1, 10).revision(2) }, at(21));
+    assert_eq!(counter(&only(before.drain()), "traces", &[]), 1);
+    let told = ToldLoops { spent: Some(Spent::default()), ..ToldLoops::default() };
+    let mut after = stage();
+    let there = trace(1, 10).revision(2).session("other").done();
+    after.handle(TraceUpdate { told: vec![told], ..there }, at(22));
+    assert_eq!(counter(&only(after.drain()), "traces", &[]), 0);
 }
 
 #[test]

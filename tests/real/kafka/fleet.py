@@ -247,6 +247,8 @@ class Fleet:
     def __init__(self, binary, work, broker, watching=lambda targets: None):
         self.binary, self.work, self.broker = binary, work, broker
         self.instances, self.sent, self.base = [], [], time.time_ns() - 2_000_000_000
+        # Sent by others than the load.
+        self.others = []
         self.over, self.twice, self.scrapes = threading.Event(), {}, 0
         self.lock, self.watching = threading.Lock(), watching
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
@@ -342,9 +344,10 @@ class Fleet:
     def expected(self, **options):
         """What a process by itself shows after the same."""
         alone = Instance(self.binary, self.work, **options)
-        for body in self.sent:
+        sent = self.sent + self.others
+        for body in sent:
             assert alone.post(body)
-        traces = len({re.search(r'"traceId": "(\w+)"', body)[1] for body in self.sent})
+        traces = len({re.search(r'"traceId": "(\w+)"', body)[1] for body in sent})
         until("the process by itself", lambda: total_traces(alone.page()) == traces)
         shown = series(alone.page())
         alone.ends()
@@ -495,23 +498,32 @@ def poison(fleet):
 
 def outage(binary, work, broker):
     fleet = Fleet(binary, work, broker)
-    # A trace of which the outage keeps the two parts apart is the same one all the same, not one without a root, or late.
-    patience = {
-        "AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE": f"{OUTAGE + 120:.0f}s",
-        "AGENTGAUGE__ASSEMBLE__LATE_HORIZON": f"{OUTAGE + 300:.0f}s",
-    }
+    # As it is by default: a trace of which the outage keeps the two parts apart may be done without a root meanwhile, and is the
+    # same one all the same, up to the late horizon.
+    patience = {}
+    if OUTAGE > 240:
+        patience["AGENTGAUGE__ASSEMBLE__LATE_HORIZON"] = f"{OUTAGE + 300:.0f}s"
     options = {"AGENTGAUGE__FLEET__PREFIX": "outage"} | patience
     make(broker, "outage")
     for _ in range(3):
         fleet.join(**options)
     fleet.steady()
 
+    def apart(root):
+        """Of twenty traces the parts before, or after, the outage."""
+        for number in range(4000 + root, 4040 + root, 2):
+            body = request(number, fleet.base)
+            until("a part", lambda: random.choice(fleet.running()).post(body))
+            fleet.others.append(body)
+
     def change():
+        apart(0)
         time.sleep(3)
         broker.stop(signal.SIGKILL)
         time.sleep(OUTAGE)
         broker.start()
         fleet.steady()
+        apart(1)
         time.sleep(3)
 
     fleet.during(change)
