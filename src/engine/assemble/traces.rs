@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::held::Held;
 use crate::engine::bytes::Reader;
+use crate::engine::hash::FixedMap;
 use crate::engine::heap::{Heap, Place};
 use crate::engine::span::{Resource, Timestamp, TraceId};
 use crate::engine::trace::Names;
@@ -26,6 +27,8 @@ pub(super) struct Traces {
     // Invariant: these have the numbers of all of them, each once.
     by_id: HashTable<u32>,
     resting: Heap,
+    // Long texts of those at rest that have some.
+    texts: FixedMap<u32, Vec<Arc<str>>>,
     names: Names,
     now: Timestamp,
     // Invariant: every trace that is not at rest, and when it was last looked at; some may be gone.
@@ -72,11 +75,15 @@ impl Traces {
 
     /// The trace of this id, as it is.
     pub(super) fn get(&self, id: TraceId) -> Option<Seen<'_>> {
-        match &self.slots.get(at(self.number(id)?))?.kept {
+        let number = self.number(id)?;
+        match &self.slots.get(at(number))?.kept {
             Kept::Awake(held) => held.as_deref().map(Seen::Awake),
             Kept::AtRest(place, resource) => {
                 let bytes = self.resting.get(*place);
-                Some(Seen::Copy(Box::new(Held::unpack(bytes, resource, &self.names))))
+                let mut held = Held::unpack(bytes, resource, &self.names);
+                let texts = self.texts.get(&number).cloned();
+                held.parts.spans.put_texts(texts.unwrap_or_default());
+                Some(Seen::Copy(Box::new(held)))
             }
         }
     }
@@ -98,7 +105,8 @@ impl Traces {
         let slot = self.slots.get_mut(at(number))?;
         if let Kept::AtRest(place, resource) = &slot.kept {
             let place = *place;
-            let held = Held::unpack(self.resting.get(place), resource, &self.names);
+            let mut held = Held::unpack(self.resting.get(place), resource, &self.names);
+            held.parts.spans.put_texts(self.texts.remove(&number).unwrap_or_default());
             slot.kept = Kept::Awake(Some(Box::new(held)));
             self.awake.push_back((self.now, id));
             self.resting.remove(place);
@@ -141,6 +149,7 @@ impl Traces {
             && let Kept::AtRest(place, _) = std::mem::replace(&mut slot.kept, Kept::Awake(None))
         {
             self.resting.remove(place);
+            self.texts.remove(&number);
             self.tidy();
         }
         self.free.push(number);
@@ -161,17 +170,24 @@ impl Traces {
         while let Some((_, id)) = self.awake.pop_front_if(|(since, _)| since.after(REST) <= now) {
             let Some(number) = self.number(id) else { continue };
             let Some(slot) = self.slots.get_mut(at(number)) else { continue };
-            let Kept::Awake(Some(held)) = &slot.kept else { continue };
+            let Kept::Awake(Some(held)) = &mut slot.kept else { continue };
             let quiet = held.touched.after(REST) <= now;
             match held.rests().filter(|_| quiet) {
                 Some(resource) => {
                     let resource = Arc::clone(resource);
+                    let texts = held.parts.spans.take_texts();
+                    if !texts.is_empty() {
+                        self.texts.insert(number, texts);
+                    }
                     let bytes = held.pack(&mut self.names);
                     slot.kept = Kept::AtRest(self.resting.insert(number, &bytes), resource);
                 }
                 // One that does not rest yet is looked at again later.
                 None => self.awake.push_back((now, id)),
             }
+        }
+        if self.texts.capacity() > 4 * self.texts.len().max(1_024) {
+            self.texts.shrink_to(2 * self.texts.len());
         }
         if self.awake.capacity() > 4 * self.awake.len().max(1_024) {
             self.awake.shrink_to(2 * self.awake.len());

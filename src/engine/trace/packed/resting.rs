@@ -1,6 +1,7 @@
 //! The spans of a trace for which nothing comes at the moment, as part of other bytes: names that traces have in common are
 //! numbers, and where all spans come from is kept beside them.
 
+use std::mem;
 use std::sync::Arc;
 
 use super::{Before, Origin, Spans};
@@ -56,7 +57,17 @@ impl Spans {
         }
     }
 
-    /// Writes spans that rest; `base` is a time near theirs.
+    /// Takes the long texts out, which are kept as they are: nobody has to copy them.
+    pub fn take_texts(&mut self) -> Vec<Arc<str>> {
+        mem::take(&mut self.texts)
+    }
+
+    /// Puts them back.
+    pub fn put_texts(&mut self, texts: Vec<Arc<str>>) {
+        self.texts = texts;
+    }
+
+    /// Writes spans that rest, without their long texts; `base` is a time near theirs.
     pub(in crate::engine) fn write(&self, base: u64, names: &mut Names, to: &mut Writer) {
         to.number(self.ids.len() as u64);
         self.ids.iter().for_each(|id| to.raw(&id.0));
@@ -65,8 +76,6 @@ impl Spans {
         for at in 0..self.ends.len() {
             names.write(self.written(at).unwrap_or_default(), to);
         }
-        to.number(self.texts.len() as u64);
-        self.texts.iter().for_each(|text| to.bytes(text.as_bytes()));
         to.number(self.values.len() as u64);
         self.values.iter().for_each(|value| to.raw(&value.to_le_bytes()));
         to.number(self.origins.len() as u64);
@@ -91,9 +100,6 @@ impl Spans {
         for _ in 0..count {
             spans.write_text(names.read(from));
         }
-        let count = from.size();
-        let text = |_| Arc::from(from.text());
-        spans.texts = (0..count).map(text).collect();
         spans.values = (0..from.size()).map(|_| u64::from_le_bytes(from.array())).collect();
         let count = from.size();
         let origin =
