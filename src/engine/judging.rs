@@ -17,9 +17,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::expect::Judgements;
 use super::math::Quanta;
-use super::span::{SpanId, Timestamp, TraceId};
+use super::span::{Span, SpanId, Timestamp, TraceId};
 use super::trace::Transcript;
-use super::update::{AgentKey, SessionKey, TraceUpdate};
+use super::update::{AgentKey, TraceUpdate};
 
 /// Which traces are judged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -154,12 +154,30 @@ impl JudgeRequest {
 }
 
 impl JudgeRules {
+    /// Whether a trace with this root is not judged unless a model call failed, it has a loop, or it fails an expectation. Of most traces the
+    /// root is the last span, so their texts are held no longer than it takes to read a request.
+    pub fn passes_over(&self, root: &Span) -> bool {
+        let (None, Some(session), false) = (root.parent, &root.session, root.failed) else {
+            return false;
+        };
+        let rate = match root.agent_name.as_deref() {
+            Some(name) => self.sample_rates.get(name).copied().unwrap_or(self.sample_rate),
+            None if self.sample_rates.is_empty() => self.sample_rate,
+            // Another span may say whose it is.
+            None => return false,
+        };
+        let tenant = root.resource.tenant.as_deref().unwrap_or_default();
+        !sampled(tenant, &session.id, rate)
+    }
+
     /// Whether the metrics of a trace that is done are judged.
     pub fn pick(&self, update: &TraceUpdate) -> bool {
         let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
         let rate = agent.and_then(|name| self.sample_rates.get(name)).copied();
         let session = update.session.as_ref();
-        if session.is_some_and(|session| sampled(session, rate.unwrap_or(self.sample_rate))) {
+        if session.is_some_and(|session| {
+            sampled(&session.tenant, &session.id, rate.unwrap_or(self.sample_rate))
+        }) {
             return true;
         }
         let failed = update.expectations.iter().any(|expectation| expectation.hard_fail);
@@ -168,9 +186,9 @@ impl JudgeRules {
     }
 }
 
-fn sampled(session: &SessionKey, rate: f64) -> bool {
-    let hash =
-        xxh3_64_with_seed(session.id.as_bytes(), xxh3_64_with_seed(session.tenant.as_bytes(), 0));
+/// Whether a session is, by its tenant and its id.
+fn sampled(tenant: &str, id: &str, rate: f64) -> bool {
+    let hash = xxh3_64_with_seed(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0));
     // 53 bits, which a float holds exactly.
     ((hash >> 11) as f64) < rate * (1_u64 << 53) as f64
 }
@@ -178,7 +196,7 @@ fn sampled(session: &SessionKey, rate: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::update::Loop;
+    use crate::engine::update::{Loop, SessionKey};
 
     fn trace(session: u32, agent: &str) -> TraceUpdate {
         let session = SessionKey { id: session.to_string(), ..SessionKey::default() };

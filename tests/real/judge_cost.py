@@ -8,8 +8,8 @@ not count; of several runs the median. What is known of agents is told at a pace
 request is sent when the daemon has come to rest after the one before it, so that as much is told in every case. How many calls
 are made depends on the clock too, and not on the load; they are counted along. All cases are counted at the same time.
 
-Processor time is that of the process, in rounds of one run of each case after the other; of the ratios within a round the median
-counts, and the quartiles tell what it is worth. Where others use the machine, `nice -n -20` helps. Nothing that depends on the judge may
+Processor time is that of the process under full load, after some seconds of it, in rounds of one run of each case after the other; of the
+ratios within a round the median counts, and the quartiles tell what it is worth. Where others use the machine, `nice -n -20` helps. Nothing that depends on the judge may
 read as if it had answered. `--instructions` and `--cpu` leave the other out: the first takes a quarter of an hour, the second
 about five minutes.
 """
@@ -30,10 +30,12 @@ import tempfile
 import threading
 import time
 
-ROUNDS = 9
+ROUNDS = 7
 COUNTS = 3
-# Traces of a run, and of each request: natively, and under callgrind, which is fifty times slower.
-TRACES, TRACES_A_REQUEST = 6_000, 20
+# Traces of a run, and of each request: natively, and under callgrind, which is fifty times slower. Natively so many come before, for
+# the first seconds: until the queue is full, or it is known that the judge is away.
+TRACES, TRACES_A_REQUEST, TRACES_BEFORE = 15_000, 20, 10_000
+SECONDS_BEFORE = 3
 LARGE, SMALL, COUNTED_A_REQUEST = 1_600, 400, 100
 SENDERS = 4
 # At rest: so long, in seconds, hardly any processor time. Longer than traces wait for more, and than agents wait to be told of.
@@ -242,8 +244,8 @@ def serving(command, environment):
         daemon.wait()
 
 
-def feed(bound, requests):
-    """Sends all over several connections, and waits until every trace is scored; the page then."""
+def feed(bound, requests, scored=0):
+    """Sends all over several connections, and waits until every trace is scored, beside those that were; the page then."""
     senders = [
         threading.Thread(target=send, args=(bound["otlp_http"], requests[number::SENDERS])) for number in range(SENDERS)
     ]
@@ -252,9 +254,10 @@ def feed(bound, requests):
     for sender in senders:
         sender.join()
     end = time.monotonic() + 300
-    while total(text := page(bound["http"]), "agentgauge_traces_total") < len(requests) * TRACES_A_REQUEST:
+    scored += len(requests) * TRACES_A_REQUEST
+    while total(text := page(bound["http"]), "agentgauge_traces_total") < scored:
         assert time.monotonic() < end, "not every trace was scored"
-        time.sleep(1)
+        time.sleep(0.2)
     return text
 
 
@@ -279,10 +282,13 @@ def rest(daemon):
 def cpu(binary, requests, environment):
     """Seconds of processor time per span, and the page at the end."""
     with serving([binary], environment) as (daemon, bound):
+        first = TRACES_BEFORE // TRACES_A_REQUEST
+        feed(bound, requests[:first])
+        settled(bound, environment)
+        time.sleep(SECONDS_BEFORE)
         before = cpu_seconds(daemon)
-        feed(bound, requests)
-        seconds = cpu_seconds(daemon) - before
-        return seconds / len(requests) / TRACES_A_REQUEST / SPANS, settled(bound, environment)
+        text = feed(bound, requests[first:], TRACES_BEFORE)
+        return (cpu_seconds(daemon) - before) / TRACES / SPANS, text
 
 
 def settled(bound, environment):
@@ -361,7 +367,7 @@ def main():
         "slow": JUDGE | {"AGENTGAUGE__JUDGE__URL": Slow().url},
     }
     counted = {} if "--cpu" in sys.argv else count(binary, cases)
-    ratios = {} if "--instructions" in sys.argv else seconds(binary, cases, load(TRACES, TRACES_A_REQUEST))
+    ratios = {} if "--instructions" in sys.argv else seconds(binary, cases, load(TRACES_BEFORE + TRACES, TRACES_A_REQUEST))
     failed = False
     for name in list(cases)[1:]:
         if counted:

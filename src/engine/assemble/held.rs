@@ -50,6 +50,12 @@ pub(super) struct Held {
     /// Texts of it were left out, as a judge was away or had too much to do.
     #[serde(default)]
     pub(super) untold: bool,
+    /// As its root stands, it is neither sampled nor flagged: nobody has been asked yet whether it has a loop.
+    #[serde(skip)]
+    pub(super) passed_over: bool,
+    /// Something failed that is no tool call: it may have ended in error.
+    #[serde(default)]
+    pub(super) failed: bool,
     /// When what is new of it while it is open has to be told at the latest.
     #[serde(default = "never")]
     pub(super) tell_at: Timestamp,
@@ -131,6 +137,8 @@ impl Held {
             counted_ignored: false,
             done_at: None,
             untold: false,
+            passed_over: false,
+            failed: false,
             tell_at: NEVER,
             queued: deadline,
             look: Look::No,
@@ -179,6 +187,7 @@ impl Held {
             self.untold,
             self.spending.is_some(),
             self.decided,
+            self.failed,
             self.is_told(),
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
@@ -246,8 +255,8 @@ impl Held {
         }
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
         (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
-        held.decided = has(10);
-        held.done_at = has(11).then_some(revision);
+        (held.decided, held.failed) = (has(10), has(11));
+        held.done_at = has(12).then_some(revision);
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
         held.spending = has(9).then(|| {
             Box::new(Spent {
@@ -323,6 +332,12 @@ impl Held {
         self.parts.spans.signs().for_each(|sign| self.signs.note(sign));
         self.parts.logs.values().for_each(|log| self.signs.note_log(log));
         self.queued = self.due();
+    }
+
+    /// Does without the texts that only a judge would have read.
+    pub(super) fn forgo_texts(&mut self) {
+        self.untold = true;
+        self.parts.spans.forgo();
     }
 
     /// When it has to be looked at.

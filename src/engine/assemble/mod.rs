@@ -34,7 +34,7 @@ use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequ
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
-use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
+use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Added, Laid, Rules, Sign, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
 
@@ -288,7 +288,12 @@ impl Assemble {
                 held.parts.spans.shrink();
             }
             let due = look == Look::Tell || held.state != State::Open || held.is_linked();
-            if !due && !held.may_loop(&self.rules.loops) {
+            let passed_over = mem::take(&mut held.passed_over) && !held.failed;
+            let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
+            if passed_over && !may_loop {
+                held.forgo_texts();
+            }
+            if !due && !may_loop {
                 continue;
             }
             let update = self.read_and_ask(*id);
@@ -423,6 +428,9 @@ impl Assemble {
     pub fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let untold = self.judging.is_some() && !texts;
+        let passed_over = texts
+            && !self.has_readers()
+            && self.judging.as_ref().is_some_and(|rules| rules.passes_over(span));
         self.traces.advance(now);
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
@@ -436,16 +444,20 @@ impl Assemble {
         } else {
             held.note(Sign::of(span));
             held.untold |= untold;
+            held.passed_over |= passed_over;
+            held.failed |= span.failed && span.operation != Operation::ExecuteTool;
             self.touch(span.trace_id, now);
         }
     }
 
     /// Whether anybody reads what was said, beyond the final answer.
     fn needs_texts(&self) -> bool {
-        self.rules.keep_content
-            || !self.suites.is_empty()
-            || self.embedding.is_some()
-            || (self.judging.is_some() && self.attention == Attention::Reads)
+        self.has_readers() || (self.judging.is_some() && self.attention == Attention::Reads)
+    }
+
+    /// Whether anybody but a judge does.
+    fn has_readers(&self) -> bool {
+        self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {

@@ -469,6 +469,32 @@ fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
 }
 
 #[test]
+fn what_nobody_is_going_to_judge_is_not_kept_for_it() {
+    let long = |id| Span {
+        input: Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 }),
+        ..span(id, 1, Operation::Chat)
+    };
+    let looping: Vec<Span> = (2..6).map(tool).collect();
+    let failed = vec![Span { failed: true, ..long(3) }];
+    let late = || Span { failed: true, ..long(9) };
+    for (flags, kept) in [(looping, true), (failed, true), (vec![], false)] {
+        let rules =
+            JudgeRules { flagged: true, max_transcript_bytes: 10_000, ..JudgeRules::default() };
+        let mut stage = stage().judging(Some(rules));
+        let spans: Vec<Span> = [long(2)].into_iter().chain(flags).chain([root()]).collect();
+        feed(&mut stage, spans, at(0));
+        // What is flagged late is flagged; where its texts have gone that is said.
+        feed(&mut stage, vec![late()], at(1));
+        stage.handle_timeout(at(20));
+        stage.drain();
+        let [asked] = stage.requests().try_into().unwrap();
+        assert_eq!((asked.metrics, asked.unread), (true, !kept));
+        let shown = asked.transcript.steps.iter().any(|step| step.input.is_some());
+        assert_eq!(shown, kept);
+    }
+}
+
+#[test]
 fn rules_for_an_answer_are_asked_stage_by_stage_and_each_once() {
     use crate::engine::expect::judge::{Judgement, Label, Verdict};
     let spec = Spec::parse(

@@ -28,7 +28,7 @@ pub(super) struct Traces {
     by_id: HashTable<u32>,
     resting: Heap,
     // Long texts of those at rest that have some.
-    texts: FixedMap<u32, Vec<Arc<str>>>,
+    texts: FixedMap<u32, [Vec<Arc<str>>; 2]>,
     names: Names,
     now: Timestamp,
     // Invariant: every trace that is not at rest, and when it was last looked at; some may be gone.
@@ -176,7 +176,7 @@ impl Traces {
                 Some(resource) => {
                     let resource = Arc::clone(resource);
                     let texts = held.parts.spans.take_texts();
-                    if !texts.is_empty() {
+                    if texts.iter().any(|texts| !texts.is_empty()) {
                         self.texts.insert(number, texts);
                     }
                     let bytes = held.pack(&mut self.names);

@@ -33,6 +33,11 @@ pub struct Spans {
     // Long texts in the order in which they were written.
     #[serde(default)]
     texts: Vec<Arc<str>>,
+    // Likewise those that only people and models read; none once they were forgone.
+    #[serde(default)]
+    extra: Vec<Arc<str>>,
+    #[serde(default)]
+    forgone: bool,
     values: Vec<u64>,
     origins: Vec<Origin>,
     attempts: Vec<Attempt>,
@@ -70,6 +75,7 @@ struct Reader<'a> {
     at: usize,
     bytes: &'a [u8],
     texts: &'a [Arc<str>],
+    extra: &'a [Arc<str>],
     values: &'a [u64],
     before: Before,
     // Whether the texts of the span stand where they are read; else they are among the names.
@@ -87,6 +93,9 @@ const LONG_BYTES: usize = 256;
 const NO_TEXT: u64 = 0;
 const LONG_TEXT: u64 = 1;
 const SHORT_TEXT: u64 = 2;
+
+/// A long one that only people and models read: beyond the length of any short one.
+const EXTRA_TEXT: u64 = SHORT_TEXT + LONG_BYTES as u64;
 
 /// Operations and states by their numbers.
 const OPERATIONS: [Operation; 8] = [
@@ -137,7 +146,7 @@ impl Spans {
 
     /// The same, of a span that comes from an equal resource.
     pub fn add_from(&mut self, span: &Span, resource: &Arc<Resource>, texts: bool) -> Added {
-        let seen = Seen { resource, ..Seen::of(span, texts) };
+        let seen = Seen { resource, ..Seen::of(span, texts && !self.forgone) };
         let Some(at) = self.ids.iter().position(|id| *id == span.span_id) else {
             self.push(&seen, Some(span));
             return Added::New;
@@ -145,7 +154,7 @@ impl Spans {
         if self.iter().nth(at).is_some_and(|held| held >= seen) {
             return Added::Known;
         }
-        let mut others = Self::default();
+        let mut others = Self { forgone: self.forgone, ..Self::default() };
         for (place, held) in self.iter().enumerate() {
             if place == at { others.push(&seen, Some(span)) } else { others.push(&held, None) }
         }
@@ -160,6 +169,7 @@ impl Spans {
             at: 0,
             bytes: &self.bytes,
             texts: &self.texts,
+            extra: &self.extra,
             values: &self.values,
             before: Before::default(),
             in_place: true,
@@ -176,6 +186,11 @@ impl Spans {
         self.iter().map(|seen| seen.operation)
     }
 
+    /// Does without the long texts that only people and models read, now and later.
+    pub fn forgo(&mut self) {
+        (self.extra, self.forgone) = (Vec::new(), true);
+    }
+
     /// Gives back room that is not used.
     pub fn shrink(&mut self) {
         self.ids.shrink_to_fit();
@@ -183,6 +198,7 @@ impl Spans {
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();
         self.texts.shrink_to_fit();
+        self.extra.shrink_to_fit();
         self.origins.shrink_to_fit();
     }
 
@@ -241,10 +257,11 @@ impl Spans {
         }
         let shared = |of: fn(&Span) -> &Option<Text>| Some(&of(span?).as_ref()?.text);
         let (input, output) = (shared(|span| &span.input), shared(|span| &span.output));
-        for (said, shared) in [(seen.input, input), (seen.output, output)] {
+        let result = seen.operation == Operation::ExecuteTool;
+        for (said, shared, extra) in [(seen.input, input, true), (seen.output, output, result)] {
             if let Some(said) = said {
                 self.bytes.push(said.rank);
-                self.text(said.text, shared);
+                self.text(said.text, shared, extra);
             }
         }
     }
@@ -263,7 +280,7 @@ impl Spans {
             self.hash(arguments.hash);
             self.number(arguments.values.len() as u64);
             self.values.extend_from_slice(arguments.values);
-            self.text(arguments.text, None);
+            self.text(arguments.text, None, true);
         }
         tool.result.into_iter().for_each(|hash| self.hash(hash));
     }
@@ -341,7 +358,7 @@ impl Spans {
     }
 
     /// Writes a text, which is hardly ever there twice; `shared` is the same, if it is there.
-    fn text(&mut self, text: Option<&str>, shared: Option<&Arc<str>>) {
+    fn text(&mut self, text: Option<&str>, shared: Option<&Arc<str>>, extra: bool) {
         match text {
             None => self.number(NO_TEXT),
             Some(text) if text.len() < LONG_BYTES => {
@@ -349,9 +366,9 @@ impl Spans {
                 self.bytes.extend_from_slice(text.as_bytes());
             }
             Some(text) => {
-                self.number(LONG_TEXT);
+                self.number(if extra { EXTRA_TEXT } else { LONG_TEXT });
                 let shared = shared.map_or_else(|| Arc::from(text), Arc::clone);
-                self.texts.push(shared);
+                if extra { self.extra.push(shared) } else { self.texts.push(shared) }
             }
         }
     }
@@ -553,6 +570,14 @@ impl<'a> Reader<'a> {
             self.texts = rest;
             return Some(Some(text));
         }
+        if how == EXTRA_TEXT && self.spans.forgone {
+            return Some(None);
+        }
+        if how == EXTRA_TEXT {
+            let (text, rest) = self.extra.split_first()?;
+            self.extra = rest;
+            return Some(Some(text));
+        }
         let (text, rest) = self.bytes.split_at_checked(usize::try_from(how - SHORT_TEXT).ok()?)?;
         self.bytes = rest;
         std::str::from_utf8(text).ok().map(Some)
@@ -699,6 +724,27 @@ mod tests {
         })
     }
 
+    fn without_extra<'a>(seen: &Seen<'a>) -> Seen<'a> {
+        let short = |text: &Option<&'a str>| text.filter(|text| text.len() < LONG_BYTES);
+        let said = |said: &Said<'a>| Said { text: short(&said.text), ..*said };
+        let tool = |tool: &Tool<'a>| {
+            let arguments = tool.arguments.as_ref();
+            let arguments = arguments.map(|asked| Asked { text: short(&asked.text), ..*asked });
+            Tool { arguments, ..*tool }
+        };
+        let mut seen = seen.clone();
+        seen.input = seen.input.as_ref().map(said);
+        if seen.operation == Operation::ExecuteTool {
+            seen.output = seen.output.as_ref().map(said);
+        }
+        seen.tool = seen.tool.as_ref().map(tool);
+        seen.model = seen.model.map(|model| {
+            let calls = model.calls.iter().map(tool).collect();
+            Model { calls, ..model }
+        });
+        seen
+    }
+
     #[test]
     fn times_in_nanoseconds_are_read_as_earlier_releases_wrote_them() {
         let (id, resource) = (SpanId([1; 8]), Arc::<Resource>::default());
@@ -741,11 +787,18 @@ mod tests {
                 }
             }
             spans.shrink();
-            prop_assert_eq!(spans.iter().collect::<Vec<_>>(), greatest);
+            prop_assert_eq!(&spans.iter().collect::<Vec<_>>(), &greatest);
             prop_assert_eq!(spans.len(), spans.operations().count());
             let written = rmp_serde::to_vec_named(&spans).unwrap();
             let again: Spans = rmp_serde::from_slice(&written).unwrap();
             prop_assert_eq!(again.iter().collect::<Vec<_>>(), spans.iter().collect::<Vec<_>>());
+            // Of what is forgone only the long texts that nobody else reads are gone, and what comes again is known.
+            spans.forgo();
+            let forgone: Vec<_> = greatest.iter().map(|seen| Seen { at: 0, ..without_extra(seen) }).collect();
+            prop_assert_eq!(spans.iter().collect::<Vec<_>>(), forgone);
+            for span in sent.iter().filter(|span| greatest.contains(&Seen::of(span, texts))) {
+                prop_assert_eq!(spans.add(span, texts), Added::Known);
+            }
         }
 
         #[test]

@@ -58,13 +58,13 @@ impl Spans {
     }
 
     /// Takes the long texts out, which are kept as they are: nobody has to copy them.
-    pub fn take_texts(&mut self) -> Vec<Arc<str>> {
-        mem::take(&mut self.texts)
+    pub fn take_texts(&mut self) -> [Vec<Arc<str>>; 2] {
+        [&mut self.texts, &mut self.extra].map(mem::take)
     }
 
     /// Puts them back.
-    pub fn put_texts(&mut self, texts: Vec<Arc<str>>) {
-        self.texts = texts;
+    pub fn put_texts(&mut self, texts: [Vec<Arc<str>>; 2]) {
+        [self.texts, self.extra] = texts;
     }
 
     /// Writes spans that rest, without their long texts; `base` is a time near theirs.
@@ -76,6 +76,7 @@ impl Spans {
         for at in 0..self.ends.len() {
             names.write(self.written(at).unwrap_or_default(), to);
         }
+        to.number(u64::from(self.forgone));
         to.number(self.values.len() as u64);
         self.values.iter().for_each(|value| to.raw(&value.to_le_bytes()));
         to.number(self.origins.len() as u64);
@@ -100,6 +101,7 @@ impl Spans {
         for _ in 0..count {
             spans.write_text(names.read(from));
         }
+        spans.forgone = from.number() > 0;
         spans.values = (0..from.size()).map(|_| u64::from_le_bytes(from.array())).collect();
         let count = from.size();
         let origin =
