@@ -116,9 +116,11 @@ fn limits() -> Rule {
 }
 
 fn state(config: &Config) -> Rule {
+    // What is sharded is bounded by the shard.
+    let shards = usize::try_from(config.engine.shards).unwrap_or(1);
     let bounds = [
-        ("traces", config.assemble.max_open_traces),
-        ("sessions", config.session.max_sessions),
+        ("traces", config.assemble.max_open_traces.saturating_mul(shards)),
+        ("sessions", config.session.max_sessions.saturating_mul(shards)),
         ("agents", config.agents.max_agents),
     ];
     let parts = bounds.map(|(what, bound)| {
