@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use agentgauge::engine::count::Counts;
@@ -21,6 +22,7 @@ use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::update::{Attempt, RunTrace};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
+use agentgauge::memory;
 
 use super::support::{Content, Workload};
 
@@ -65,7 +67,7 @@ struct Fed {
 
 /// Does what the command line asks for, in a process whose allocator is called so.
 pub(crate) fn run(allocator: &str) -> io::Result<()> {
-    agentgauge::memory::take_small_pages();
+    memory::take_small_pages();
     let mut arguments = std::env::args().skip(1);
     let mut out = io::stdout().lock();
     if arguments.next().as_deref() == Some("measure") {
@@ -146,8 +148,10 @@ fn measure_burst(each: u64, content: Content, many: u64) -> i64 {
         let peak = resident_bytes();
         fed.wait(Duration::from_secs(3 * 3_600));
         assert_eq!(fed.held(), 0, "sessions are still there");
-        // Life goes on, at a slow pace.
+        // Life goes on, at a slow pace, and memory is given back as the daemon does it.
         fed.feed(200, 1, SECOND);
+        thread::sleep(memory::KEPT_FOR);
+        memory::give_back();
         (peak, resident_bytes())
     };
     let (_, before) = burst(many / 10);

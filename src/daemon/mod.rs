@@ -193,6 +193,7 @@ impl Daemon {
         // Not one of the tasks: it ends when the board has gone.
         let step = config.api.history_step;
         tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
+        tokio::spawn(tasks::give_back(Arc::downgrade(&board)));
         let (shutdown, stopping) = watch::channel(false);
         let door = Door::default();
         let receiver = receiver(config, door.clone(), &clock, &health);

@@ -28,6 +28,7 @@ use crate::export::board::Board;
 use crate::export::query::ListRequest;
 use crate::health::Health;
 use crate::judge;
+use crate::memory;
 use crate::store::Section;
 use crate::webhook::{self, Runaway};
 
@@ -443,6 +444,14 @@ pub(super) async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
         tokio::time::sleep(step).await;
         let Some(board) = board.upgrade() else { return };
         board.sample(clock.now());
+    }
+}
+
+/// Gives back the memory that is not used any more, for as long as somebody has the board.
+pub(super) async fn give_back(board: Weak<Board>) {
+    while board.strong_count() > 0 {
+        memory::give_back();
+        tokio::time::sleep(memory::KEPT_FOR).await;
     }
 }
 
