@@ -13,7 +13,7 @@ import urllib.request
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from fleet import PARTITIONS, Fleet, make, request, value
+from fleet import FIRST, PARTITIONS, Fleet, make, request, value
 from pipeline import Broker, Daemon, trace
 from end_to_end import free_port, get, running, until
 
@@ -137,7 +137,7 @@ def retention(binary, work, broker):
         lost = new[: len(new) // 2]
         seen = {}
         for _, key in lost:
-            number = 2 * (int.from_bytes(key, "big") - 1) + seen.setdefault(key, 0)
+            number = 2 * (int.from_bytes(key, "big") - 1 - FIRST) + seen.setdefault(key, 0)
             seen[key] += 1
             gone.add(number)
         offsets.append(TopicPartition("gone.spans", partition, new[len(lost)][0]))
