@@ -9,7 +9,7 @@ use super::askers::Askers;
 use super::doors::Doors;
 use super::{
     Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, opener, receiver, source,
-    stopped, tasks, webhook,
+    stopped, tasks, upkeep, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ pub(super) fn start(
 ) -> Result<Daemon, StartError> {
     let board = Arc::new(Board::new(config.api));
     let step = config.api.history_step;
-    tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
+    upkeep::begin(&board, step, clock.clone());
     let (shutdown, stopping) = watch::channel(false);
     let open = opener(doors, config, &health, &stopping);
     let query = SessionQuery::default();

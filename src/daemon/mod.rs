@@ -12,6 +12,7 @@ mod query;
 mod router;
 mod store_metrics;
 mod tasks;
+mod upkeep;
 
 use std::io;
 use std::net::SocketAddr;
@@ -192,8 +193,7 @@ impl Daemon {
         let board = Arc::new(Board::new(config.api));
         // Not one of the tasks: it ends when the board has gone.
         let step = config.api.history_step;
-        tokio::spawn(tasks::history(Arc::downgrade(&board), step, clock.clone()));
-        tokio::spawn(tasks::give_back(Arc::downgrade(&board)));
+        upkeep::begin(&board, step, clock.clone());
         let (shutdown, stopping) = watch::channel(false);
         let door = Door::default();
         let receiver = receiver(config, door.clone(), &clock, &health);

@@ -5,8 +5,7 @@
 //! channel backwards, so nothing can deadlock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,7 +27,6 @@ use crate::export::board::Board;
 use crate::export::query::ListRequest;
 use crate::health::Health;
 use crate::judge;
-use crate::memory;
 use crate::store::Section;
 use crate::webhook::{self, Runaway};
 
@@ -435,23 +433,6 @@ pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) 
         ToSessions::Away { reply } => drop(reply.send(stage.away())),
         // Not questions.
         ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
-    }
-}
-
-/// Adds a point to every agent's past, at every step, for as long as somebody has the board.
-pub(super) async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
-    loop {
-        tokio::time::sleep(step).await;
-        let Some(board) = board.upgrade() else { return };
-        board.sample(clock.now());
-    }
-}
-
-/// Gives back the memory that is not used any more, for as long as somebody has the board.
-pub(super) async fn give_back(board: Weak<Board>) {
-    while board.strong_count() > 0 {
-        memory::give_back();
-        tokio::time::sleep(memory::KEPT_FOR).await;
     }
 }
 
