@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::span::{Arguments, ModelFacts, SessionName, ToolFacts, ToolResult};
+use crate::engine::math::Quanta;
+use crate::engine::span::{Arguments, ModelFacts, SessionName, Timestamp, ToolFacts, ToolResult};
+use crate::engine::trace::seen::{Asked, Said};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
