@@ -3,6 +3,8 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+#[path = "support/collector.rs"]
+mod collector;
 #[path = "support/daemon.rs"]
 mod daemon;
 #[path = "support/endpoint.rs"]
@@ -35,13 +37,14 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use prometheus::Registry;
 use prost::Message;
 
+use self::collector::{Collector, Told};
 use self::daemon::Daemon;
-use self::endpoint::{Endpoint, Seen};
+use self::endpoint::Endpoint;
 use self::turn::spans;
 
-fn options(collector: &Endpoint) -> ScoresOutOptions {
+fn options(collector: &Collector) -> ScoresOutOptions {
     ScoresOutOptions {
-        url: collector.url.trim_end_matches("/v1").to_owned(),
+        url: collector.url.clone(),
         allow_http: true,
         max_batch: 4,
         max_attempts: 3,
@@ -61,19 +64,19 @@ fn score(number: u8) -> Score {
 }
 
 /// Sends ten scores; how many records each request had, how many scores found no room, and what is counted.
-async fn sent(collector: &Endpoint, options: &ScoresOutOptions) -> (Vec<usize>, usize, String) {
+async fn sent(collector: &Collector, options: &ScoresOutOptions) -> (Vec<usize>, usize, String) {
     let registry = Registry::new();
     let (out, sender) = ScoresOut::new(options, None, &registry).unwrap();
     let refused = (0..10).filter(|number| sender.try_send(score(*number)).is_err()).count();
     drop(sender);
     out.run(std::future::pending()).await;
-    let records = collector.seen().iter().map(|seen| records(seen).len()).collect();
+    let records = collector.told().iter().map(|seen| records(seen).len()).collect();
     let counts = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
     (records, refused, counts)
 }
 
-fn records(seen: &Seen) -> Vec<LogRecord> {
-    let request = ExportLogsServiceRequest::decode(&*seen.raw).unwrap();
+fn records(told: &Told) -> Vec<LogRecord> {
+    let request = ExportLogsServiceRequest::decode(&*told.body).unwrap();
     let scopes = request.resource_logs.into_iter().flat_map(|logs| logs.scope_logs);
     scopes.flat_map(|logs| logs.log_records).collect()
 }
@@ -87,7 +90,7 @@ fn counted(counts: &str, outcomes: &[(&str, u64)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scores_go_in_batches_and_again_while_the_collector_is_down() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     collector.is_down_for(2);
     let (requests, refused, counts) = sent(&collector, &options(&collector)).await;
     // The first batch three times, as nothing of it was taken twice.
@@ -97,7 +100,7 @@ async fn scores_go_in_batches_and_again_while_the_collector_is_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_collector_does_not_take_in_time_goes_and_is_counted() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     collector.is_down_for(3);
     let (requests, _, counts) = sent(&collector, &options(&collector)).await;
     assert_eq!(requests, [4, 4, 4, 4, 2]);
@@ -106,7 +109,7 @@ async fn what_a_collector_does_not_take_in_time_goes_and_is_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_will_not_be_taken_is_not_sent_again() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     collector.replies("400 Bad Request", "", &[]);
     // A status that passes elsewhere is none that OTLP has sent again.
     collector.replies("500 Internal Server Error", "", &[]);
@@ -122,7 +125,7 @@ async fn what_will_not_be_taken_is_not_sent_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_is_left_alone_for_as_long_as_it_asks() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     collector.replies("429 Too Many Requests", "Retry-After: 1\r\n", &[]);
     let clock = Clock::system();
     let before = clock.now();
@@ -134,7 +137,7 @@ async fn a_collector_is_left_alone_for_as_long_as_it_asks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_waits_than_there_is_room_for() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     let options = ScoresOutOptions { max_queue: 6, ..options(&collector) };
     let (requests, refused, _) = sent(&collector, &options).await;
     assert_eq!((requests, refused), (vec![4, 2], 4));
@@ -142,7 +145,7 @@ async fn no_more_waits_than_there_is_room_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_others_at_the_end_still_goes() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     let options = ScoresOutOptions { interval: Duration::from_secs(3_600), ..options(&collector) };
     let (out, sender) = ScoresOut::new(&options, None, &Registry::new()).unwrap();
     (0..3).for_each(|number| sender.try_send(score(number)).unwrap());
@@ -153,7 +156,7 @@ async fn what_waits_for_others_at_the_end_still_goes() {
         }
     };
     out.run(taken).await;
-    let told: usize = collector.seen().iter().map(|seen| records(seen).len()).sum();
+    let told: usize = collector.told().iter().map(|seen| records(seen).len()).sum();
     assert_eq!(told, 3);
 }
 
@@ -173,7 +176,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_says_whose_score_it_is_and_who_made_it() {
-    let collector = Endpoint::start();
+    let collector = Collector::start();
     for gzip in [true, false] {
         let options = ScoresOutOptions { gzip, ..options(&collector) };
         let key = Secret::new("Bearer of-the-collector");
@@ -196,7 +199,7 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
         drop(sender);
         out.run(std::future::pending()).await;
     }
-    let seen = collector.seen();
+    let seen = collector.told();
     for (seen, gzip) in seen.iter().zip([true, false]) {
         assert_eq!(seen.path, "/v1/logs");
         let has = |header: &str| seen.head.to_ascii_lowercase().contains(header);
@@ -204,8 +207,8 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
         assert!(has("content-type: application/x-protobuf\r\n"), "{}", seen.head);
         assert_eq!(has("content-encoding: gzip\r\n"), gzip, "{}", seen.head);
     }
-    assert_eq!(seen[0].raw, seen[1].raw);
-    let request = ExportLogsServiceRequest::decode(&*seen[0].raw).unwrap();
+    assert_eq!(seen[0].body, seen[1].body);
+    let request = ExportLogsServiceRequest::decode(&*seen[0].body).unwrap();
     let [logs] = request.resource_logs.as_slice() else { panic!("{request:?}") };
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
@@ -255,11 +258,11 @@ fn telling(endpoint: &Endpoint, collector: &str, metrics_interval: &str) -> Daem
 
 #[test]
 fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
-    let (endpoint, collector) = (Endpoint::start(), Endpoint::start());
-    let daemon = telling(&endpoint, collector.url.trim_end_matches("/v1"), "0s");
+    let (endpoint, collector) = (Endpoint::start(), Collector::start());
+    let daemon = telling(&endpoint, &collector.url, "0s");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
     daemon.settles_at("agentgauge_scores_out_total{outcome=\"sent\"}", 2.0);
-    let seen = collector.seen();
+    let seen = collector.told();
     for seen in &seen {
         assert!(seen.path == "/v1/logs" && seen.head.contains("Bearer for-the-collector"));
     }
@@ -275,7 +278,7 @@ fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
     }
     // The same records come back, as from a collector that sends everything everywhere.
     for seen in &seen {
-        assert_eq!(daemon.post_protobuf("/v1/logs", &seen.raw), 200);
+        assert_eq!(daemon.post_protobuf("/v1/logs", &seen.body), 200);
     }
     daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
     #[cfg(unix)]
@@ -337,9 +340,9 @@ fn who_tells_itself_says_no_more_for_it() {
 }
 
 /// The metrics of the last round that came whole.
-fn last_round(collector: &Endpoint) -> Vec<Metric> {
-    let seen = collector.seen().into_iter().rfind(|seen| seen.path == "/v1/metrics");
-    let request = seen.map(|seen| ExportMetricsServiceRequest::decode(&*seen.raw).unwrap());
+fn last_round(collector: &Collector) -> Vec<Metric> {
+    let seen = collector.told().into_iter().rfind(|seen| seen.path == "/v1/metrics");
+    let request = seen.map(|seen| ExportMetricsServiceRequest::decode(&*seen.body).unwrap());
     let metrics = request.into_iter().flat_map(|request| request.resource_metrics);
     metrics.flat_map(|metrics| metrics.scope_metrics).flat_map(|scope| scope.metrics).collect()
 }
@@ -421,8 +424,8 @@ fn is_still(series: &str) -> bool {
 
 #[test]
 fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
-    let (endpoint, collector) = (Endpoint::start(), Endpoint::start());
-    let daemon = telling(&endpoint, collector.url.trim_end_matches("/v1"), "100ms");
+    let (endpoint, collector) = (Endpoint::start(), Collector::start());
+    let daemon = telling(&endpoint, &collector.url, "100ms");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
     daemon.settles_at("agentgauge_scores_out_total{outcome=\"sent\"}", 2.0);
     let sent =

@@ -4,7 +4,7 @@
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,12 +32,12 @@ pub(crate) struct Endpoint {
     open: Arc<Open>,
 }
 
-/// Requests that are being answered, the most that ever were, and what the next ones to a collector are answered.
+/// Requests that are being answered, the most that ever were, and how many to a collector are still to be turned away.
 #[derive(Default)]
 struct Open {
     now: AtomicUsize,
     most: AtomicUsize,
-    told: Mutex<VecDeque<Vec<u8>>>,
+    down: AtomicUsize,
 }
 
 impl Open {
@@ -91,14 +91,7 @@ impl Endpoint {
 
     /// As a collector it is down for so many requests.
     pub(crate) fn is_down_for(&self, requests: usize) {
-        for _ in 0..requests {
-            self.replies("503 Service Unavailable", "Retry-After: 0\r\n", &[]);
-        }
-    }
-
-    /// As a collector it answers one more request so, and then as one that takes everything.
-    pub(crate) fn replies(&self, status: &str, headers: &str, body: &[u8]) {
-        self.open.told.lock().unwrap().push_back(raw(status, headers, body));
+        self.open.down.store(requests, Ordering::SeqCst);
     }
 
     pub(crate) fn answers(&self, stage: Stage, answer: Value) {
@@ -137,11 +130,6 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
     let mut body = vec![0; length.unwrap_or(0)];
     reader.read_exact(&mut body)?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    if head.to_ascii_lowercase().contains("content-encoding: gzip\r\n") {
-        let mut plain = Vec::new();
-        flate2::read::GzDecoder::new(&*body).read_to_end(&mut plain)?;
-        body = plain;
-    }
     let request = understood(path, head, body);
     let before = {
         let mut seen = seen.lock().unwrap();
@@ -153,12 +141,14 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
     let now = open.now.fetch_add(1, Ordering::SeqCst) + 1;
     open.most.fetch_max(now, Ordering::SeqCst);
     let answer = request.stage.map(|stage| answers.lock().unwrap()[&stage].clone());
+    let less = |down: usize| down.checked_sub(1);
     let is_told = ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path));
-    let answered = if is_told {
-        let next = open.told.lock().unwrap().pop_front();
-        next.unwrap_or_else(|| http("200 OK", "", ""))
-    } else {
-        reply(&request, answer, before)
+    let is_down =
+        is_told && open.down.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+    let answered = match is_down {
+        true => http("503 Service Unavailable", "Retry-After: 0\r\n", ""),
+        false if is_told => http("200 OK", "", ""),
+        false => reply(&request, answer, before),
     };
     match failure(&request, before) {
         // Until the client has had enough.
@@ -278,15 +268,11 @@ fn wrapped(request: &Seen, text: &str, how: &str) -> Value {
 }
 
 fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
-    raw(status, headers, body.as_bytes())
-}
-
-fn raw(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n"
-    );
-    [head.as_bytes(), body].concat()
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
 }
 
 /// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first. A model named `flaky` is down at
