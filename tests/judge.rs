@@ -314,46 +314,6 @@ fn argument_verdicts_are_counted_as_the_reference_counts_them() {
 }
 
 #[test]
-fn texts_are_embedded_in_batches_and_make_coherence() {
-    let endpoint = Endpoint::start();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__EMBED__URL", &endpoint.url),
-        ("AGENTGAUGE__EMBED__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__EMBED__MODEL", "flaky"),
-        ("AGENTGAUGE__EMBED__BACKOFF", "1ms"),
-        ("AGENTGAUGE_EMBED_API_KEY", "sk-of-the-embedder"),
-    ]);
-    let spans = spans_saying("a refund", "a refund and the weather sk-abcdefghijklmnopqrstuv");
-    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
-    daemon.settles_at("agentgauge_embed_texts_total{outcome=\"embedded\"}", 2.0);
-    let coherence = || {
-        let sessions: Value = serde_json::from_str(&daemon.get("/api/v1/sessions")).unwrap();
-        let signal = &sessions["sessions"][0]["traces"][0]["signals"]["coherence"];
-        assert!(signal.is_null() || signal["source"] == "computed", "{signal}");
-        signal["score"].as_f64()
-    };
-    for _ in 0..300 {
-        if coherence().is_some() {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
-    assert!((coherence().unwrap() - 0.5_f64.sqrt()).abs() < 1e-6, "{:?}", coherence());
-    // The same texts again, of another trace, are in the cache.
-    let again = spans.replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2");
-    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &again).0, 200);
-    daemon.settles_at("agentgauge_embed_texts_total{outcome=\"cached\"}", 2.0);
-    let seen = endpoint.seen();
-    assert_eq!(seen.len(), 2, "one that failed, and one with both texts");
-    for seen in seen {
-        assert!(seen.path == "/v1/embeddings" && seen.head.contains("Bearer sk-of-the-embedder"));
-        assert!(!seen.body.to_string().contains("sk-abcdef"), "{}", seen.body);
-    }
-    #[cfg(unix)]
-    daemon.ends_well();
-}
-
-#[test]
 fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     let endpoint = Endpoint::start();
     let daemon = Daemon::start_with(&[

@@ -1,4 +1,6 @@
-//! A scripted collector: it takes what it is told, unless the next requests are to be answered otherwise.
+//! A scripted endpoint, a collector's as it is: it takes what it is told, unless the next requests are to be answered otherwise.
+
+#![allow(dead_code, reason = "no test needs all of it")]
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,6 +23,11 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub(crate) fn start() -> Self {
+        Self::answering(|_| Vec::new())
+    }
+
+    /// One that has something to say of what it takes.
+    pub(crate) fn answering(answer: impl Fn(&Told) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let collector = Self { url, told: Arc::default(), replies: Arc::default() };
@@ -29,9 +36,10 @@ impl Collector {
             for mut stream in listener.incoming().flatten() {
                 // A client that went away has said nothing.
                 let Ok(request) = read(&stream) else { continue };
-                told.lock().unwrap().push(request);
+                told.lock().unwrap().push(request.clone());
                 let reply = replies.lock().unwrap().pop_front();
-                drop(stream.write_all(&reply.unwrap_or_else(|| http("200 OK", "", &[]))));
+                let reply = reply.unwrap_or_else(|| http("200 OK", "", &answer(&request)));
+                drop(stream.write_all(&reply));
             }
         });
         collector
