@@ -357,6 +357,62 @@ fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
 }
 
 #[test]
+fn every_judged_score_is_shown_with_who_made_it_and_why() {
+    let endpoint = Endpoint::start();
+    let broken = |constraint: &str, severity: &str, reason: &str| json!({ "constraint": constraint, "severity": severity, "reason": reason });
+    let broken = [broken("no_pii", "low", "a name"), broken("polite", "high", "an insult")];
+    endpoint.answers(Stage::Violations, json!({ "violations": broken }));
+    let metrics = Metric::ALL.map(|metric| format!("{:?}", metric.name())).join(", ");
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
+        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
+        ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no data.\", polite = \"Is.\" }"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
+    ]);
+    let spans = spans_saying("Refund me", "No way.");
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    let shown = || -> Value {
+        let explained = daemon.get("/api/v1/traces/0af7651916cd43dd8448eb211c80319c");
+        serde_json::from_str(&explained).unwrap_or_default()
+    };
+    for _ in 0..300 {
+        if shown()["trace"]["signals"]["constraint_violation"]["source"] == "judge" {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let shown = shown();
+    for metric in Metric::ALL {
+        let signal = &shown["trace"]["signals"][metric.name()];
+        let why = if metric == Metric::ConstraintViolation { "an insult" } else { "so" };
+        assert_eq!(signal["source"], "judge", "{} {shown}", metric.name());
+        assert_eq!(signal["evaluator"], "judge/m/p1", "{} {signal}", metric.name());
+        assert_eq!(signal["explanation"], why, "{} {signal}", metric.name());
+    }
+    let violation = |constraint: &str, severity: &str, why: &str| {
+        json!({
+            "constraint": constraint, "severity": severity, "evaluator": "judge/m/p1", "explanation": why,
+        })
+    };
+    let expected = [violation("no_pii", "low", "a name"), violation("polite", "high", "an insult")];
+    assert_eq!(shown["trace"]["attempt"]["violations"], json!(expected));
+    let mut signals = shown["signals"].as_array().unwrap().iter();
+    let broken = signals.find(|signal| signal["name"] == "constraint_violation").unwrap();
+    assert_eq!(
+        broken["evidence"],
+        json!([
+            "judge by judge/m/p1, of the rule no_pii: 0.75, labelled low",
+            "judge by judge/m/p1, of the rule polite: 0, labelled high",
+        ])
+    );
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
 fn rules_for_answers_are_judged_and_decide() {
     let endpoint = Endpoint::start();
     endpoint.answers(Stage::Rubric, json!({ "score": 2, "label": "fail", "rationale": "rude" }));

@@ -87,6 +87,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from("ci"),
+            judge: None,
             time: NOW.after(Duration::from_secs(number as u64)),
             tenant: None,
         }

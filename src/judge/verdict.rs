@@ -36,6 +36,8 @@ pub(super) struct Verdict {
     pub(super) label: Option<String>,
     /// Evaluator and version; of a rule that was broken, the rule.
     pub(super) identifier: String,
+    /// Evaluator and version, where a rule was broken.
+    pub(super) judge: Option<String>,
     pub(super) explanation: Option<String>,
 }
 
@@ -47,6 +49,7 @@ impl Judged {
             score,
             label: label.map(str::to_owned),
             identifier: self.judge.clone(),
+            judge: None,
             explanation,
         };
         let one = Quanta(Quanta::ONE);
@@ -67,6 +70,7 @@ impl Judged {
                     score: kept(&violation.severity),
                     label: Some(violation.severity),
                     identifier: violation.constraint,
+                    judge: Some(self.judge.clone()),
                     explanation: violation.reason,
                 };
                 broken.into_values().map(verdict).collect()
@@ -101,6 +105,7 @@ impl Verdict {
             explanation: self.explanation.map(|why| Arc::from(brief(&why))),
             source: Source::Judge,
             identifier: Arc::from(self.identifier),
+            judge: self.judge.map(Arc::from),
             time: now,
             tenant: None,
         }

@@ -172,9 +172,10 @@ fn reported(held: &Held, name: &str, source: Source) -> Vec<String> {
     let said = held.update.reported.iter();
     let said = said.filter(|score| score.name == name && score.source == source.name());
     said.map(|score| {
-        let by = match score.identifier.as_str() {
-            "" => String::new(),
-            identifier => format!(" by {identifier}"),
+        let by = match (score.identifier.as_str(), &score.judge) {
+            ("", _) => String::new(),
+            (rule, Some(judge)) => format!(" by {judge}, of the rule {rule}"),
+            (identifier, None) => format!(" by {identifier}"),
         };
         let label = score.label.as_ref().map(|label| format!(", labelled {label}"));
         let value = Quanta(score.score_quanta).to_f64();

@@ -496,6 +496,7 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
             identifier: report.identifier.to_string(),
             label: report.label.as_ref().map(ToString::to_string),
             explanation: report.explanation.as_ref().map(ToString::to_string),
+            judge: report.judge.as_ref().map(ToString::to_string),
             time_unix_nano: report.time.0,
         })
         .collect()
