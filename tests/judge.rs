@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::daemon::Daemon;
 use self::endpoint::Endpoint;
-use self::judged::{judged, options, transcript};
+use self::judged::{all_judged, judged, options, request, transcript};
 use self::turn::{spans, spans_saying};
 
 const FORMATS: [Format; 3] = [Format::Openai, Format::Anthropic, Format::Gemini];
@@ -184,6 +184,45 @@ async fn traces_with_known_answers_tell_how_far_the_judge_has_drifted() {
     judged.counts("canaries_total{result=\"scored\"} 4");
     // Four calls of each canary, and of the trace, whose scores alone are reported.
     assert_eq!((endpoint.asked("m").len(), judged.reports.len()), (12, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rounds_are_paid_from_the_budget_and_stop_with_it() {
+    let endpoint = Endpoint::start();
+    let canary_interval = Duration::from_secs(3_600);
+    let options = JudgeOptions {
+        canary_interval,
+        ..options(&endpoint, Format::Openai, "m", &[Metric::Confidence])
+    };
+    let paid = all_judged(&options, Vec::new()).await;
+    // Two calls of 100 tokens at 5 and 10 at 25 dollars a million.
+    paid.counts("cost_usd_total 0.0015");
+    paid.counts("budget_left_usd 999.9985");
+    let asked = endpoint.seen().len();
+    let broke = JudgeOptions { usd_per_hour: 0.001, ..options };
+    let unpaid = all_judged(&broke, Vec::new()).await;
+    assert_eq!((asked, endpoint.seen().len()), (2, 2));
+    unpaid.counts("canaries_total{result=\"over_budget\"} 2");
+    unpaid.counts("cost_usd_total 0");
+    assert!(!unpaid.metrics.contains("agentgauge_judge_drift{"), "{}", unpaid.metrics);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_judged_twice_is_asked_twice_though_an_earlier_process_was_answered() {
+    let endpoint = Endpoint::start();
+    let options = JudgeOptions {
+        rejudge_rate: 1.0,
+        ..options(&endpoint, Format::Openai, "m", &[Metric::Confidence])
+    };
+    let mut request = request(7, transcript("found"));
+    let known = json!({ "confidence": 0.25, "reason": "so" }).to_string();
+    request.answered = [("confidence/m/p1".to_owned(), known)].into();
+    let judged = all_judged(&options, vec![request]).await;
+    assert_eq!((judged.score("confidence"), endpoint.asked("m").len()), (Some(0.25), 1));
+    judged.counts("calls_total{outcome=\"known\"} 1");
+    judged.counts("rejudged_total{metric=\"confidence\"} 1");
+    // 0.25 then, and 0.75 now.
+    judged.counts("noise{metric=\"confidence\"} 0.35355339059327373");
 }
 
 #[tokio::test(flavor = "multi_thread")]
