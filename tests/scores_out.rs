@@ -14,6 +14,7 @@ mod turn;
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use prometheus::Registry;
 use prost::Message;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use self::collector::{Collector, Told};
 use self::daemon::Daemon;
@@ -460,4 +462,50 @@ fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
     assert!(exemplars.iter().all(|exemplar| exemplar.trace_id[..2] == [0x0a, 0xf7]));
     #[cfg(unix)]
     daemon.ends_well();
+}
+
+/// A certificate for `localhost` and its key, and the authority that has signed it, as PEM in files.
+fn certified(folder: &Path) -> [String; 3] {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let own = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let own = own.signed_by(&key, &authority).unwrap();
+    let files = [("cert", own.pem()), ("key", key.serialize_pem()), ("authority", authority.pem())];
+    files.map(|(name, pem)| {
+        let path = folder.join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
+}
+
+#[test]
+fn an_endpoint_over_tls_has_to_be_who_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let [cert, key, authority] = certified(folder.path());
+    let told = Daemon::start_with(&[
+        ("AGENTGAUGE__TLS__LISTENERS", "[\"otlp_http\"]"),
+        ("AGENTGAUGE__TLS__CERT_FILE", &cert),
+        ("AGENTGAUGE__TLS__KEY_FILE", &key),
+    ]);
+    let url = format!("https://localhost:{}", told.otlp_http.rsplit(':').next().unwrap());
+    let telling = |roots: (&str, &str)| {
+        Daemon::start_with(&[
+            ("AGENTGAUGE__SCORES_OUT__URL", &url),
+            ("AGENTGAUGE__SCORES_OUT__METRICS_INTERVAL", "100ms"),
+            ("AGENTGAUGE__SCORES_OUT__MAX_ATTEMPTS", "1"),
+            roots,
+        ])
+    };
+    // Whom the system does not know is told nothing.
+    let unknown = telling(("AGENTGAUGE__SCORES_OUT__TIMEOUT", "5s"));
+    unknown.metric_when("agentgauge_metrics_out_total{outcome=\"dropped\"}", |count| count > 0.0);
+    let points = "agentgauge_metric_points_received_total";
+    let page = told.get("/metrics");
+    let received = page.lines().filter(|line| line.starts_with(points));
+    assert!(received.clone().all(|line| line.ends_with(" 0")), "{page}");
+    let known = telling(("SSL_CERT_FILE", &authority));
+    known.metric_when("agentgauge_metrics_out_total{outcome=\"sent\"}", |count| count > 0.0);
+    told.metric_when(points, |count| count > 0.0);
 }
