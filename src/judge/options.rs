@@ -84,7 +84,7 @@ pub struct JudgeOptions {
     /// For how long.
     #[serde(with = "human")]
     pub pause: Duration,
-    /// Words in keys of JSON whose values do not leave.
+    /// Words in names whose values do not leave: keys of JSON, and what stands before `:` or `=` in other texts.
     pub redact_keys: Vec<String>,
     /// Regular expressions of texts that do not leave.
     pub redact_patterns: Vec<String>,

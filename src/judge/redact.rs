@@ -1,7 +1,8 @@
 //! Takes out of a transcript what must not leave: values under certain keys, and texts of certain forms.
 //!
-//! A text that is JSON is looked through by key and written again; then the patterns go over every text. A text that a
-//! pattern cannot be decided on is taken out whole: what is not known to be harmless stays.
+//! A text that is JSON is looked through by key and written again, and a text that is not by what stands before a colon or an
+//! equals sign; then the patterns go over every text. A text that a pattern cannot be decided on is taken out whole: what is
+//! not known to be harmless stays.
 //!
 //! Most patterns take a time that grows with the text, by an engine that looks for the letters they begin with first. Those
 //! with look-around, back-references or quantifiers that give nothing back are for the one that tries and goes back.
@@ -10,6 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use super::keyed::Keyed;
 use crate::engine::trace::{Step, Transcript};
 
 /// What stands for what was taken out.
@@ -20,6 +22,7 @@ pub const REDACTED: &str = "[redacted]";
 pub struct Redactor {
     /// Lower case; a key that contains one of them counts.
     keys: Vec<String>,
+    keyed: Keyed,
     patterns: Vec<Pattern>,
 }
 
@@ -47,12 +50,14 @@ impl Redactor {
     ///
     /// Fails on a pattern that is no regular expression.
     pub fn new(keys: &[String], patterns: &[String]) -> Result<Self, BadPattern> {
-        let compiled = patterns.iter().map(|pattern| {
-            Pattern::new(pattern)
-                .map_err(|error| BadPattern { pattern: pattern.clone(), why: error.to_string() })
-        });
+        let bad = |pattern: &str, why: String| BadPattern { pattern: pattern.to_owned(), why };
+        let keyed = Keyed::new(keys).map_err(|error| bad("redact_keys", error.to_string()))?;
+        let compiled = patterns
+            .iter()
+            .map(|pattern| Pattern::new(pattern).map_err(|error| bad(pattern, error.to_string())));
         Ok(Self {
             keys: keys.iter().map(|key| key.to_lowercase()).collect(),
+            keyed,
             patterns: compiled.collect::<Result<_, _>>()?,
         })
     }
@@ -100,22 +105,19 @@ impl Redactor {
         self.keys.iter().any(|word| name.contains(word))
     }
 
-    /// JSON, or the JSON in `name(..)`, by key; `None` if the text is neither or nothing is taken out.
+    /// JSON, the JSON in `name(..)`, or another text, by key; `None` if nothing is taken out.
     fn call(&self, text: &str) -> Option<String> {
-        if let Some(json) = self.json(text) {
-            return Some(json);
+        if let Some(mut value) = json(text) {
+            return self.walk(&mut value, 0).then(|| value.to_string());
         }
-        let (name, rest) = text.split_once('(')?;
-        let json = self.json(rest.strip_suffix(')')?)?;
-        Some(format!("{name}({json})"))
-    }
-
-    fn json(&self, text: &str) -> Option<String> {
-        if !text.trim_start().starts_with(['{', '[']) {
-            return None;
+        let called = text.split_once('(').and_then(|(name, rest)| {
+            let arguments = json(rest.strip_suffix(')')?)?;
+            Some((name, arguments))
+        });
+        if let Some((name, mut arguments)) = called {
+            return self.walk(&mut arguments, 0).then(|| format!("{name}({arguments})"));
         }
-        let mut value: Value = serde_json::from_str(text).ok()?;
-        self.walk(&mut value, 0).then(|| value.to_string())
+        self.keyed.redacted(text)
     }
 
     /// Redacts in place; returns whether there was anything.
@@ -142,7 +144,7 @@ impl Redactor {
                 items.iter_mut().filter_map(|item| self.walk(item, depth + 1).then_some(())).count()
                     > 0
             }
-            Value::String(text) => match self.json(text) {
+            Value::String(text) => match self.call(text) {
                 Some(redacted) => {
                     *text = redacted;
                     true
@@ -152,6 +154,12 @@ impl Redactor {
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
     }
+}
+
+/// An object or a list.
+fn json(text: &str) -> Option<Value> {
+    let is_some = text.trim_start().starts_with(['{', '[']);
+    is_some.then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 impl Pattern {
