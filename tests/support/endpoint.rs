@@ -112,8 +112,9 @@ impl Endpoint {
 
 /// An answer of the form of a stage.
 fn good(stage: Stage) -> Value {
+    let score = if stage.name().starts_with("rubric") { json!(4) } else { json!(0.75) };
     let all = json!({
-        "task": "refund the order", "outcome": "the order was refunded", "verdict": 0.75, "score": 0.75,
+        "task": "refund the order", "outcome": "the order was refunded", "verdict": 0.75, "score": score,
         "confidence": 0.75, "reason": "so", "user_input": "refund", "plan": ["look", "refund"],
         "tools_called": [{"name": "search", "parameters": {}}], "available_tools": [],
         "tool_calls": [{"name": "search", "parameters": {}, "reasoning": ""}],
