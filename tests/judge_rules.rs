@@ -42,7 +42,7 @@ async fn ruled(endpoint: &Endpoint, format: Format, models: &[String]) -> Judged
 fn single(judged: &Judged) -> Option<&Verdict> {
     match judged.judgements.get(RULE)? {
         Judgement::Single(verdict) => Some(verdict),
-        other @ (Judgement::Ensemble(_) | Judgement::Failed(_)) => panic!("{other:?}"),
+        Judgement::Ensemble(_) | Judgement::Failed(_) => None,
     }
 }
 

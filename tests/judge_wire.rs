@@ -190,6 +190,26 @@ async fn an_endpoint_that_is_overloaded_or_has_no_such_model_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_never_understands_is_left_alone() {
+    let endpoint = Endpoint::start();
+    for format in FORMATS {
+        // Gemini says so of a key that it does not know.
+        let model = format!("confidence.filtered.always.{format:?}");
+        let options = JudgeOptions {
+            concurrency: 1,
+            max_failures: 2,
+            ..options(&endpoint, format, &model, &[Metric::Confidence])
+        };
+        let requests = (0..4).map(|number| request(number, transcript("found"))).collect();
+        let judged = all_judged(&options, requests).await;
+        // Two traces, each in four ways.
+        assert_eq!(endpoint.asked(&model).len(), 8);
+        judged.counts("results_total{metric=\"confidence\",result=\"endpoint_down\"} 2");
+        judged.counts("degraded 1");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reply_without_end_is_left_at_its_bound_and_in_its_time() {
     let endpoint = Endpoint::start();
     for format in FORMATS {

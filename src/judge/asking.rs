@@ -179,7 +179,7 @@ impl Asker {
             }
             let (outcome, cost) = self.call(question, dialect, most).await;
             paid = Quanta(paid.0.saturating_add(cost.0));
-            let well = !matches!(&outcome, Err(Told::Call(error)) if is_down(*error));
+            let well = self.went_well(&outcome, question, dialect);
             let name = outcome.as_ref().map_or_else(|told| told.name(), |_| "ok");
             self.settle(most, cost, well);
             self.meter.call(name);
@@ -264,12 +264,32 @@ impl Asker {
         admitted
     }
 
-    fn settle(&self, most: Quanta, cost: Quanta, well: bool) {
+    /// Whether the endpoint was there, if that can be told: what does not understand a request may not like what it is about.
+    /// From one that has understood none, however plain, no answers are to be had.
+    fn went_well(
+        &self,
+        outcome: &Result<Value, Told>,
+        question: &Question<'_>,
+        dialect: Dialect,
+    ) -> Option<bool> {
+        match outcome {
+            Err(Told::Call(CallError::Status { code: 400 | 422, .. })) => {
+                (dialect.plainer().is_none() && !self.has_understood(question)).then_some(false)
+            }
+            Err(Told::Call(error)) => Some(!is_down(*error)),
+            Ok(_) | Err(Told::NotAsked | Told::NoAnswer(_)) => Some(true),
+        }
+    }
+
+    fn settle(&self, most: Quanta, cost: Quanta, well: Option<bool>) {
         let now = self.clock.now();
         self.meter.cost(cost);
         let mut money = self.money();
         money.budget.settle(most, cost, now);
-        money.breaker.record(well, now);
+        match well {
+            Some(well) => money.breaker.record(well, now),
+            None => money.breaker.undecided(),
+        }
         self.stands(&mut money, now);
         drop(money);
         self.settled.notify_waiters();
@@ -314,6 +334,14 @@ impl Asker {
     fn dialect(&self, question: &Question<'_>) -> Dialect {
         let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         dialects.get(&spoken(question)).copied().unwrap_or_default()
+    }
+
+    /// Whether the model has understood anything.
+    fn has_understood(&self, question: &Question<'_>) -> bool {
+        let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
+        [false, true]
+            .iter()
+            .any(|closed| dialects.contains_key(&(question.model.to_owned(), *closed)))
     }
 
     /// Keeps what was understood. A refusal alone shows nothing: it may have been for what the question is about, its length

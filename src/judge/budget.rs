@@ -126,6 +126,11 @@ impl Breaker {
         }
     }
 
+    /// Takes that a call told nothing of whether the endpoint is there.
+    pub fn undecided(&mut self) {
+        self.probing = false;
+    }
+
     /// Whether calls are held back.
     pub fn is_open(&self) -> bool {
         self.open_until.is_some()
@@ -187,6 +192,8 @@ mod tests {
         breaker.record(false, at(1));
         assert!(!breaker.admits(at(1)));
         assert!(breaker.admits(at(2)));
+        breaker.undecided();
+        assert!(breaker.is_open() && breaker.admits(at(2)), "another one may tell");
         breaker.record(true, at(2));
         assert!(breaker.admits(at(2)) && breaker.admits(at(2)) && !breaker.is_open());
     }

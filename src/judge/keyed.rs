@@ -24,7 +24,7 @@ impl Keyed {
     /// Values after names that contain one of these words in any case.
     pub(super) fn new(words: &[String]) -> Result<Self, regex::Error> {
         let words: Vec<String> =
-            words.iter().filter(|word| !word.is_empty()).map(|word| regex::escape(word)).collect();
+            words.iter().map(|word| spelled(word)).filter(|word| !word.is_empty()).collect();
         if words.is_empty() {
             return Ok(Self { names: None });
         }
@@ -54,6 +54,21 @@ impl Keyed {
         redacted.push_str(&text[done..]);
         (redacted != text).then_some(redacted)
     }
+}
+
+/// A word without what some put between its parts and others do not: `api_key`, `api-key`, `apiKey`.
+pub(super) fn plain(word: &str) -> String {
+    word.chars().filter(|c| !is_between(*c)).flat_map(char::to_lowercase).collect()
+}
+
+/// The pattern of a word, with or without something between its parts.
+fn spelled(word: &str) -> String {
+    let parts = word.split(is_between).filter(|part| !part.is_empty());
+    parts.map(regex::escape).collect::<Vec<_>>().join("[-_. ]?")
+}
+
+fn is_between(c: char) -> bool {
+    matches!(c, '-' | '_' | '.' | ' ')
 }
 
 /// Where the value that begins at `at` stands, without its quotes.
@@ -135,6 +150,8 @@ mod tests {
             ("password=hunter2", "password=[redacted]"),
             ("user=bob password=hunter2 ok=1", "user=bob password=[redacted] ok=1"),
             ("GET /x?API_KEY=abc&q=1", "GET /x?API_KEY=[redacted]&q=1"),
+            ("accessToken=abc x-api-key: d e", "accessToken=[redacted] x-api-key: [redacted]"),
+            ("The access token: abc", "The access token: [redacted]"),
             ("Authorization: Basic dXNlcjpwYXNz\nHost: a", "Authorization: [redacted]\nHost: a"),
             ("Set-Cookie: a=b; c=d\r\n", "Set-Cookie: [redacted]\r\n"),
             ("{'db_password': 'it\\'s', 'n': 1}", "{'db_password': '[redacted]', 'n': 1}"),

@@ -183,6 +183,9 @@ impl Default for JudgeOptions {
                 "access_token",
                 "refresh_token",
                 "id_token",
+                "auth_token",
+                "session_token",
+                "passphrase",
                 "client_secret",
             ]),
             redact_patterns: words(&[

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::keyed::Keyed;
+use super::keyed::{Keyed, plain};
 use crate::engine::trace::{Step, Transcript};
 
 /// What stands for what was taken out.
@@ -20,7 +20,7 @@ pub const REDACTED: &str = "[redacted]";
 /// What is taken out.
 #[derive(Clone, Debug)]
 pub struct Redactor {
-    /// Lower case; a key that contains one of them counts.
+    /// As [`plain`] writes them; a key that contains one of them counts.
     keys: Vec<String>,
     keyed: Keyed,
     patterns: Vec<Pattern>,
@@ -56,7 +56,7 @@ impl Redactor {
             .iter()
             .map(|pattern| Pattern::new(pattern).map_err(|error| bad(pattern, error.to_string())));
         Ok(Self {
-            keys: keys.iter().map(|key| key.to_lowercase()).collect(),
+            keys: keys.iter().map(|key| plain(key)).filter(|key| !key.is_empty()).collect(),
             keyed,
             patterns: compiled.collect::<Result<_, _>>()?,
         })
@@ -101,7 +101,7 @@ impl Redactor {
 
     /// Whether what goes by this name must not leave.
     fn is_kept(&self, name: &str) -> bool {
-        let name = name.to_lowercase();
+        let name = plain(name);
         self.keys.iter().any(|word| name.contains(word))
     }
 
@@ -120,6 +120,12 @@ impl Redactor {
         self.keyed.redacted(text)
     }
 
+    /// Whether an object is one entry of a list of names and values, by a name that must not leave.
+    fn names_one(&self, map: &serde_json::Map<String, Value>) -> bool {
+        let names = ["name", "key"].into_iter().filter_map(|key| map.get(key)?.as_str());
+        map.contains_key("value") && names.into_iter().any(|name| self.is_kept(name))
+    }
+
     /// Redacts in place; returns whether there was anything.
     fn walk(&self, value: &mut Value, depth: usize) -> bool {
         if depth > MAX_DEPTH {
@@ -129,8 +135,9 @@ impl Redactor {
         match value {
             Value::Object(map) => {
                 let mut any = false;
+                let named = self.names_one(map);
                 for (key, value) in map.iter_mut() {
-                    if self.is_kept(key) {
+                    if self.is_kept(key) || (named && key == "value") {
                         *value = Value::String(REDACTED.to_owned());
                         any = true;
                     } else {
@@ -213,6 +220,41 @@ mod tests {
         );
         let call = redactor().text(r#"login({"user":"u","password":"p"})"#);
         assert_eq!(call, r#"login({"user":"u","password":"[redacted]"})"#);
+    }
+
+    #[test]
+    fn a_name_counts_however_it_is_written() {
+        for (text, left) in [
+            (r#"{"accessToken":"x"}"#, r#"{"accessToken":"[redacted]"}"#),
+            (r#"{"X-Api-Key":"x"}"#, r#"{"X-Api-Key":"[redacted]"}"#),
+            (r#"{"DB.PASSWORD":"x"}"#, r#"{"DB.PASSWORD":"[redacted]"}"#),
+            (r#"[{"name":"Cookie","value":"x"}]"#, r#"[{"name":"Cookie","value":"[redacted]"}]"#),
+            (
+                r#"[{"key":"auth-token","value":{"stringValue":"x"}}]"#,
+                r#"[{"key":"auth-token","value":"[redacted]"}]"#,
+            ),
+            (r#"{"name":"get_secret","input":"x"}"#, r#"{"name":"get_secret","input":"x"}"#),
+            (
+                r#"{"max_tokens":5,"key":"a","value":"b"}"#,
+                r#"{"max_tokens":5,"key":"a","value":"b"}"#,
+            ),
+        ] {
+            assert_eq!(redactor().text(text), left);
+        }
+    }
+
+    #[test]
+    fn what_was_cut_off_or_is_said_in_other_words_goes_by_name_too() {
+        for text in [
+            r#"login({"user":"u","password":"hunter2","note":"a long one [90 bytes left out]"#,
+            r#"{"log":"connecting with password=hunter2 to the host"}"#,
+            r#"{"args":"{\"a\":[{\"apiKey\":\"hunter2\"}]"#,
+            "{'password': 'hunter2', 'ok': True}",
+            "My password is in {\"password\": \"hunter2\"} as you know.",
+        ] {
+            let redacted = redactor().text(text);
+            assert!(redacted.contains(REDACTED) && !redacted.contains("hunter2"), "{redacted}");
+        }
     }
 
     #[test]

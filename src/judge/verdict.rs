@@ -85,7 +85,7 @@ impl Verdict {
             name: self.metric.name().to_owned(),
             score: self.score,
             label: self.label.clone(),
-            explanation: self.explanation.clone(),
+            explanation: self.explanation.as_deref().map(brief).map(str::to_owned),
             evaluator: judge.to_owned(),
             time: now,
         }

@@ -192,11 +192,20 @@ impl Client {
     ///
     /// Fails if TLS cannot be set up.
     pub fn new(key: &'static str, options: ClientOptions) -> Result<Self, EndpointError> {
+        Self::with_names(key, options, System)
+    }
+
+    /// The same, with names looked up there.
+    fn with_names(
+        key: &'static str,
+        options: ClientOptions,
+        names: impl Resolve + 'static,
+    ) -> Result<Self, EndpointError> {
         let http = reqwest::Client::builder()
             .redirect(Policy::none())
             .no_proxy()
             .https_only(!options.allow_http)
-            .dns_resolver(Guarded)
+            .dns_resolver(Guarded(names))
             .connect_timeout(options.timeout)
             .timeout(options.timeout)
             .user_agent(concat!("agentgauge/", env!("CARGO_PKG_VERSION")))
@@ -278,14 +287,26 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(date(said)?.duration_since(date(text(DATE)?)?).unwrap_or_default())
 }
 
-/// Looks names up, and passes link-local addresses over.
-struct Guarded;
+/// Looks names up as the system does.
+struct System;
 
-impl Resolve for Guarded {
+impl Resolve for System {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let usable = usable(found);
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Passes refused addresses over. What it gives is what is connected to: nothing is looked up a second time.
+struct Guarded<R>(R);
+
+impl<R: Resolve> Resolve for Guarded<R> {
+    fn resolve(&self, name: Name) -> Resolving {
+        let found = self.0.resolve(name);
+        Box::pin(async move {
+            let usable = usable(found.await?);
             if usable.is_empty() {
                 return Err("the name has no address that may be used".into());
             }
@@ -337,6 +358,10 @@ const METADATA_V6: [Ipv6Addr; 2] = [
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     fn why(url: &str, http: bool) -> Result<(), String> {
@@ -442,9 +467,47 @@ mod tests {
         assert_eq!(usable(refused.into_iter().chain(good)), good);
     }
 
+    /// A name that is at home the first time that it is looked up, and where a cloud keeps its credentials from then on.
+    #[derive(Default)]
+    struct Changing(AtomicUsize);
+
+    impl Resolve for Changing {
+        fn resolve(&self, _: Name) -> Resolving {
+            let at = match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => Ipv4Addr::LOCALHOST,
+                _ => Ipv4Addr::new(169, 254, 169, 254),
+            };
+            let found = [SocketAddr::new(IpAddr::V4(at), 0)];
+            Box::pin(async move { Ok(Box::new(found.into_iter()) as Addrs) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_by_the_guard_at_every_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://judge.invalid:{}/", listener.local_addr().unwrap().port());
+        let options = ClientOptions {
+            allow_http: true,
+            max_reply_bytes: 9,
+            timeout: Duration::from_secs(20),
+        };
+        let client = Client::with_names("judge.url", options, Changing::default()).unwrap();
+        let post = || client.post(&url, &[], "text/plain", Vec::new());
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 1_024];
+            let _ = stream.read(&mut head).await.unwrap();
+            let reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+            stream.write_all(reply).await.unwrap();
+        };
+        let (reply, ()) = tokio::join!(post(), serve);
+        assert_eq!(reply, Ok(b"ok".to_vec()));
+        assert_eq!(post().await, Err(CallError::Connect));
+    }
+
     #[tokio::test]
     async fn names_go_through_the_guard() {
-        let found = |name: &str| Guarded.resolve(name.parse().unwrap());
+        let found = |name: &str| Guarded(System).resolve(name.parse().unwrap());
         // The resolver of the system knows this form of an address, which a URL never lets through.
         assert!(found("169.254.169.254").await.is_err());
         assert!(found("localhost").await.unwrap().all(|at| at.ip().is_loopback()));

@@ -30,7 +30,8 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
     let url = if url.contains(":generateContent") {
         url.to_owned()
     } else {
-        address(url, &format!("models/{}:generateContent", call.model))
+        let model = call.model.strip_prefix("models/").unwrap_or(call.model);
+        address(url, &format!("models/{model}:generateContent"))
     };
     let headers = key.map(|key| ("x-goog-api-key", key.reveal().to_owned())).into_iter().collect();
     Request { url, headers, body }
