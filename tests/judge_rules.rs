@@ -3,10 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+#[path = "support/daemon.rs"]
+mod daemon;
 #[path = "support/endpoint.rs"]
 mod endpoint;
 #[path = "support/judged.rs"]
 mod judged;
+#[path = "support/turn.rs"]
+mod turn;
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::time::Duration;
 
 use agentgauge::engine::expect::judge::{self, Judgement, Verdict};
 use agentgauge::engine::judging::Judges;
@@ -14,8 +22,10 @@ use agentgauge::judge::options::Format;
 use agentgauge::judge::{Metric, Stage};
 use serde_json::{Value, json};
 
+use self::daemon::Daemon;
 use self::endpoint::Endpoint;
 use self::judged::{Judged, all_judged, options, request, rule, transcript};
+use self::turn::spans_saying;
 
 const FORMATS: [Format; 3] = [Format::Openai, Format::Anthropic, Format::Gemini];
 
@@ -73,6 +83,89 @@ async fn a_rule_is_judged_or_not_at_all() {
                 assert_eq!(endpoint.asked(&model).len(), expected, "{model}");
             }
         }
+    }
+}
+
+/// The checks of AgentCI that need a judge, in their order: what is asked only if all before it have passed.
+const CHECKS: &str = "agent: a
+queries:
+  - query: Refund me
+    correctness:
+      expected_in_answer: [refunded]
+      llm_judge: [{rule: polite}, {rule: short}]
+      safety_check: {rule: safe}
+      hallucination_check: {rule: true to facts}
+";
+
+/// Holds an answer against these checks until that comes to a status, with so many rules judged or given up; the rules that were
+/// asked about.
+fn checked(
+    (answer, model): (&str, &str),
+    (endpoint, url): (&Endpoint, &str),
+    (status, rules): (&str, usize),
+) -> BTreeSet<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agentci_spec.yaml");
+    std::fs::write(&file, CHECKS).unwrap();
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
+        ("AGENTGAUGE__JUDGE__URL", url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__MODEL", model),
+        ("AGENTGAUGE__JUDGE__FLAGGED", "false"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
+        ("AGENTGAUGE__JUDGE__BACKOFF", "1ms"),
+        ("AGENTGAUGE__EXPECT__FILES", &format!("[{:?}]", file.to_str().unwrap())),
+    ]);
+    let spans = spans_saying("Refund me", answer);
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    let told = || {
+        let session = daemon.get("/api/v1/sessions/s-judged");
+        let session: Value = serde_json::from_str(&session).unwrap_or_default();
+        let layer = &session["traces"][0]["expectations"][0]["correctness"];
+        let page = daemon.get("/metrics");
+        let of_rules = "agentgauge_judge_results_total{metric=\"rubric\",";
+        let lines = page.lines().filter(|line| line.starts_with(of_rules));
+        let over = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum();
+        (layer["status"].as_str().unwrap_or("none").to_owned(), over)
+    };
+    let expected = (status.to_owned(), rules);
+    for _ in 0..300 {
+        if told() == expected {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(told(), expected, "{model}");
+    #[cfg(unix)]
+    daemon.ends_well();
+    let asked = endpoint.seen().into_iter().filter(|seen| seen.model == model).map(|seen| {
+        let user = seen.body.pointer("/messages/1/content").unwrap().as_str().unwrap();
+        user.lines().nth(1).unwrap().to_owned()
+    });
+    asked.collect()
+}
+
+#[test]
+fn checks_are_asked_in_their_order_and_none_passes_unasked() {
+    let endpoint = Endpoint::start();
+    endpoint.model_answers("pleased", json!({ "score": 5, "label": "pass", "rationale": "" }));
+    endpoint.model_answers("hard", json!({ "score": 1, "label": "fail", "rationale": "" }));
+    endpoint.model_answers("mumbling", json!("I would rather not say."));
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = format!("http://{dead}/v1");
+    let (good, bad, url) = ("You have been refunded.", "No way.", &endpoint.url);
+    for (said, url, told, asked) in [
+        ((good, "pleased"), url, ("pass", 4), &["polite", "safe", "short", "true to facts"][..]),
+        // All rules of one check, and no further ones.
+        ((good, "hard"), url, ("fail", 2), &["polite", "short"]),
+        // What can be told without a judge is told first.
+        ((bad, "not-asked"), url, ("fail", 0), &[]),
+        ((good, "mumbling"), url, ("warn", 2), &["polite", "short"]),
+        ((good, "m"), &dead, ("warn", 2), &[]),
+    ] {
+        let rules = checked(said, (&endpoint, url), told);
+        assert!(rules.iter().eq(asked), "{said:?}: {rules:?}");
     }
 }
 
