@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::budget::{Breaker, Budget};
 use super::meter::Meter;
+use super::money::{Admission, Money};
 use super::options::JudgeOptions;
 use super::prompt::Prompt;
 use super::reply;
@@ -58,14 +59,6 @@ pub(super) struct Question<'a> {
 /// The answer, or why there is none, and what was paid.
 pub(super) type Paid = (Result<Value, &'static str>, Quanta);
 
-#[derive(Debug)]
-struct Money {
-    budget: Budget,
-    breaker: Breaker,
-    /// The least that there was not enough for.
-    short_of: Option<Quanta>,
-}
-
 /// Why a call came to nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Failure {
@@ -93,7 +86,7 @@ impl Asker {
         let mut budget = Budget::new(Quanta::from_f64(options.usd_per_hour).unwrap_or_default());
         budget.spent_before(given.paid.iter().copied());
         let breaker = Breaker::new(options.max_failures, options.pause);
-        let money = Money { budget, breaker, short_of: None };
+        let money = Money::new(budget, breaker);
         let asker = Self {
             options: options.clone(),
             key: given.key.clone(),
@@ -117,15 +110,11 @@ impl Asker {
         let least = models.into_iter().map(|model| self.at_most(model, 0)).min()?;
         let now = self.clock.now();
         let mut money = self.money();
-        let why = if money.is_short(least, now) {
-            "over_budget"
-        } else if money.breaker.might_admit(now) {
-            return None;
-        } else {
-            "endpoint_down"
-        };
-        self.stands(&mut money, now);
-        Some(why)
+        let why = money.away(least, now);
+        if why.is_some() {
+            self.stands(&mut money, now);
+        }
+        why
     }
 
     /// Says how things stand: what was spent an hour ago is forgotten though nobody asks.
@@ -169,13 +158,13 @@ impl Asker {
             }
             let most = self.most(question);
             match self.admit(most, now) {
-                Ok(true) => {}
-                Ok(false) => {
+                Admission::Goes => {}
+                Admission::Waits => {
                     let left = self.clock.until(question.due);
                     let _ = tokio::time::timeout(left, settled).await;
                     continue;
                 }
-                Err(failure) => return (Err(failure), paid),
+                Admission::Refused(name) => return (Err(Failure { name, again: None }), paid),
             }
             let (outcome, cost) = self.call(question, dialect, most).await;
             paid = Quanta(paid.0.saturating_add(cost.0));
@@ -250,18 +239,11 @@ impl Asker {
         (read, cost)
     }
 
-    /// Sets the most that a call can cost aside; `false`: there may be as much when others have been settled.
-    fn admit(&self, most: Quanta, now: Timestamp) -> Result<bool, Failure> {
+    fn admit(&self, most: Quanta, now: Timestamp) -> Admission {
         let mut money = self.money();
-        let admitted = if money.is_short(most, now) {
-            Err(Failure { name: "over_budget", again: None })
-        } else if !money.breaker.might_admit(now) {
-            Err(Failure { name: "endpoint_down", again: None })
-        } else {
-            Ok(money.budget.reserve(most, now) && money.breaker.admits(now))
-        };
+        let admission = money.admit(most, now);
         self.stands(&mut money, now);
-        admitted
+        admission
     }
 
     /// Whether the endpoint was there, if that can be told: what does not understand a request may not like what it is about.
@@ -285,19 +267,15 @@ impl Asker {
         let now = self.clock.now();
         self.meter.cost(cost);
         let mut money = self.money();
-        money.budget.settle(most, cost, now);
-        match well {
-            Some(well) => money.breaker.record(well, now),
-            None => money.breaker.undecided(),
-        }
+        money.settle((most, cost), well, now);
         self.stands(&mut money, now);
         drop(money);
         self.settled.notify_waiters();
     }
 
     fn stands(&self, money: &mut Money, now: Timestamp) {
-        let degraded = money.breaker.is_open() || money.is_still_short(now);
-        self.meter.stands(money.budget.left(now), degraded);
+        let (left, degraded) = money.stands(now);
+        self.meter.stands(left, degraded);
     }
 
     fn money(&self) -> MutexGuard<'_, Money> {
@@ -349,24 +327,6 @@ impl Asker {
     fn understood(&self, question: &Question<'_>, dialect: Dialect) {
         let mut dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         dialects.insert(spoken(question), dialect);
-    }
-}
-
-impl Money {
-    /// Whether a call that costs so much would break the cap, whatever becomes of those that are out.
-    fn is_short(&mut self, most: Quanta, now: Timestamp) -> bool {
-        let short = self.budget.unspent(now) < most;
-        if short {
-            self.short_of = Some(self.short_of.map_or(most, |least| least.min(most)));
-        }
-        short
-    }
-
-    /// Whether what was refused would be refused again.
-    fn is_still_short(&mut self, now: Timestamp) -> bool {
-        let unspent = self.budget.unspent(now);
-        self.short_of = self.short_of.filter(|least| unspent < *least);
-        self.short_of.is_some()
     }
 }
 

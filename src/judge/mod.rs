@@ -16,6 +16,7 @@ mod docket;
 mod keyed;
 pub mod meter;
 pub mod metric;
+mod money;
 pub mod noise;
 pub mod options;
 mod pace;
