@@ -187,6 +187,11 @@ mod tests {
             told,
             [("no_pii".into(), "high".into(), 0.0), ("polite".into(), "medium".into(), 0.5)]
         );
+        let one = |severity| {
+            judged.verdicts(Outcome::Violations(vec![violation("polite", severity)]), &case())
+        };
+        let kept = ["low", "medium", "high"].map(|severity| one(severity)[0].score.to_f64());
+        assert_eq!(kept, [0.75, 0.5, 0.0]);
         let clean = judged.verdicts(Outcome::Violations(vec![]), &case());
         assert_eq!(
             (clean[0].label.as_deref(), clean[0].score),

@@ -503,6 +503,15 @@ mod tests {
         let (reply, ()) = tokio::join!(post(), serve);
         assert_eq!(reply, Ok(b"ok".to_vec()));
         assert_eq!(post().await, Err(CallError::Connect));
+        // By the guard, and not because nobody was there.
+        let error = client.http.post(&url).send().await.unwrap_err();
+        let mut source = std::error::Error::source(&error);
+        let mut said = String::new();
+        while let Some(error) = source {
+            said.push_str(&error.to_string());
+            source = error.source();
+        }
+        assert!(said.contains("no address that may be used"), "{said}");
     }
 
     #[tokio::test]
