@@ -263,6 +263,10 @@ mod tests {
             ("use sk-abcdefghijklmnopqrstuvwxyz123456 please", "abcdefgh"),
             ("Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.x.y", "eyJ"),
             ("id AKIAIOSFODNN7EXAMPLE", "AKIA"),
+            ("Authorization: Basic dXNlcjpwYXNz", "dXNl"),
+            ("git clone https://bob:hunter2@example.com/x", "hunter2"),
+            ("sk_live_abcdefghijklmnopqrst", "sk_live"),
+            ("github_pat_11ABCDEFG0abcdefghijkl_mn", "github"),
         ] {
             let redacted = redactor().text(text);
             assert!(redacted.contains(REDACTED) && !redacted.contains(gone), "{redacted}");

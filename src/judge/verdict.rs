@@ -190,8 +190,8 @@ mod tests {
         let one = |severity| {
             judged.verdicts(Outcome::Violations(vec![violation("polite", severity)]), &case())
         };
-        let kept = ["low", "medium", "high"].map(|severity| one(severity)[0].score.to_f64());
-        assert_eq!(kept, [0.75, 0.5, 0.0]);
+        let kept = ["low", "medium", "high"].map(|severity| one(severity)[0].score);
+        assert_eq!(kept, [3, 2, 0].map(|quarters| Quanta(quarters * Quanta::ONE / 4)));
         let clean = judged.verdicts(Outcome::Violations(vec![]), &case());
         assert_eq!(
             (clean[0].label.as_deref(), clean[0].score),
