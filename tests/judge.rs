@@ -264,7 +264,7 @@ async fn an_endpoint_without_schemas_is_asked_without() {
             judged(&options(&endpoint, format, &model, &[Metric::Confidence]), transcript(""))
                 .await;
         assert_eq!(judged.score("confidence"), Some(0.75));
-        assert_eq!(endpoint.asked(&model).len(), 2);
+        assert_eq!(endpoint.asked(&model).len(), 3);
     }
 }
 

@@ -162,13 +162,13 @@ fn turns(daemon: &Daemon) {
 }
 
 /// A daemon whose judge is asked about everything, and given up after the first failure.
-fn judging(url: &str, usd_per_hour: &str) -> Daemon {
+fn judging((url, model): (&str, &str), usd_per_hour: &str) -> Daemon {
     let metrics = Metric::ALL.map(|metric| format!("{:?}", metric.name())).join(", ");
     Daemon::start_with(&[
         ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
         ("AGENTGAUGE__JUDGE__URL", url),
         ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__MODEL", model),
         ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
         ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no personal data.\" }"),
         ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
@@ -204,13 +204,18 @@ fn a_judge_that_is_away_leaves_what_depends_on_it_absent() {
     let without = Daemon::start();
     turns(&without);
     let (dead, endpoint) = (dead(), Endpoint::start());
-    // One that nobody answers for, and one that costs more than there is.
-    for (url, usd_per_hour, why) in
-        [(&dead, "1000.0", "endpoint_down"), (&endpoint.url, "0.000001", "over_budget")]
-    {
-        let daemon = judging(url, usd_per_hour);
+    endpoint.model_answers("mumbling", Value::String("I would rather not say.".to_owned()));
+    // One that nobody answers for, one that costs more than there is, and one of whose answers nothing can be made.
+    for (url, model, usd_per_hour, why) in [
+        (&dead, "m", "1000.0", "endpoint_down"),
+        (&endpoint.url, "m", "0.000001", "over_budget"),
+        (&endpoint.url, "mumbling", "1000.0", "not_json"),
+    ] {
+        let daemon = judging((url, model), usd_per_hour);
         turns(&daemon);
-        daemon.settles_at("agentgauge_judge_degraded ", 1.0);
+        if model == "m" {
+            daemon.settles_at("agentgauge_judge_degraded ", 1.0);
+        }
         let left =
             format!("agentgauge_judge_results_total{{metric=\"plan_quality\",result=\"{why}\"}}");
         daemon.settles_at(&left, 4.0);
@@ -233,7 +238,7 @@ fn a_judge_that_is_away_leaves_what_depends_on_it_absent() {
         #[cfg(unix)]
         daemon.ends_well();
     }
-    assert!(endpoint.seen().is_empty());
+    assert!(endpoint.asked("m").is_empty());
     let page = shown(&without);
     for name in judged_alone() {
         let signal = format!("signal=\"{name}\"");

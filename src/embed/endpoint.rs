@@ -7,7 +7,7 @@ use super::{EmbedError, EmbedOptions, Vector, wire};
 use crate::clock::Clock;
 use crate::judge::budget::Breaker;
 use crate::judge::redact::Redactor;
-use crate::outbound::{CallError, Client, ClientOptions, Secret, check};
+use crate::outbound::{CallError, Client, ClientOptions, Secret, check, check_keyless};
 
 /// The endpoint.
 #[derive(Debug)]
@@ -28,7 +28,8 @@ impl Endpoint {
         redactor: Redactor,
         clock: Clock,
     ) -> Result<Self, EmbedError> {
-        check("embed.url", "embed.allow_http", &options.url, options.allow_http)?;
+        let url = check("embed.url", "embed.allow_http", &options.url, options.allow_http)?;
+        check_keyless("embed.url", &url)?;
         if options.model.is_empty() {
             return Err(EmbedError::NoModel);
         }

@@ -89,7 +89,7 @@ impl Verdict {
             name: self.metric.name().to_owned(),
             score: self.score,
             label: self.label.clone(),
-            explanation: self.explanation.clone(),
+            explanation: self.explanation.as_deref().map(brief).map(str::to_owned),
             evaluator: judge.to_owned(),
             time: now,
         }
@@ -192,6 +192,11 @@ mod tests {
             told,
             [("no_pii".into(), "high".into(), 0.0), ("polite".into(), "medium".into(), 0.5)]
         );
+        let one = |severity| {
+            judged.verdicts(Outcome::Violations(vec![violation("polite", severity)]), &case())
+        };
+        let kept = ["low", "medium", "high"].map(|severity| one(severity)[0].score);
+        assert_eq!(kept, [3, 2, 0].map(|quarters| Quanta(quarters * Quanta::ONE / 4)));
         let clean = judged.verdicts(Outcome::Violations(vec![]), &case());
         assert_eq!(
             (clean[0].label.as_deref(), clean[0].score),

@@ -30,7 +30,10 @@ use crate::engine::math::Quanta;
 use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
 use crate::ingest::{Batch, Sink};
-use crate::outbound::{EndpointError, Secret, check};
+use crate::outbound::{EndpointError, Secret, check, check_keyless};
+
+/// How often the judge says how things stand though nobody asks it anything.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How long calls that are out may take when the daemon stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -97,7 +100,8 @@ impl Judge {
     ///
     /// Fails if the endpoint, the model or a pattern cannot be used.
     pub fn new(options: &JudgeOptions, given: Given<'_>) -> Result<(Self, Handle), JudgeError> {
-        check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
+        let url = check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
+        check_keyless("judge.url", &url)?;
         if options.model.is_empty() {
             return Err(JudgeError::NoModel);
         }
@@ -137,11 +141,13 @@ impl Judge {
             cases.spawn(round());
         }
         let mut due = Box::pin(pause(every));
+        let mut look = tokio::time::interval(LOOK);
         let stopped = loop {
             tokio::select! {
                 biased;
                 () = &mut stop => break true,
                 Some(_) = cases.join_next() => {}
+                _ = look.tick() => judge.asker.look(),
                 () = &mut due => {
                     cases.spawn(round());
                     due = Box::pin(pause(every));

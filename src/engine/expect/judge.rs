@@ -108,14 +108,21 @@ pub fn ensemble(verdicts: &[Verdict], threshold: f64) -> Option<Outcome> {
     Some(Outcome { passed: label != Label::Fail && high, score, label })
 }
 
-/// Reads a judge's answer: fenced JSON, JSON, the first object with a score in it, else the score by itself; an answer
-/// without one is the worst verdict.
+/// Reads a judge's answer as AgentCI does, to which an answer without a score is the worst verdict.
 pub fn parse(answer: &str) -> Verdict {
+    read(answer).unwrap_or(Verdict { score: 1, label: Label::Fail, rationale: None })
+}
+
+/// Reads a judge's answer: fenced JSON, JSON, the first object with a score in it, else the score by itself; `None` without
+/// one.
+pub fn read(answer: &str) -> Option<Verdict> {
     let text = fenced(answer).unwrap_or(answer).trim();
-    whole(text)
-        .or_else(|| whole(scored_object(text)?))
-        .or_else(|| pieces(text))
-        .unwrap_or(Verdict { score: 1, label: Label::Fail, rationale: None })
+    whole(text).or_else(|| whole(scored_object(text)?)).or_else(|| pieces(text))
+}
+
+/// Whether a score is one of those that there are.
+pub fn is_in_range(score: i64) -> bool {
+    (1..=MAX_SCORE).contains(&score)
 }
 
 /// The object in the first fence that holds one, up to the first closing brace before a fence.

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
+use super::{Answer, Call, NoAnswer, Request, address, count, texts};
 use crate::outbound::Secret;
 
 pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
@@ -16,12 +16,13 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
             { "role": "user", "content": call.prompt.user },
         ],
     });
-    let limit = if call.dialect == Dialect::Bare { "max_completion_tokens" } else { "max_tokens" };
-    body[limit] = json!(call.max_output_tokens);
-    if call.dialect < Dialect::Bare {
+    if call.dialect.has_temperature() {
+        body["max_tokens"] = json!(call.max_output_tokens);
         body["temperature"] = json!(call.temperature);
+    } else {
+        body["max_completion_tokens"] = json!(call.max_output_tokens);
     }
-    if call.dialect == Dialect::Full {
+    if call.dialect.has_schema() {
         body["response_format"] = json!({
             "type": "json_schema",
             "json_schema": {
@@ -74,5 +75,6 @@ fn content(content: &Value) -> Option<String> {
 
 fn is_azure(url: &str) -> bool {
     let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
-    host.is_some_and(|host| host.ends_with(".azure.com"))
+    let host = host.unwrap_or_default().to_ascii_lowercase();
+    [".azure.com", ".azure.us", ".azure.cn"].iter().any(|clouds| host.ends_with(clouds))
 }
