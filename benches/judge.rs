@@ -7,8 +7,10 @@
 mod support;
 
 use std::env;
+use std::sync::Arc;
 
 use agentgauge::engine::assemble::Assemble;
+use agentgauge::engine::assemble::texts::Together;
 use agentgauge::engine::judging::Attention;
 use agentgauge::engine::options::{AssembleOptions, ConventionOptions, CostOptions, LoopOptions};
 use agentgauge::engine::span::Timestamp;
@@ -100,7 +102,8 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
         let now = Timestamp(START + number * SECOND);
         let batch =
             decoder.decode_plain(Signal::Traces, Encoding::Protobuf, request).expect("valid");
-        batch.spans.iter().for_each(|span| stage.span(span, now));
+        let places = (0..batch.spans.len()).collect();
+        stage.spans(Together { all: Arc::new(batch.spans), places }, now);
         drain(&mut stage, now);
     }
     let last = Timestamp(START + REQUESTS * SECOND);

@@ -16,6 +16,7 @@ use super::pace::Pace;
 use crate::clock::Clock;
 use crate::embed;
 use crate::engine::agents::Agents;
+use crate::engine::assemble::texts::Together;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
@@ -244,8 +245,7 @@ pub(super) async fn assemble(
             match message {
                 ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
                     taken += share.spans.len() + share.inputs.len();
-                    let own = share.spans.iter().filter_map(|at| spans.get(*at));
-                    own.for_each(|span| stage.span(span, arrival));
+                    stage.spans(Together { all: spans, places: share.spans }, arrival);
                     share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
                     acknowledgements.push(acknowledge);
                 }

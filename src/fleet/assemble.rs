@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Map, Record, pack, unpack};
-use crate::engine::assemble::{Assemble, Input, SavedTraces};
+use crate::engine::assemble::saved::SavedTraces;
+use crate::engine::assemble::{Assemble, Input};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::resolve::Resolve;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};

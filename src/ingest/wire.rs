@@ -27,8 +27,10 @@ pub(super) enum Plain<'a> {
 }
 
 /// An attribute as nearly all are: key and value in this order, each once, the value a string or a small number; `None` for
-/// any other, be it right or wrong.
-#[inline]
+/// any other, be it right or wrong. Of each attribute it is asked twice, so it must not depend on how the crate is cut up whether that
+/// is a call.
+#[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
+#[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
     let [0x0a, rest @ ..] = message else { return None };
     let (key, rest) = prefixed(rest)?;

@@ -6,12 +6,13 @@ The same load goes to a daemon without a judge, to one whose judge refuses conne
 is silent, and to one whose judge answers after 20 seconds, all with the default timeouts. Instructions are counted under callgrind, as the difference of a large and a small load, so that the start does
 not count; of several runs the median. What is known of agents is told at a pace, so how often depends on the clock: each
 request is sent when the daemon has come to rest after the one before it, so that as much is told in every case. How many calls
-are made depends on the clock too, and not on the load; they are counted along. All cases are counted at the same time.
+are made depends on the clock too, and not on the load: the small load lasts as long as the large one, so that its calls are taken
+off as well, and calls are counted along. All cases are counted at the same time.
 
 Processor time is that of the process under full load, after some seconds of it, in rounds of one run of each case after the other; of the
 ratios within a round the median counts, and the quartiles tell what it is worth. Where others use the machine, `nice -n -20` helps. Nothing that depends on the judge may
-read as if it had answered. `--instructions` and `--cpu` leave the other out: the first takes a quarter of an hour, the second
-about five minutes.
+read as if it had answered. `--instructions` and `--cpu` leave the other out: the first takes ten minutes, the second
+about five.
 """
 
 import concurrent.futures
@@ -302,17 +303,20 @@ def settled(bound, environment):
         time.sleep(0.5)
 
 
-def instructions(binary, requests, environment):
-    """Instructions of a whole run, and calls that the judge was made."""
+def instructions(binary, requests, environment, least=0):
+    """Instructions of a whole run that lasts at least so many seconds, calls that the judge was made, and the seconds that it took."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/callgrind.out"
         valgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={out}", binary]
         with serving(valgrind, environment | COUNTED) as (daemon, bound):
+            begun = time.monotonic()
             feed_apart(daemon, bound, requests)
+            time.sleep(max(0, begun + least - time.monotonic()))
+            took = time.monotonic() - begun
             calls = total(page(bound["http"]), "agentgauge_judge_calls_total")
         with open(out) as file:
             counted = [int(line.split()[1]) for line in file if line.startswith(("summary:", "totals:"))]
-        return sum(counted) / len(counted), calls
+        return sum(counted) / len(counted), calls, took
 
 
 def nothing_reads_as_judged(name, text):
@@ -332,7 +336,8 @@ def count(binary, cases):
     large, small = (load(traces, COUNTED_A_REQUEST) for traces in (LARGE, SMALL))
 
     def once(name):
-        (much, calls), (little, fewer) = (instructions(binary, requests, cases[name]) for requests in (large, small))
+        much, calls, took = instructions(binary, large, cases[name])
+        little, fewer, _ = instructions(binary, small, cases[name], took)
         counted = (much - little) / (LARGE - SMALL) / SPANS
         print(f"{name:8} {counted:9.0f} instructions a span, {calls:.0f} calls and {fewer:.0f}", flush=True)
         return counted

@@ -53,6 +53,9 @@ pub(super) struct Held {
     /// As its root stands, it is neither sampled nor flagged: nobody has been asked yet whether it has a loop.
     #[serde(skip)]
     pub(super) passed_over: bool,
+    /// Its texts are not in it; what came since the last drain has them.
+    #[serde(skip)]
+    pub(super) bare: bool,
     /// Something failed that is no tool call: it may have ended in error.
     #[serde(default)]
     pub(super) failed: bool,
@@ -138,6 +141,7 @@ impl Held {
             done_at: None,
             untold: false,
             passed_over: false,
+            bare: false,
             failed: false,
             tell_at: NEVER,
             queued: deadline,
@@ -336,7 +340,7 @@ impl Held {
 
     /// Does without the texts that only a judge would have read.
     pub(super) fn forgo_texts(&mut self) {
-        self.untold = true;
+        (self.untold, self.bare) = (true, false);
         self.parts.spans.forgo();
     }
 

@@ -6,26 +6,31 @@
 //! span that closes it, and a trace that may go on with another one, as a loop may be in both. The rest is told once every
 //! `trace_idle`.
 
+mod asking;
 mod calls;
 mod deadlines;
 mod hearing;
 mod held;
 mod resources;
+pub mod saved;
 mod sealed;
+pub mod texts;
 mod traces;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use self::deadlines::Deadlines;
-use self::hearing::Hearing;
 use self::held::{Held, Look, State};
 use self::resources::Resources;
 use self::sealed::Sealed;
+use self::texts::{Came, Together};
 use self::traces::Traces;
+use self::waiting::Waiting;
 
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
@@ -37,10 +42,6 @@ use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Added, Laid, Rules, Sign, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
-
-/// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
-const MINUTE: u64 = 60_000_000_000;
-const MINUTES: u64 = 60;
 
 /// What the stage is fed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -67,6 +68,8 @@ pub struct Assemble {
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
     attention: Attention,
+    // Since the last drain.
+    came: Came,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
@@ -81,9 +84,7 @@ pub struct Assemble {
     farewells: Vec<TraceUpdate>,
     sealed: Sealed,
     // For traces that are not there yet.
-    waiting: Reports,
-    waiting_for: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
-    next_waiting: u64,
+    waiting: Waiting,
     // What the judge was paid, by minute.
     paid: BTreeMap<u64, i64>,
     counts: Counts,
@@ -97,39 +98,6 @@ struct Reading {
     /// Its texts, if they are to be embedded.
     texts: Option<EmbedRequest>,
 }
-
-/// A shard as it is written down: traces, sealed ones, waiting reports.
-#[derive(Debug, Deserialize, Serialize)]
-struct Saved<T, S, W> {
-    traces: T,
-    sealed: S,
-    waiting: W,
-    next_waiting: u64,
-    #[serde(default)]
-    paid: BTreeMap<u64, i64>,
-}
-
-/// All traces as they are written down: one after the other, so that few are unpacked at a time.
-struct Written<'a>(&'a Assemble);
-
-impl Serialize for Written<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        // The number of them comes first.
-        let held = |id: &TraceId| self.0.traces.contains(*id);
-        let ids: Vec<TraceId> = self.0.deadlines.traces().filter(held).collect();
-        to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
-    }
-}
-
-/// A shard that was read back.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-pub struct SavedTraces(Read);
-
-type Read = Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports>;
-
-/// Reports by when they give up and then in order of arrival.
-type Reports = BTreeMap<(Timestamp, u64), Report>;
 
 impl Assemble {
     /// An empty stage.
@@ -147,6 +115,7 @@ impl Assemble {
             suites: Arc::default(),
             judging: None,
             attention: Attention::default(),
+            came: Came::default(),
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
@@ -156,9 +125,7 @@ impl Assemble {
             dirty: Vec::new(),
             farewells: Vec::new(),
             sealed: Sealed::default(),
-            waiting: BTreeMap::new(),
-            waiting_for: BTreeMap::new(),
-            next_waiting: 0,
+            waiting: Waiting::default(),
             paid: BTreeMap::new(),
             counts: Counts::default(),
         }
@@ -187,7 +154,8 @@ impl Assemble {
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         self.traces.advance(now);
         match input {
-            Input::Span(span) => self.span(&span, now),
+            Input::Span(span) if self.came.is_empty() => self.span(&span, now),
+            Input::Span(span) => self.spans(Together::one(*span), now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
             Input::Judged(reply) => self.judged(*reply, now),
@@ -198,8 +166,7 @@ impl Assemble {
     /// The next moment at which a timer fires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let trace = self.deadlines.next();
-        let report = self.waiting.first_key_value().map(|((due, _), _)| *due);
-        trace.into_iter().chain(report).min()
+        trace.into_iter().chain(self.waiting.due()).min()
     }
 
     /// Runs the timers that are due.
@@ -214,7 +181,8 @@ impl Assemble {
         for _ in 0..at_most {
             let due = self.deadlines.first().filter(|(due, _)| *due <= now);
             let Some((due, id)) = due else {
-                self.give_up_reports(now);
+                let unmatched = self.waiting.give_up(now);
+                self.counts.add_many("reports", "unmatched", unmatched);
                 return true;
             };
             match self.traces.head(id).map(|held| held.state) {
@@ -239,18 +207,6 @@ impl Assemble {
         self.mark(id, if tell { Look::Tell } else { Look::No });
     }
 
-    /// Gives up reports whose trace has not come in time.
-    fn give_up_reports(&mut self, now: Timestamp) {
-        while let Some(((due, number), report)) = self.waiting.pop_first() {
-            if due > now {
-                self.waiting.insert((due, number), report);
-                break;
-            }
-            self.forget_waiting(&report, (due, number));
-            self.counts.add("reports", "unmatched");
-        }
-    }
-
     /// Ends the input: every trace becomes done, then final.
     pub fn finish(&mut self, now: Timestamp) {
         for id in self.deadlines.traces().collect::<Vec<_>>() {
@@ -259,9 +215,8 @@ impl Assemble {
             }
             self.seal(id);
         }
-        let unmatched = mem::take(&mut self.waiting).len();
-        self.waiting_for.clear();
-        self.counts.add_many("reports", "unmatched", unmatched as u64);
+        let unmatched = self.waiting.give_up_all();
+        self.counts.add_many("reports", "unmatched", unmatched);
     }
 
     /// Has everything told with the next drain, even what could wait.
@@ -281,44 +236,11 @@ impl Assemble {
         let mut dirty = mem::take(&mut self.dirty);
         dirty.sort_unstable();
         for id in &dirty {
-            let Some(held) = self.traces.get_mut(*id) else { continue };
-            let look = mem::take(&mut held.look);
-            if held.is_rooted() {
-                // Most traces are whole when their root is in.
-                held.parts.spans.shrink();
-            }
-            let due = look == Look::Tell || held.state != State::Open || held.is_linked();
-            let passed_over = mem::take(&mut held.passed_over) && !held.failed;
-            let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
-            if passed_over && !may_loop {
-                held.forgo_texts();
-            }
-            if !due && !may_loop {
-                continue;
-            }
-            let update = self.read_and_ask(*id);
-            let Some(held) = self.traces.get_mut(*id) else { continue };
-            if !due && !held.has_news(update.as_ref()) {
-                continue;
-            }
-            held.tell_at = NEVER;
-            held.done_at = (held.state == State::Done).then_some(held.revision);
-            let session = update.as_ref().and_then(|update| update.session.as_ref());
-            tombstones.extend(held.leave(*id, session));
-            match update {
-                Some(update) => updates.push(held.stamp(update)),
-                None if held.state != State::Open && !held.counted_ignored => {
-                    held.counted_ignored = true;
-                    self.counts.add("traces_ignored", ignored(&held.parts));
-                }
-                None => {}
-            }
-            if held.state == State::Sealed {
-                self.remove(*id);
-            }
+            tombstones.extend(self.tell(*id, &mut updates));
         }
         dirty.clear();
         self.dirty = dirty;
+        self.came.forget();
         self.traces.rest();
         if farewells > 0 {
             updates.sort_by(|a, b| a.trace_id.cmp(&b.trace_id));
@@ -327,19 +249,43 @@ impl Assemble {
         tombstones
     }
 
-    /// Whether the judge reads what it is asked from here on; if not, it is asked without a transcript.
-    pub fn attend(&mut self, attention: Attention) {
-        self.attention = attention;
-    }
-
-    /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
-    pub fn requests(&mut self) -> Vec<JudgeRequest> {
-        mem::take(&mut self.requests)
-    }
-
-    /// Takes the embeddings asked for since the last call; new ones come with [`Self::drain`].
-    pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
-        mem::take(&mut self.embed_requests)
+    /// Tells what there is to tell of a trace; returns the tombstone for the session that it was told to before.
+    fn tell(&mut self, id: TraceId, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
+        let held = self.traces.get_mut(id)?;
+        let look = mem::take(&mut held.look);
+        if held.is_rooted() {
+            // Most traces are whole when their root is in.
+            held.parts.spans.shrink();
+        }
+        let due = look == Look::Tell || held.state != State::Open || held.is_linked();
+        let passed_over = mem::take(&mut held.passed_over);
+        let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
+        let undecided = passed_over && self.decide(id, may_loop);
+        if !due && !may_loop {
+            return None;
+        }
+        let update = self.read_and_ask(id, undecided);
+        let held = self.traces.get_mut(id)?;
+        held.bare = false;
+        if !due && !held.has_news(update.as_ref()) {
+            return None;
+        }
+        held.tell_at = NEVER;
+        held.done_at = (held.state == State::Done).then_some(held.revision);
+        let session = update.as_ref().and_then(|update| update.session.as_ref());
+        let tombstone = held.leave(id, session);
+        match update {
+            Some(update) => updates.push(held.stamp(update)),
+            None if held.state != State::Open && !held.counted_ignored => {
+                held.counted_ignored = true;
+                self.counts.add("traces_ignored", ignored(&held.parts));
+            }
+            None => {}
+        }
+        if held.state == State::Sealed {
+            self.remove(id);
+        }
+        tombstone
     }
 
     /// What could not be used, or did not change anything.
@@ -352,92 +298,23 @@ impl Assemble {
         self.counts = Counts::default();
     }
 
-    /// What outlives the process; nothing may wait to be drained.
-    pub fn save(&self) -> impl Serialize + '_ {
-        Saved {
-            traces: Written(self),
-            sealed: &self.sealed,
-            waiting: &self.waiting,
-            next_waiting: self.next_waiting,
-            paid: self.paid.clone(),
-        }
-    }
-
-    /// Takes over what an earlier process held.
-    pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
-        for (id, mut held) in traces {
-            held.restored();
-            self.deadlines.insert((held.queued, id), held.state != State::Open);
-            self.traces.insert(id, held);
-        }
-        self.sealed.restore(sealed);
-        for (key, report) in &waiting {
-            if let Target::Trace(id) = report.target {
-                self.waiting_for.entry(id).or_default().insert(*key);
-            }
-        }
-        self.waiting = waiting;
-        self.next_waiting = next_waiting;
-        self.paid = paid;
-    }
-
-    /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
-    pub fn unanswered(&self) -> Vec<TraceId> {
-        let embedding = self.embedding.is_some();
-        let waits = |held: &Held| {
-            let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
-            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
-            open || (embedding && held.texts_asked != embedded)
-        };
-        self.deadlines
-            .traces()
-            .filter(|id| self.traces.get(*id).is_some_and(|held| waits(&held)))
-            .collect()
-    }
-
-    /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
-    pub fn ask_again(&mut self, id: TraceId) {
-        let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
-            return;
-        };
-        let trace = held.parts.laid_out();
-        let Some(Reading { update, rubrics, texts }) = self.read(id, &held, &trace) else { return };
-        if let Some(rules) = &self.judging
-            && let Some(hearing) = &held.hearing
-            && let Some(asked) = hearing.ask_again(rubrics)
-        {
-            let rules = (rules, self.attention != Attention::Reads);
-            self.requests.push(held.request((id, &trace), &update, asked, rules));
-        }
-        let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
-        self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
-    }
-
-    /// What the judge was paid within the last hour, as (minute, dollars).
-    pub fn paid_to_judge(&self) -> impl Iterator<Item = (u64, Quanta)> {
-        self.paid.iter().map(|(minute, cost)| (*minute, Quanta(*cost)))
-    }
-
     /// How many traces can still change.
     pub fn open_traces(&self) -> usize {
         self.traces.len()
     }
 
     /// Applies a span that arrived at `now`.
-    pub fn span(&mut self, span: &Span, now: Timestamp) {
+    fn span(&mut self, span: &Span, now: Timestamp) {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let untold = self.judging.is_some() && !texts;
-        let passed_over = texts
-            && !self.has_readers()
-            && self.judging.as_ref().is_some_and(|rules| rules.passes_over(span));
+        let passed_over = texts && self.passes_over(span);
         self.traces.advance(now);
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
         let Some(held) = self.open(span.trace_id, tenant, now) else { return };
         if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
-        } else if held.parts.len() >= max && !held.parts.spans.contains(span.span_id) {
+        } else if !held.has_room(span, max) {
             self.counts.add("spans", "trace_full");
         } else if held.parts.spans.add_from(span, &resource, texts) == Added::Known {
             self.counts.add("spans", "duplicate");
@@ -448,16 +325,6 @@ impl Assemble {
             held.failed |= span.failed && span.operation != Operation::ExecuteTool;
             self.touch(span.trace_id, now);
         }
-    }
-
-    /// Whether anybody reads what was said, beyond the final answer.
-    fn needs_texts(&self) -> bool {
-        self.has_readers() || (self.judging.is_some() && self.attention == Attention::Reads)
-    }
-
-    /// Whether anybody but a judge does.
-    fn has_readers(&self) -> bool {
-        self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
@@ -513,28 +380,11 @@ impl Assemble {
         }
     }
 
-    /// Keeps a report until its trace comes; over the bound the one that has waited longest goes.
+    /// Keeps a report until its trace comes.
     fn wait(&mut self, id: TraceId, report: Report, now: Timestamp) {
-        let key = (now.after(self.options.report_wait), self.next_waiting);
-        self.next_waiting += 1;
-        self.waiting_for.entry(id).or_default().insert(key);
-        self.waiting.insert(key, report);
-        if self.waiting.len() > self.options.max_waiting_reports
-            && let Some((key, report)) = self.waiting.pop_first()
-        {
-            self.forget_waiting(&report, key);
+        let due = now.after(self.options.report_wait);
+        if self.waiting.put(id, report, due, self.options.max_waiting_reports) {
             self.counts.add("reports", "waiting_full");
-        }
-    }
-
-    fn forget_waiting(&mut self, report: &Report, key: (Timestamp, u64)) {
-        if let Target::Trace(id) = report.target
-            && let Some(keys) = self.waiting_for.get_mut(&id)
-        {
-            keys.remove(&key);
-            if keys.is_empty() {
-                self.waiting_for.remove(&id);
-            }
         }
     }
 
@@ -552,13 +402,12 @@ impl Assemble {
         }
         if state.is_none() {
             self.evict();
-            let held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
+            let mut held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
+            self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
             self.traces.insert(id, Box::new(held));
-            for key in self.waiting_for.remove(&id).unwrap_or_default() {
-                if let Some(report) = self.waiting.remove(&key) {
-                    self.apply_report(id, report, now);
-                }
+            for report in self.waiting.take(id) {
+                self.apply_report(id, report, now);
             }
         }
         self.traces.get_mut(id)
@@ -578,26 +427,6 @@ impl Assemble {
             self.seal(id);
             self.counts.add("traces", "evicted");
         }
-    }
-
-    /// Reads a trace as it stands, and asks what its reading leaves to ask.
-    fn read_and_ask(&mut self, id: TraceId) -> Option<TraceUpdate> {
-        let held = self.traces.get(id)?;
-        let trace = held.parts.laid_out();
-        let Reading { update, rubrics, texts } = self.read(id, &held, &trace)?;
-        let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
-        let unread = self.attention != Attention::Reads;
-        let request = judging.map(|rules| {
-            let unheard = Hearing::new(held.decided);
-            let hearing = held.hearing.as_deref().unwrap_or(&unheard);
-            let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
-            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
-        });
-        drop(trace);
-        drop(held);
-        request.into_iter().for_each(|request| self.ask_judge(id, request));
-        self.ask_embedder(texts);
-        Some(update)
     }
 
     /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
@@ -629,63 +458,6 @@ impl Assemble {
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
         Some(Reading { update, rubrics, texts })
-    }
-
-    /// Asks for embeddings of texts that were not asked about before.
-    fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
-        let Some(texts) = texts else { return };
-        let Some(held) = self.traces.get_mut(texts.trace_id) else { return };
-        if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
-            self.embed_requests.push(texts);
-        }
-    }
-
-    /// Takes what an embedding model made of a trace's texts.
-    fn embedded(&mut self, id: TraceId, embedded: Embedded, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(id) else {
-            self.counts.add("late", "embedding_dropped");
-            return;
-        };
-        held.embedded = Some(Box::new(embedded));
-        self.reported(id, now);
-    }
-
-    /// Asks for judgements of a trace that is done, or for none.
-    fn ask_judge(&mut self, id: TraceId, request: Option<JudgeRequest>) {
-        if let Some(held) = self.traces.get_mut(id) {
-            // Of most traces nothing is asked: they have nothing but that.
-            held.decided = true;
-            if request.is_some() || held.hearing.is_some() {
-                held.hearing().asked(request.as_ref());
-            }
-        }
-        self.requests.extend(request);
-    }
-
-    /// Takes what a judge says of a trace.
-    fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
-        self.paid(reply.cost, now);
-        let id = reply.trace_id;
-        if reply == (JudgeReply { trace_id: id, cost: reply.cost, ..JudgeReply::default() }) {
-            return;
-        }
-        let Some(held) = self.traces.get_mut(id) else {
-            self.counts.add("late", "judgement_dropped");
-            return;
-        };
-        if held.hearing().take(reply) {
-            self.reported(id, now);
-        }
-    }
-
-    /// Keeps what the judge was paid within an hour, minute by minute.
-    fn paid(&mut self, cost: Quanta, now: Timestamp) {
-        if cost.0 > 0 {
-            let minute = now.0 / MINUTE;
-            self.paid = self.paid.split_off(&minute.saturating_sub(MINUTES));
-            let sum = self.paid.entry(minute).or_default();
-            *sum = sum.saturating_add(cost.0);
-        }
     }
 
     /// Something new was applied: it is open again, and its timer starts anew.

@@ -2,8 +2,9 @@
 //!
 //! Where the two languages differ, the pattern is rewritten: `$` outside multi-line mode is the end or a newline before
 //! it, `\Z` the very end, `\<` and `\>` are themselves, and `[`, `&&`, `--` and `~~` inside a class are characters.
+//!
+//! Patterns without look-around and back-references, which are most, are searched for in a time that grows with the text.
 
-use fancy_regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 /// How often a search may go back before it gives up.
@@ -14,7 +15,14 @@ const MAX_BACKTRACKS: usize = 1_000_000;
 #[serde(try_from = "String")]
 pub struct Pattern {
     source: String,
-    regex: Regex,
+    engine: Engine,
+}
+
+/// What searches.
+#[derive(Clone, Debug)]
+enum Engine {
+    Linear(regex::Regex),
+    Backtracking(fancy_regex::Regex),
 }
 
 /// A search that went back too often: nobody knows whether the pattern is in the text.
@@ -34,10 +42,16 @@ impl Pattern {
     ///
     /// Fails if it is none.
     pub fn new(source: &str) -> Result<Self, NoPattern> {
-        let mut builder = RegexBuilder::new(&rewritten(source));
-        let regex = builder.backtrack_limit(MAX_BACKTRACKS).build();
-        let regex = regex.map_err(|error| NoPattern(Box::new(error)))?;
-        Ok(Self { source: source.to_owned(), regex })
+        let rewritten = rewritten(source);
+        let engine = match regex::Regex::new(&rewritten) {
+            Ok(regex) if !is_read_otherwise(source) => Engine::Linear(regex),
+            Ok(_) | Err(_) => {
+                let mut builder = fancy_regex::RegexBuilder::new(&rewritten);
+                let regex = builder.backtrack_limit(MAX_BACKTRACKS).build();
+                Engine::Backtracking(regex.map_err(|error| NoPattern(Box::new(error)))?)
+            }
+        };
+        Ok(Self { source: source.to_owned(), engine })
     }
 
     /// As it was written.
@@ -51,7 +65,10 @@ impl Pattern {
     ///
     /// Fails if finding out takes too many steps.
     pub fn search(&self, text: &str) -> Result<bool, GaveUp> {
-        self.regex.is_match(text).map_err(|_| GaveUp)
+        match &self.engine {
+            Engine::Linear(regex) => Ok(regex.is_match(text)),
+            Engine::Backtracking(regex) => regex.is_match(text).map_err(|_| GaveUp),
+        }
     }
 }
 
@@ -73,7 +90,7 @@ enum Place {
 }
 
 fn rewritten(source: &str) -> String {
-    let end = if multi_line(source) { "$" } else { r"(?=\n?\z)" };
+    let end = if has_flag(source, 'm') { "$" } else { r"(?=\n?\z)" };
     let mut text = String::with_capacity(source.len());
     let mut place = Place::Outside;
     let mut chars = source.chars().peekable();
@@ -126,13 +143,19 @@ fn rewritten(source: &str) -> String {
     text
 }
 
-/// Whether flags inside the pattern turn multi-line mode on.
-fn multi_line(source: &str) -> bool {
+/// Whether the linear engine would take it for something else: quantifiers that give nothing back for repeated ones, and space in a
+/// class of a verbose pattern for nothing.
+fn is_read_otherwise(source: &str) -> bool {
+    has_flag(source, 'x') || ["*+", "++", "?+", "}+"].iter().any(|form| source.contains(form))
+}
+
+/// Whether flags inside the pattern turn this one on.
+fn has_flag(source: &str, flag: char) -> bool {
     source.match_indices("(?").any(|(at, mark)| {
         let flags = source[at + mark.len()..].chars().take_while(char::is_ascii_alphabetic);
         let flags: String = flags.collect();
         let rest = &source[at + mark.len() + flags.len()..];
-        flags.contains('m') && rest.starts_with([')', ':', '-'])
+        flags.contains(flag) && rest.starts_with([')', ':', '-'])
     })
 }
 
@@ -178,6 +201,11 @@ mod tests {
             (r"^[\w.+-]+@[\w-]+\.\w+$", "a.b@c.de", true),
             (r"^[a-z&&[b]$", "[", true),
             (r"\/x\-y\'", "/x-y'", true),
+            (r"\s+a*\s+", "\n", false),
+            (r"\s+a*\s+", "\n ", true),
+            (r"^a++a", "aaa", false),
+            (r"^a{1,2}+a", "aa", false),
+            (r"(?x)[a b]c", " c", true),
         ];
         for (pattern, text, found) in cases {
             let pattern = Pattern::new(pattern).unwrap();

@@ -12,7 +12,7 @@ use crate::engine::span::{
     Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
-/// A span. The order is total, so that of two spans of one id the same is kept whichever comes first.
+/// A span.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Seen<'a> {
     pub(super) span_id: SpanId,
@@ -36,6 +36,7 @@ pub(super) struct Seen<'a> {
     pub(super) model: Option<Model<'a>>,
     pub(super) attempt: Option<&'a Attempt>,
     pub(super) input: Option<Said<'a>>,
+    /// Of tools only where texts are kept.
     pub(super) output: Option<Said<'a>>,
     /// Its place in the order of the trace; 0 before there is one.
     pub(super) at: usize,
@@ -92,7 +93,7 @@ pub(super) struct Told {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Said<'a> {
     pub(super) rank: u8,
-    /// Of inputs and of what tools say only where texts are kept.
+    /// Of inputs only where texts are kept.
     pub(super) text: Option<&'a str>,
 }
 
@@ -145,7 +146,8 @@ impl<'a> Seen<'a> {
     pub(super) fn of(span: &'a Span, texts: bool) -> Self {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
             || (texts && span.operation == Operation::Chat);
-        let answers = texts || span.operation != Operation::ExecuteTool;
+        let answered = span.output.as_ref();
+        let output = answered.filter(|_| texts || span.operation != Operation::ExecuteTool);
         Self {
             span_id: span.span_id,
             parent: span.parent,
@@ -167,9 +169,33 @@ impl<'a> Seen<'a> {
             model: span.model.as_ref().map(|facts| Model::of(facts, texts)),
             attempt: span.attempt.as_deref(),
             input: span.input.as_ref().map(|text| Said::of(text, texts)),
-            output: span.output.as_ref().map(|text| Said::of(text, answers)),
+            output: output.map(|text| Said::of(text, true)),
             at: 0,
         }
+    }
+}
+
+impl Seen<'_> {
+    /// Whether of two spans of one id this is the one to keep, whichever came first. What texts say decides last: it is the same one
+    /// whether these are kept or not.
+    pub(super) fn holds_against(&self, other: &Self) -> bool {
+        self == other || (self.without_texts(), self) > (other.without_texts(), other)
+    }
+
+    /// The same where no texts are kept.
+    pub(super) fn without_texts(&self) -> Self {
+        let mut seen = self.clone();
+        if seen.operation == Operation::Chat {
+            seen.name = "";
+        }
+        let calls = seen.model.iter_mut().flat_map(|model| &mut model.calls);
+        let asked = calls.chain(&mut seen.tool).filter_map(|tool| tool.arguments.as_mut());
+        asked.for_each(|asked| asked.text = None);
+        if seen.operation == Operation::ExecuteTool {
+            seen.output = None;
+        }
+        seen.input.iter_mut().for_each(|said| said.text = None);
+        seen
     }
 }
 

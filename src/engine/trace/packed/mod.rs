@@ -153,7 +153,7 @@ impl Spans {
             self.push(&seen, Some(span));
             return Added::New;
         };
-        if self.iter().nth(at).is_some_and(|held| held >= seen) {
+        if self.iter().nth(at).is_some_and(|held| held.holds_against(&seen)) {
             return Added::Known;
         }
         let mut others = Self { forgone: self.forgone, ..Self::default() };
@@ -186,6 +186,16 @@ impl Spans {
     /// What the spans are about.
     pub fn operations(&self) -> impl Iterator<Item = Operation> {
         self.iter().map(|seen| seen.operation)
+    }
+
+    /// Whether all come from one resource.
+    pub fn are_of_one_process(&self) -> bool {
+        self.origins.first().is_none_or(|first| {
+            let same = |origin: &Origin| {
+                Arc::ptr_eq(&origin.resource, &first.resource) || origin.resource == first.resource
+            };
+            self.origins.iter().all(same)
+        })
     }
 
     /// Does without the long texts that only people and models read, now and later.

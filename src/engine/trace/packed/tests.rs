@@ -126,7 +126,7 @@ proptest! {
             let held = greatest.iter_mut().find(|held| held.span_id == seen.span_id);
             let added = spans.add(span, texts);
             match held {
-                Some(held) if *held >= seen => prop_assert_eq!(added, Added::Known),
+                Some(held) if held.holds_against(&seen) => prop_assert_eq!(added, Added::Known),
                 Some(held) => {
                     *held = seen;
                     prop_assert_eq!(added, Added::Instead);
@@ -150,6 +150,32 @@ proptest! {
         for span in sent.iter().filter(|span| greatest.contains(&Seen::of(span, texts))) {
             prop_assert_eq!(spans.add(span, texts), Added::Known);
         }
+    }
+
+    #[test]
+    fn of_spans_of_one_id_the_same_is_kept_in_any_order_and_with_or_without_texts(
+        mut sent in prop::collection::vec(span(), 2..6),
+        forgoes_after in 0_usize..6,
+    ) {
+        for span in &mut sent {
+            *span = Span { span_id: SpanId([1; 8]), parent: None, ..span.clone() };
+            (span.start, span.end, span.scope) = (Timestamp(1), Timestamp(2), 0);
+        }
+        let one = |spans: &[Span], texts: bool| {
+            let mut kept = Spans::default();
+            for (at, span) in spans.iter().enumerate() {
+                if at == forgoes_after && !texts {
+                    kept.forgo();
+                }
+                kept.add(span, true);
+            }
+            format!("{:?}", kept.iter().next().unwrap().without_texts())
+        };
+        let kept = one(&sent, true);
+        prop_assert_eq!(&one(&sent, false), &kept);
+        sent.reverse();
+        prop_assert_eq!(&one(&sent, true), &kept);
+        prop_assert_eq!(&one(&sent, false), &kept);
     }
 
     #[test]

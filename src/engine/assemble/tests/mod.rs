@@ -1,3 +1,6 @@
+mod judged;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -442,118 +445,6 @@ proptest! {
         let plain: Vec<usize> = (0..12).collect();
         prop_assert_eq!(last(&order, &drains), last(&plain, &[false; 12]));
     }
-}
-
-#[test]
-fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
-    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
-    let rules =
-        JudgeRules { sample_rate: 1.0, max_transcript_bytes: 1_000, ..JudgeRules::default() };
-    for (while_it_came, when_done, asks) in [
-        (Attention::Reads, Attention::Reads, true),
-        (Attention::Full, Attention::Reads, false),
-        (Attention::Reads, Attention::Full, false),
-        (Attention::Reads, Attention::Away, false),
-        (Attention::Away, Attention::Reads, false),
-    ] {
-        let mut stage = stage().judging(Some(rules.clone()));
-        stage.attend(while_it_came);
-        feed(&mut stage, vec![Span { input: text("Hello"), ..root() }], at(0));
-        stage.attend(when_done);
-        stage.handle_timeout(at(10));
-        assert_eq!(stage.drain().len(), 1);
-        let [asked] = stage.requests().try_into().unwrap();
-        assert!(asked.metrics, "it is told what it was not asked, too");
-        let input = asked.transcript.input.as_deref();
-        assert_eq!((asked.unread, input), (!asks, asks.then_some("Hello")), "{while_it_came:?}");
-    }
-}
-
-#[test]
-fn what_nobody_is_going_to_judge_is_not_kept_for_it() {
-    let long = |id| Span {
-        input: Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 }),
-        ..span(id, 1, Operation::Chat)
-    };
-    let looping: Vec<Span> = (2..6).map(tool).collect();
-    let failed = vec![Span { failed: true, ..long(3) }];
-    let late = || Span { failed: true, ..long(9) };
-    for (flags, kept) in [(looping, true), (failed, true), (vec![], false)] {
-        let rules =
-            JudgeRules { flagged: true, max_transcript_bytes: 10_000, ..JudgeRules::default() };
-        let mut stage = stage().judging(Some(rules));
-        let spans: Vec<Span> = [long(2)].into_iter().chain(flags).chain([root()]).collect();
-        feed(&mut stage, spans, at(0));
-        // What is flagged late is flagged; where its texts have gone that is said.
-        feed(&mut stage, vec![late()], at(1));
-        stage.handle_timeout(at(20));
-        stage.drain();
-        let [asked] = stage.requests().try_into().unwrap();
-        assert_eq!((asked.metrics, asked.unread), (true, !kept));
-        let shown = asked.transcript.steps.iter().any(|step| step.input.is_some());
-        assert_eq!(shown, kept);
-    }
-}
-
-#[test]
-fn rules_for_an_answer_are_asked_stage_by_stage_and_each_once() {
-    use crate::engine::expect::judge::{Judgement, Label, Verdict};
-    let spec = Spec::parse(
-        "agent: a
-queries:
-  - query: Hello
-    correctness:
-      expected_in_answer: [hi]
-      llm_judge: [{rule: kind, scale: [bad, good]}, {rule: short}]
-      safety_check: {rule: safe}
-",
-    );
-    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
-    let root = Span { input: text("Hello"), output: text("Hi"), ..root() };
-    let rules = JudgeRules { max_transcript_bytes: 1_000, ..JudgeRules::default() };
-    let mut stage =
-        stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])])).judging(Some(rules));
-    feed(&mut stage, vec![root], at(0));
-    assert!(stage.requests().is_empty(), "it is not done yet");
-    let asked = |stage: &mut Assemble| -> Vec<String> {
-        let requests = stage.requests();
-        assert!(requests.iter().all(|request| !request.metrics));
-        requests.into_iter().flat_map(|request| request.rubrics).map(|rubric| rubric.rule).collect()
-    };
-    let judgements = |rules: &[&str], score| -> Judgements {
-        let verdict = Verdict { score, label: Label::Borderline, rationale: None };
-        rules.iter().map(|rule| ((*rule).to_owned(), Judgement::Single(verdict.clone()))).collect()
-    };
-    let judged = |id: u8, judgements: Judgements| {
-        let rules_over = judgements.keys().cloned().collect();
-        let trace_id = TraceId([id; 16]);
-        Input::Judged(Box::new(JudgeReply {
-            trace_id,
-            judgements,
-            rules_over,
-            ..JudgeReply::default()
-        }))
-    };
-    let status = |updates: &[TraceUpdate]| {
-        let [held] = updates[0].expectations.as_slice() else { panic!("{updates:?}") };
-        held.correctness.as_ref().unwrap().status().name()
-    };
-    stage.handle_timeout(at(10));
-    assert_eq!(status(&stage.drain()), "warn");
-    assert_eq!(asked(&mut stage), ["kind", "short"]);
-    stage.handle(judged(7, judgements(&["kind", "short"], 5)), at(11));
-    assert_eq!(status(&stage.drain()), "warn");
-    assert_eq!(asked(&mut stage), ["safe"]);
-    stage.handle(judged(7, judgements(&["safe"], 5)), at(12));
-    assert_eq!(status(&stage.drain()), "pass");
-    assert!(asked(&mut stage).is_empty());
-    // A late span does not make anybody pay again.
-    feed(&mut stage, vec![tool(2)], at(13));
-    stage.handle_timeout(at(30));
-    assert_eq!(status(&stage.drain()), "pass");
-    assert!(asked(&mut stage).is_empty());
-    stage.handle(judged(9, judgements(&["safe"], 5)), at(31));
-    assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! A shard as it outlives the process.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::held::{Held, State};
+use super::sealed::Sealed;
+use super::waiting::{Reports, Waiting};
+use super::{Assemble, TraceId};
+
+/// A shard as it is written down: traces, sealed ones, waiting reports.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<T, S, W> {
+    traces: T,
+    sealed: S,
+    waiting: W,
+    next_waiting: u64,
+    #[serde(default)]
+    paid: BTreeMap<u64, i64>,
+}
+
+/// All traces as they are written down: one after the other, so that few are unpacked at a time.
+struct Written<'a>(&'a Assemble);
+
+impl Serialize for Written<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        // The number of them comes first.
+        let held = |id: &TraceId| self.0.traces.contains(*id);
+        let ids: Vec<TraceId> = self.0.deadlines.traces().filter(held).collect();
+        to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
+    }
+}
+
+/// A shard that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedTraces(Read);
+
+type Read = Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports>;
+
+impl Assemble {
+    /// What outlives the process; nothing may wait to be drained.
+    pub fn save(&self) -> impl Serialize + '_ {
+        let (waiting, next_waiting) = self.waiting.saved();
+        Saved {
+            traces: Written(self),
+            sealed: &self.sealed,
+            waiting,
+            next_waiting,
+            paid: self.paid.clone(),
+        }
+    }
+
+    /// Takes over what an earlier process held.
+    pub fn restore(&mut self, saved: SavedTraces) {
+        let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
+        for (id, mut held) in traces {
+            held.restored();
+            self.deadlines.insert((held.queued, id), held.state != State::Open);
+            self.traces.insert(id, held);
+        }
+        self.sealed.restore(sealed);
+        self.waiting = Waiting::restored(waiting, next_waiting);
+        self.paid = paid;
+    }
+}

@@ -1,0 +1,146 @@
+//! Whose texts are kept. Few traces are judged, and what nobody is going to read is not worth keeping.
+//!
+//! Whether a trace is judged is known from its root, but for its flags. Most traces come whole or end with their root: so of
+//! spans that come together the roots are looked at first, and of a trace that begins there and is passed over no texts are kept.
+//! What came is at hand until the next drain. That reads what may be flagged, and there such a trace gets its texts after all.
+
+use std::sync::Arc;
+
+use super::{Assemble, Attention, Held, Span, Timestamp, TraceId};
+use crate::engine::trace::Spans;
+
+/// Spans that came together, and which of them are meant.
+#[derive(Clone, Debug)]
+pub struct Together {
+    /// Those of a whole request, for everybody that takes a share.
+    pub all: Arc<Vec<Span>>,
+    /// The places of those that are meant.
+    pub places: Vec<usize>,
+}
+
+/// What came since the last drain, as long as texts may be missing.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    // By their roots they are not judged unless they are flagged; in order.
+    passed_over: Vec<TraceId>,
+    batches: Vec<Together>,
+    // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
+    places: Vec<(TraceId, usize, usize)>,
+}
+
+impl Together {
+    /// A span that came alone.
+    pub fn one(span: Span) -> Self {
+        Self { all: Arc::new(vec![span]), places: vec![0] }
+    }
+
+    /// The spans that are meant.
+    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.places.iter().filter_map(|place| self.all.get(*place))
+    }
+}
+
+impl Assemble {
+    /// Applies spans that came together at `now`.
+    pub fn spans(&mut self, together: Together, now: Timestamp) {
+        let roots = together.spans().filter(|span| self.passes_over(span));
+        let mut passed_over: Vec<TraceId> = roots.map(|root| root.trace_id).collect();
+        passed_over.sort_unstable();
+        self.came.passed_over = passed_over;
+        together.spans().for_each(|span| self.span(span, now));
+        if !std::mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
+            self.came.batches.push(together);
+        }
+    }
+
+    /// Whether anybody reads what was said, beyond the final answer.
+    pub(super) fn needs_texts(&self) -> bool {
+        self.has_readers() || (self.judging.is_some() && self.attention == Attention::Reads)
+    }
+
+    /// Whether a span is the root of a trace that nobody is going to read unless it is flagged.
+    pub(super) fn passes_over(&self, span: &Span) -> bool {
+        let reads = self.attention == Attention::Reads && !self.has_readers();
+        reads && self.judging.as_ref().is_some_and(|rules| rules.passes_over(span))
+    }
+
+    /// Decides whether the texts of a trace that its root passes over are kept. Returns whether it is undecided: then it has to
+    /// be read whether it has a loop.
+    pub(super) fn decide(&mut self, id: TraceId, may_loop: bool) -> bool {
+        let Some(held) = self.traces.get_mut(id) else { return false };
+        let unflagged = held.is_unflagged();
+        if unflagged && !may_loop {
+            held.forgo_texts();
+        } else if !unflagged {
+            self.put_texts(id);
+        }
+        unflagged && may_loop
+    }
+
+    /// Gives a trace that came without its texts these after all.
+    pub(super) fn put_texts(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get_mut(id).filter(|held| held.bare) else { return };
+        (held.bare, held.untold) = (false, false);
+        held.parts.spans = Spans::default();
+        for span in self.came.of(id).filter(|span| span.resource.tenant == held.tenant) {
+            if held.has_room(span, self.options.max_spans_per_trace) {
+                let resource = self.resources.shared(&span.resource);
+                held.parts.spans.add_from(span, &resource, true);
+            }
+        }
+    }
+
+    /// Whether anybody but a judge does.
+    fn has_readers(&self) -> bool {
+        self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
+    }
+}
+
+impl Came {
+    /// Whether nothing has to be at hand.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Nothing has to be at hand any more.
+    pub(super) fn forget(&mut self) {
+        self.batches.clear();
+        self.places.clear();
+    }
+
+    /// Does without the texts of a trace that begins, if its root is among what comes and says so.
+    pub(super) fn begins(&self, id: TraceId, held: &mut Held) {
+        if self.passed_over.binary_search(&id).is_ok() {
+            held.forgo_texts();
+            held.bare = true;
+        }
+    }
+
+    /// The spans of a trace, in order of arrival.
+    fn of(&mut self, id: TraceId) -> impl Iterator<Item = &Span> {
+        if self.places.is_empty() {
+            for (number, batch) in self.batches.iter().enumerate() {
+                let places = batch.places.iter();
+                let of = |place: &usize| batch.all.get(*place).map(|span| span.trace_id);
+                self.places.extend(places.filter_map(|at| Some((of(at)?, number, *at))));
+            }
+            self.places.sort_by_key(|(id, ..)| *id);
+        }
+        let first = self.places.partition_point(|(other, ..)| *other < id);
+        let own = self.places.iter().skip(first).take_while(move |(other, ..)| *other == id);
+        own.filter_map(|(_, batch, at)| self.batches.get(*batch)?.all.get(*at))
+    }
+}
+
+impl Held {
+    /// Whether what its spans said when they came gives a judge no reason to read it if it does not read all: nothing failed,
+    /// and no other process takes part in it, of which more may come. Whether it has a loop takes longer to say.
+    pub(super) fn is_unflagged(&self) -> bool {
+        !self.failed && self.parts.spans.are_of_one_process()
+    }
+
+    /// Whether there is room for a span, or it is there.
+    pub(super) fn has_room(&self, span: &Span, max: usize) -> bool {
+        self.parts.len() < max || self.parts.spans.contains(span.span_id)
+    }
+}
