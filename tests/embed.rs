@@ -307,11 +307,18 @@ async fn no_more_traces_wait_than_there_is_room_for_and_the_engine_may_be_full_f
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_is_cut_and_what_must_not_leave_does_not() {
-    let model = model();
-    let options = EmbedOptions { max_text_bytes: 48, ..options(&model) };
-    let key = "the key is sk-abcdefghijklmnopqrstuv, ééééééé";
-    let _ = embedded(&options, &[(key, "b")]).await;
-    assert_eq!(texts(&model.told()[0]), ["the key is [redacted], ééééé", "b"]);
+    let text = "the key is sk-abcdefghijklmnopqrstuv, ééé ééé";
+    for (max_text_bytes, left) in [
+        (100, "the key is [redacted], ééé ééé"),
+        (48, "the key is [redacted], ééé "),
+        // A key that is cut in two would not be known for one.
+        (20, "the key is "),
+    ] {
+        let model = model();
+        let options = EmbedOptions { max_text_bytes, ..options(&model) };
+        let _ = embedded(&options, &[(text, "b")]).await;
+        assert_eq!(texts(&model.told()[0]), [left, "b"]);
+    }
 }
 
 /// A daemon that has texts embedded there.

@@ -479,6 +479,13 @@ fn rules_for_answers_are_judged_and_decide() {
     }
     let shown = daemon.get("/api/v1/sessions");
     assert!(shown.contains("scored 2, below 3: Is it polite?"), "{shown}");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let expected = json!([{
+        "check": "llm_judge", "rule": "Is it polite?", "score": 2, "label": "fail",
+        "evaluator": "judge/m/p1", "explanation": "rude",
+    }]);
+    let judged = &shown["sessions"][0]["traces"][0]["expectations"][0]["correctness"]["details"];
+    assert_eq!(judged["judged"], expected, "{judged}");
     assert_eq!(endpoint.seen().len(), 1);
     #[cfg(unix)]
     daemon.ends_well();
@@ -529,6 +536,7 @@ queries:
     }
     let shown = shown();
     assert!(problems.iter().all(|problem| shown.contains(problem)), "{shown}");
+    assert_eq!(shown.matches("\"explanation\":\"a mere word\"").count(), 3, "{shown}");
     // Each text alone, once; what is a secret by its name does not leave.
     let mut asked: Vec<String> = endpoint
         .seen()

@@ -42,7 +42,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use self::collector::{Collector, Told};
 use self::daemon::Daemon;
 use self::endpoint::Endpoint;
-use self::turn::spans;
+use self::turn::{spans, spans_saying};
 
 fn options(collector: &Collector) -> ScoresOutOptions {
     ScoresOutOptions {
@@ -194,6 +194,7 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
             label: Some("fail".to_owned()),
             explanation: Some("so".to_owned()),
             evaluator: "judge/m/p1".to_owned(),
+            rule: Some("no_pii".to_owned()),
             time: Timestamp(5),
             ..score(1)
         };
@@ -236,6 +237,7 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
             ("gen_ai.evaluation.explanation", "so"),
             ("gen_ai.agent.name", "a"),
             ("agentgauge.evaluator", "judge/m/p1"),
+            ("agentgauge.rule", "no_pii"),
             ("agentgauge.service.name", "shop"),
         ])
     );
@@ -283,6 +285,61 @@ fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
         assert_eq!(daemon.post_protobuf("/v1/logs", &seen.body), 200);
     }
     daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
+fn a_rule_is_told_with_what_was_said_of_it_on_the_outermost_span_that_there_is() {
+    let (endpoint, collector) = (Endpoint::start(), Collector::start());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agentci_spec.yaml");
+    let spec =
+        "agent: a\nqueries: [{query: Refund me, correctness: {llm_judge: [{rule: Polite?}]}}]\n";
+    std::fs::write(&file, spec).unwrap();
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
+        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
+        ("AGENTGAUGE__JUDGE__METRICS", "[\"constraint_violation\"]"),
+        ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no personal data.\" }"),
+        ("AGENTGAUGE__EXPECT__FILES", &format!("[{:?}]", file.to_str().unwrap())),
+        ("AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE", "200ms"),
+        ("AGENTGAUGE__SCORES_OUT__URL", &collector.url),
+        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
+    ]);
+    // What would be above it never comes.
+    let spans = spans_saying("Refund me", "No way.");
+    let mut spans: serde_json::Value = serde_json::from_str(&spans).unwrap();
+    let outermost = &mut spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    outermost["parentSpanId"] = "00000000000000ff".into();
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans.to_string()).0, 200);
+    daemon.settles_at("agentgauge_scores_out_total{outcome=\"sent\"}", 2.0);
+    let records: Vec<_> = collector.told().iter().flat_map(records).collect();
+    let span = 0xb7ad_6b71_6920_3331_u64.to_be_bytes();
+    assert!(records.iter().all(|record| record.span_id == span), "{records:?}");
+    let said: BTreeSet<_> = records.iter().map(|record| told(&record.attributes)).collect();
+    let record = |name, value, label, rule| {
+        pairs(&[
+            ("gen_ai.evaluation.name", name),
+            ("gen_ai.evaluation.score.value", value),
+            ("gen_ai.evaluation.score.label", label),
+            ("gen_ai.evaluation.explanation", if rule == "no_pii" { "a name" } else { "so" }),
+            ("gen_ai.agent.name", "a"),
+            ("agentgauge.evaluator", "judge/m/p1"),
+            ("agentgauge.rule", rule),
+            ("agentgauge.service.name", "shop"),
+        ])
+    };
+    let expected = [
+        record("constraint_violation", "0.75", "low", "no_pii"),
+        // Four of five.
+        record("llm_judge", "0.8", "pass", "Polite?"),
+    ];
+    assert_eq!(said, expected.into());
     #[cfg(unix)]
     daemon.ends_well();
 }

@@ -77,6 +77,7 @@ pub fn verdict(answer: &Value) -> Option<Verdict> {
         score: answer.get("score")?.as_i64()?,
         label: Label::deserialize(answer.get("label")?).ok()?,
         rationale: answer.get("rationale").and_then(Value::as_str).map(str::to_owned),
+        judge: None,
     })
 }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use super::case::Case;
 use super::metric::{Metric, Outcome, Violation};
+use super::prompt::VERSION;
+use crate::engine::expect::Judgements;
+use crate::engine::expect::judge::{self, Judgement};
 use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
@@ -91,6 +94,7 @@ impl Verdict {
             label: self.label.clone(),
             explanation: self.explanation.as_deref().map(brief).map(str::to_owned),
             evaluator: judge.to_owned(),
+            rule: self.judge.is_some().then(|| self.identifier.clone()),
             time: now,
         }
     }
@@ -111,6 +115,38 @@ impl Verdict {
         }
     }
 }
+
+/// Who judged, as scores carry it: the model, and the version of the prompts.
+pub(super) fn evaluator(model: &str) -> String {
+    format!("judge/{model}/p{VERSION}")
+}
+
+/// What others are told of rules of expectations: of each what each judge said, a score as a share of the greatest.
+pub(super) fn told_of_rules<'j>(
+    judgements: &'j Judgements,
+    request: &'j Asked,
+    now: Timestamp,
+) -> impl Iterator<Item = Score> + 'j {
+    let told = move |(rule, verdict): (&'j String, &'j judge::Verdict)| Score {
+        trace_id: request.trace_id,
+        span_id: request.root,
+        agent: request.agent.clone(),
+        name: RUBRIC.to_owned(),
+        score: judge::share(verdict.score),
+        label: Some(verdict.label.name().to_owned()),
+        explanation: verdict.rationale.clone(),
+        evaluator: verdict.judge.clone().unwrap_or_default(),
+        rule: Some(rule.clone()),
+        time: now,
+    };
+    let of_each = |(rule, judgement): (&'j String, &'j Judgement)| {
+        judgement.verdicts().iter().map(move |verdict| (rule, verdict))
+    };
+    judgements.iter().flat_map(of_each).map(told)
+}
+
+/// What AgentCI calls a score by a rule.
+const RUBRIC: &str = "llm_judge";
 
 /// What an outcome comes to as one number: of rules that were broken the worst; `None` if there was nothing to score.
 pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {

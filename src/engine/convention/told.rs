@@ -30,6 +30,7 @@ pub fn told(score: &Score) -> Vec<(&'static str, ToldValue)> {
         ("gen_ai.evaluation.explanation", score.explanation.as_deref().and_then(text)),
         ("gen_ai.agent.name", text(&score.agent.agent_name)),
         ("agentgauge.evaluator", text(&score.evaluator)),
+        ("agentgauge.rule", score.rule.as_deref().and_then(text)),
         ("agentgauge.service.name", text(&score.agent.service_name)),
     ];
     attributes.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()

@@ -24,7 +24,7 @@ use self::seen::{Model, Said, Seen};
 use self::shape::{ModelCall, Shape};
 use serde::{Deserialize, Serialize};
 
-pub use self::transcript::{Step, Transcript, transcript};
+pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;

@@ -71,7 +71,8 @@ impl Step {
     }
 }
 
-/// The transcript of a trace, of at most about `max_bytes` bytes, and its root's id; `None` if it is no agent's.
+/// The transcript of a trace, of at most about `max_bytes` bytes, and the id of its root, or of its outermost span where
+/// the root is not there.
 pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
     let Laid { shape, logs, .. } = trace;
     let models = shape.model_calls();
@@ -86,7 +87,8 @@ pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<Spa
     let (steps, steps_left_out) = bounded(steps, max_bytes.saturating_sub(own));
     let ended_in_error = root.is_some_and(|root| root.failed);
     let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out };
-    (transcript, root.map(|root| root.span_id))
+    let judged = root.map(|root| root.span_id).or_else(|| Some(outermost.first()?.span_id));
+    (transcript, judged)
 }
 
 fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
@@ -192,7 +194,7 @@ fn cut(text: &str, max: usize) -> String {
 
 /// The beginning of a text without the word that it breaks off in, if that is not too long to be one. Half of a key is not
 /// known for one any more.
-fn whole_words<'a>(text: &str, beginning: &'a str) -> &'a str {
+pub fn whole_words<'a>(text: &str, beginning: &'a str) -> &'a str {
     let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
     if !text[beginning.len()..].starts_with(of_word) {
         return beginning;
