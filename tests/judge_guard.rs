@@ -307,7 +307,7 @@ fn what_is_cut_off_gives_no_half_of_a_key_away() {
     // The bound goes through the key, and through the JSON of the call whose value must not leave.
     let filler = "so ".repeat(338);
     let answer = format!("{filler}sk-abcdefghijklmnopqrstuvwxyz and more of it");
-    let hidden = format!("very-hidden-{}", "0".repeat(600));
+    let hidden = format!("very-hidden{}", " words".repeat(100));
     daemon.send(&spans_saying("a refund", &answer).replace("very-hidden", &hidden));
     daemon.shows("agentgauge_judge_results_total{metric=\"confidence\",result=\"scored\"} 1");
     let [seen] = endpoint.seen().try_into().unwrap();
