@@ -136,15 +136,24 @@ async fn what_leaves_nothing_to_score_ends_early_and_stays_absent() {
     let endpoint = Endpoint::start();
     endpoint.answers(Stage::CallContext, json!({ "user_input": "", "tool_calls": [] }));
     endpoint.answers(Stage::Plan, json!({ "plan": [] }));
-    for (metric, calls) in
-        [(Metric::ArgumentCorrectness, 1), (Metric::PlanAdherence, 2), (Metric::PlanQuality, 2)]
-    {
-        let model = metric.name();
-        let judged =
-            judged(&options(&endpoint, Format::Openai, model, &[metric]), transcript("")).await;
-        assert_eq!(endpoint.asked(model).len(), calls);
-        assert_eq!(judged.score(model), None);
-        judged.counts(&format!("results_total{{metric=\"{model}\",result=\"nothing\"}} 1"));
+    let none = json!({ "user_input": "", "tools_called": [], "available_tools": [] });
+    endpoint.answers(Stage::ToolContext, none);
+    for format in FORMATS {
+        for (metric, calls, score) in [
+            (Metric::ArgumentCorrectness, 1, None),
+            (Metric::PlanAdherence, 2, None),
+            (Metric::PlanQuality, 2, None),
+            // Whether one was needed is a question all the same.
+            (Metric::ToolCorrectness, 2, Some(0.75)),
+        ] {
+            let (name, model) = (metric.name(), format!("{}-{format:?}", metric.name()));
+            let options = options(&endpoint, format, &model, &[metric]);
+            let judged = judged(&options, transcript("")).await;
+            assert_eq!(endpoint.asked(&model).len(), calls);
+            assert_eq!(judged.score(name), score);
+            let result = if score.is_some() { "scored" } else { "nothing" };
+            judged.counts(&format!("results_total{{metric=\"{name}\",result=\"{result}\"}} 1"));
+        }
     }
 }
 
