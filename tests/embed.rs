@@ -28,7 +28,7 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 
 use self::collector::{Collector, Told};
-use self::daemon::Daemon;
+use self::daemon::{Daemon, until};
 use self::turn::spans_saying;
 
 /// Keeps what the engine is told, once it has room.
@@ -344,14 +344,11 @@ fn turn_of(daemon: &Daemon, number: u8, question: &str, answer: &str) -> String 
 /// Looks at a trace's explanation until it is as it should be; what it was last.
 fn explained(daemon: &Daemon, trace: &str, is_right: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
-    for _ in 0..300 {
+    until(|| {
         let path = format!("/api/v1/traces/{trace}");
         last = serde_json::from_str(&daemon.get(&path)).unwrap_or_default();
-        if is_right(&last) {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+        is_right(&last)
+    });
     last
 }
 

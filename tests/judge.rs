@@ -17,7 +17,7 @@ use agentgauge::judge::options::Format;
 use agentgauge::judge::{JudgeOptions, Metric, Stage};
 use serde_json::{Value, json};
 
-use self::daemon::Daemon;
+use self::daemon::{Daemon, until};
 use self::endpoint::Endpoint;
 use self::judged::{all_judged, judged, options, request, transcript};
 use self::turn::{spans, spans_saying};
@@ -364,14 +364,11 @@ fn argument_verdicts_are_counted_as_the_reference_counts_them() {
 #[test]
 fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     let endpoint = Endpoint::start();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        ("AGENTGAUGE_JUDGE_API_KEY", "sk-from-the-environment"),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[("AGENTGAUGE_JUDGE_API_KEY", "sk-from-the-environment")],
+    );
     let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans());
     assert_eq!(status, 200, "{answer}");
     daemon
@@ -380,12 +377,7 @@ fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     let judged =
         |sessions: &Value| sessions["sessions"][0]["traces"][0]["signals"]["confidence"].clone();
     // Counted when it is judged, shown when it has gone through the stages.
-    for _ in 0..300 {
-        if judged(&sessions())["source"] == "judge" {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| judged(&sessions())["source"] == "judge");
     let confidence = judged(&sessions());
     let expected = json!({
         "score": 0.75, "source": "judge", "evaluator": "judge/m/p1", "explanation": "so", "passed": true,
@@ -411,27 +403,21 @@ fn every_judged_score_is_shown_with_who_made_it_and_why() {
     let broken = [broken("no_pii", "low", "a name"), broken("polite", "high", "an insult")];
     endpoint.answers(Stage::Violations, json!({ "violations": broken }));
     let metrics = Metric::ALL.map(|metric| format!("{:?}", metric.name())).join(", ");
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
-        ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no data.\", polite = \"Is.\" }"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[
+            ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
+            ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no data.\", polite = \"Is.\" }"),
+        ],
+    );
     let spans = spans_saying("Refund me", "No way.");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
     let shown = || -> Value {
         let explained = daemon.get("/api/v1/traces/0af7651916cd43dd8448eb211c80319c");
         serde_json::from_str(&explained).unwrap_or_default()
     };
-    for _ in 0..300 {
-        if shown()["trace"]["signals"]["constraint_violation"]["source"] == "judge" {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| shown()["trace"]["signals"]["constraint_violation"]["source"] == "judge");
     let shown = shown();
     for metric in Metric::ALL {
         let signal = &shown["trace"]["signals"][metric.name()];
@@ -469,23 +455,15 @@ fn rules_for_answers_are_judged_and_decide() {
     let spec = "agent: a\nqueries: [{query: Refund me, correctness: {llm_judge: [{rule: Is it polite?}]}}]\n";
     std::fs::write(&file, spec).unwrap();
     let files = format!("[{:?}]", file.to_str().unwrap());
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "gemini"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
-        ("AGENTGAUGE__EXPECT__FILES", &files),
-    ]);
+    let daemon = Daemon::judging(
+        "gemini",
+        &endpoint.url,
+        &[("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"), ("AGENTGAUGE__EXPECT__FILES", &files)],
+    );
     let spans = spans_saying("Refund me", "No way.");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
     daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 1.0);
-    for _ in 0..300 {
-        if daemon.get("/api/v1/sessions").contains("Is it polite?") {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| daemon.get("/api/v1/sessions").contains("Is it polite?"));
     let shown = daemon.get("/api/v1/sessions");
     assert!(shown.contains("scored 2, below 3: Is it polite?"), "{shown}");
     let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -520,14 +498,11 @@ queries:
 ";
     std::fs::write(&file, spec).unwrap();
     let files = format!("[{:?}]", file.to_str().unwrap());
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
-        ("AGENTGAUGE__EXPECT__FILES", &files),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"), ("AGENTGAUGE__EXPECT__FILES", &files)],
+    );
     let spans = spans_saying("Refund me", "No way.");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
     daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 3.0);
@@ -537,12 +512,7 @@ queries:
         "TOOL search, attributes.tool.args.api_key: scored 2, below 4: Is it short?",
     ];
     let shown = || daemon.get("/api/v1/sessions");
-    for _ in 0..300 {
-        if shown().contains(problems[2]) {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| shown().contains(problems[2]));
     let shown = shown();
     assert!(problems.iter().all(|problem| shown.contains(problem)), "{shown}");
     assert_eq!(shown.matches("\"explanation\":\"a mere word\"").count(), 3, "{shown}");

@@ -18,7 +18,7 @@ use agentgauge::engine::math::text::{cosine, digest, jaccard};
 use agentgauge::engine::signal::coherence;
 use serde_json::{Value, json};
 
-use self::daemon::Daemon;
+use self::daemon::{Daemon, until};
 use self::turn::spans_saying;
 
 fn directory() -> PathBuf {
@@ -82,12 +82,7 @@ fn coherence_and_loops_of_the_daemon_are_by_it() {
     ];
     for (number, name, expected) in expected {
         let is_right = || signal(number, name).is_some_and(|shown| (shown - expected).abs() < 1e-4);
-        for _ in 0..300 {
-            if is_right() {
-                break;
-            }
-            std::thread::park_timeout(std::time::Duration::from_millis(100));
-        }
+        until(|| is_right());
         assert!(is_right(), "{name} {number}: {:?} instead of {expected}", signal(number, name));
     }
     #[cfg(unix)]

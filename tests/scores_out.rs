@@ -40,7 +40,7 @@ use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use self::collector::{Collector, Told};
-use self::daemon::Daemon;
+use self::daemon::{Daemon, until};
 use self::endpoint::Endpoint;
 use self::turn::{spans, spans_saying};
 
@@ -245,19 +245,18 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
 
 /// A daemon whose judge finds two scores for each trace, and that tells somebody.
 fn telling(endpoint: &Endpoint, collector: &str, metrics_interval: &str) -> Daemon {
-    Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "anthropic"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\", \"tool_correctness\"]"),
-        ("AGENTGAUGE__SCORES_OUT__URL", collector),
-        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
-        ("AGENTGAUGE__SCORES_OUT__METRICS_INTERVAL", metrics_interval),
-        ("AGENTGAUGE_SCORES_OUT_AUTHORIZATION", "Bearer for-the-collector"),
-    ])
+    Daemon::judging(
+        "anthropic",
+        &endpoint.url,
+        &[
+            ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\", \"tool_correctness\"]"),
+            ("AGENTGAUGE__SCORES_OUT__URL", collector),
+            ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+            ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
+            ("AGENTGAUGE__SCORES_OUT__METRICS_INTERVAL", metrics_interval),
+            ("AGENTGAUGE_SCORES_OUT_AUTHORIZATION", "Bearer for-the-collector"),
+        ],
+    )
 }
 
 #[test]
@@ -297,20 +296,19 @@ fn a_rule_is_told_with_what_was_said_of_it_on_the_outermost_span_that_there_is()
     let spec =
         "agent: a\nqueries: [{query: Refund me, correctness: {llm_judge: [{rule: Polite?}]}}]\n";
     std::fs::write(&file, spec).unwrap();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        ("AGENTGAUGE__JUDGE__METRICS", "[\"constraint_violation\"]"),
-        ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no personal data.\" }"),
-        ("AGENTGAUGE__EXPECT__FILES", &format!("[{:?}]", file.to_str().unwrap())),
-        ("AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE", "200ms"),
-        ("AGENTGAUGE__SCORES_OUT__URL", &collector.url),
-        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[
+            ("AGENTGAUGE__JUDGE__METRICS", "[\"constraint_violation\"]"),
+            ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no personal data.\" }"),
+            ("AGENTGAUGE__EXPECT__FILES", &format!("[{:?}]", file.to_str().unwrap())),
+            ("AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE", "200ms"),
+            ("AGENTGAUGE__SCORES_OUT__URL", &collector.url),
+            ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+            ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
+        ],
+    );
     // What would be above it never comes.
     let spans = spans_saying("Refund me", "No way.");
     let mut spans: serde_json::Value = serde_json::from_str(&spans).unwrap();
@@ -496,12 +494,7 @@ fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
         let (sent, shown) = (still(sent()), still(on_page(&daemon.get("/metrics"))));
         sent.symmetric_difference(&shown).cloned().collect()
     };
-    for _ in 0..300 {
-        if differ().is_empty() && sent().len() > 100 {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| differ().is_empty() && sent().len() > 100);
     assert_eq!(differ(), Vec::<String>::new());
     // Of the rest the names: each is counted on with every look.
     let named = |all: BTreeSet<String>| -> BTreeSet<String> {
