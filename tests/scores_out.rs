@@ -214,10 +214,11 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
     let request = ExportLogsServiceRequest::decode(&*seen[0].body).unwrap();
     let [logs] = request.resource_logs.as_slice() else { panic!("{request:?}") };
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        told(&logs.resource.as_ref().unwrap().attributes),
-        pairs(&[("service.name", "agentgauge"), ("service.version", version)])
-    );
+    let mut resource = told(&logs.resource.as_ref().unwrap().attributes);
+    // A UUID that is none but this process's.
+    let (key, instance) = resource.pop().unwrap();
+    assert_eq!((key.as_str(), instance.len(), &instance[14..15]), ("service.instance.id", 36, "4"));
+    assert_eq!(resource, pairs(&[("service.name", "agentgauge"), ("service.version", version)]));
     let [logs] = logs.scope_logs.as_slice() else { panic!("{request:?}") };
     let scope = logs.scope.as_ref().unwrap();
     assert_eq!((scope.name.as_str(), scope.version.as_str()), ("agentgauge", version));
@@ -338,6 +339,36 @@ fn a_rule_is_told_with_what_was_said_of_it_on_the_outermost_span_that_there_is()
         record("llm_judge", "0.8", "pass", "Polite?"),
     ];
     assert_eq!(said, expected.into());
+    #[cfg(unix)]
+    daemon.ends_well();
+}
+
+#[test]
+fn a_collector_that_takes_nothing_holds_nobody_up() {
+    let (endpoint, collector) = (Endpoint::start(), Collector::start());
+    // It wants to be left alone for longer than anybody waits.
+    collector.replies("503 Service Unavailable", "Retry-After: 3600\r\n", &[]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[
+            ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\"]"),
+            ("AGENTGAUGE__SCORES_OUT__URL", &collector.url),
+            ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
+            ("AGENTGAUGE__SCORES_OUT__MAX_QUEUE", "1"),
+            ("AGENTGAUGE__SCORES_OUT__MAX_BATCH", "1"),
+        ],
+    );
+    for number in 0..5 {
+        let spans = spans().replace("0af7651916cd43d", &format!("{number}af7651916cd43d"));
+        assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+        until(|| !collector.told().is_empty());
+    }
+    // The first is on its way, one waits, and there is no room for the others; all of them are judged.
+    daemon.settles_at("agentgauge_judge_dropped_total{reason=\"scores_out_full\"}", 3.0);
+    daemon
+        .settles_at("agentgauge_judge_results_total{metric=\"confidence\",result=\"scored\"}", 5.0);
+    assert_eq!(collector.told().len(), 1);
     #[cfg(unix)]
     daemon.ends_well();
 }

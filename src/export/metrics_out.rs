@@ -20,21 +20,19 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Exemplar, Gauge, Histogram, HistogramDataPoint, Metric,
     NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar, metric, number_data_point,
 };
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, Opts, Registry};
 use prost::Message;
 
 use super::http::{give_way, health};
-use super::otlp::{ScoresOutError, ScoresOutOptions, attributes};
+use super::otlp::{ScoresOutError, ScoresOutOptions, resource, scope};
 use super::prometheus::{Exposition, Format};
 use super::push::{Push, Signal};
-use crate::engine::convention::{OWN_SCOPE, told_by};
 use crate::engine::span::Timestamp;
 use crate::outbound::Secret;
 
@@ -425,15 +423,9 @@ fn parts(metric: Metric) -> Vec<Metric> {
 }
 
 fn request(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
-    let scope = InstrumentationScope {
-        name: OWN_SCOPE.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..InstrumentationScope::default()
-    };
-    let metrics = ScopeMetrics { scope: Some(scope), metrics, ..ScopeMetrics::default() };
-    let resource = Resource { attributes: attributes(told_by()), ..Resource::default() };
+    let metrics = ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() };
     let metrics = ResourceMetrics {
-        resource: Some(resource),
+        resource: Some(resource()),
         scope_metrics: vec![metrics],
         ..ResourceMetrics::default()
     };

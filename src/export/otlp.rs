@@ -4,7 +4,9 @@
 //! endpoint is down; what there is no room or patience for is counted and goes. Nobody waits for any of this, and what
 //! comes back to our own ports under our own scope is not read.
 
+use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::logs::v1::{
@@ -178,21 +180,38 @@ impl Default for ScoresOutOptions {
     }
 }
 
-/// A batch as OTLP has it.
-fn request(batch: &[Score]) -> ExportLogsServiceRequest {
-    let scope = InstrumentationScope {
+/// Tells this process from others that send to the same place: a random UUID, new at each start.
+static INSTANCE: LazyLock<String> = LazyLock::new(|| {
+    let random = |which: u8| u128::from(RandomState::new().hash_one(which));
+    // Of version 4, and of the usual variant.
+    let id = (random(0) << 64 | random(1)) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{id:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+});
+
+/// Whose word it is.
+pub(super) fn scope() -> InstrumentationScope {
+    InstrumentationScope {
         name: OWN_SCOPE.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..InstrumentationScope::default()
-    };
+    }
+}
+
+/// Who tells.
+pub(super) fn resource() -> Resource {
+    Resource { attributes: attributes(told_by(&INSTANCE)), ..Resource::default() }
+}
+
+/// A batch as OTLP has it.
+fn request(batch: &[Score]) -> ExportLogsServiceRequest {
     let records = ScopeLogs {
-        scope: Some(scope),
+        scope: Some(scope()),
         log_records: batch.iter().map(record).collect(),
         ..ScopeLogs::default()
     };
-    let resource = Resource { attributes: attributes(told_by()), ..Resource::default() };
     let logs = ResourceLogs {
-        resource: Some(resource),
+        resource: Some(resource()),
         scope_logs: vec![records],
         ..ResourceLogs::default()
     };
@@ -211,7 +230,7 @@ fn record(score: &Score) -> LogRecord {
     }
 }
 
-pub(super) fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
+fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
     let attribute = |(key, value): (&str, ToldValue)| KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue {
