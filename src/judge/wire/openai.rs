@@ -40,7 +40,8 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
     let choice = reply.pointer("/choices/0");
     let message = choice.and_then(|choice| choice.get("message"));
     let refused = message.and_then(|message| message.get("refusal")?.as_str());
-    let (text, missing) = texts(message.and_then(|message| content(message.get("content")?)));
+    let said = message.and_then(|message| content(message.get("content")?));
+    let (text, missing) = texts(said.map(|text| spoken(&text).to_owned()));
     let why = match choice.and_then(|choice| choice.get("finish_reason")?.as_str()) {
         Some("content_filter") => Some(NoAnswer::Refused),
         _ if refused.is_some_and(|refusal| !refusal.is_empty()) => Some(NoAnswer::Refused),
@@ -71,6 +72,12 @@ fn content(content: &Value) -> Option<String> {
     }
     let parts = content.as_array()?;
     Some(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
+}
+
+/// The answer without what was thought before it, which servers that do not know a model's way to think leave in.
+fn spoken(text: &str) -> &str {
+    let is_answer = text.trim_start().starts_with(['{', '`']);
+    text.split_once("</think>").filter(|_| !is_answer).map_or(text, |(_, spoken)| spoken)
 }
 
 fn is_azure(url: &str) -> bool {

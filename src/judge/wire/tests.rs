@@ -151,6 +151,14 @@ fn replies_of_chat_completions_are_read_as_they_come() {
                 ("", Some(7), Some(5), Some(Refused)),
             ),
             (
+                r#"{"choices":[{"finish_reason":"stop","message":{"content":"<think>{\"a\":0}?</think>{\"a\":1}"}}]}"#,
+                ("{\"a\":1}", None, None, None),
+            ),
+            (
+                r#"{"choices":[{"finish_reason":"stop","message":{"content":"{\"a\":\"</think>\"}"}}]}"#,
+                ("{\"a\":\"</think>\"}", None, None, None),
+            ),
+            (
                 r#"{"choices":[{"finish_reason":"content_filter","message":{"content":"half"}}]}"#,
                 ("half", None, None, Some(Refused)),
             ),
