@@ -161,7 +161,12 @@ fn collect(path: &Path, found: &mut Vec<(PathBuf, String)>) {
     let Ok(entries) = fs::read_dir(path) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        if path.is_dir() { collect(&path, found) } else { collect_file(&path, found) }
+        let is_tests = path.file_name().is_some_and(|name| name == "tests");
+        if path.is_dir() && !is_tests {
+            collect(&path, found);
+        } else {
+            collect_file(&path, found);
+        }
     }
 }
 

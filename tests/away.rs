@@ -2,31 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its data fails")]
 
+#[path = "support/recorded.rs"]
+mod recorded;
+
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::sessions::{Attic, AtticPlace, Sessions};
-use agentgauge::engine::span::{Log, Report, Span, Timestamp};
+use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::view::Document;
-use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::{Encoding, Signal};
 use proptest::prelude::*;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-/// One thing to apply.
-#[derive(Clone, Debug)]
-enum Item {
-    Span(Box<Span>),
-    Log(Box<Log>),
-    Report(Box<Report>),
-}
+use self::recorded::{Item, apply, items, reordered};
 
 /// How the items are delivered, and what happens meanwhile.
 #[derive(Clone, Debug)]
@@ -89,36 +79,6 @@ const CAPTURES: [&str; 7] = [
     "google-adk-legacy",
 ];
 
-fn items() -> Vec<Item> {
-    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
-    let mut items = Vec::new();
-    for capture in CAPTURES {
-        let folder =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures").join(capture);
-        let mut files: Vec<_> =
-            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.retain(|path| path.extension().is_some_and(|extension| extension == "pb"));
-        files.sort();
-        for path in files {
-            let logs = path.file_name().unwrap().to_string_lossy().contains("logs");
-            let signal = if logs { Signal::Logs } else { Signal::Traces };
-            let body = fs::read(&path).unwrap();
-            let batch = decoder.decode_plain(signal, Encoding::Protobuf, &body).unwrap();
-            items.extend(batch.spans.into_iter().map(|span| Item::Span(Box::new(span))));
-            items.extend(batch.logs.into_iter().map(|log| Item::Log(Box::new(log))));
-            items.extend(batch.reports.into_iter().map(|report| Item::Report(Box::new(report))));
-        }
-    }
-    items
-}
-
-fn reordered(items: &[Item], order: &[u16]) -> Vec<Item> {
-    let key = |at: usize| order[at % order.len()].wrapping_mul(1 + u16::try_from(at).unwrap());
-    let mut keyed: Vec<(u16, usize)> = (0..items.len()).map(|at| (key(at), at)).collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, at)| items[at].clone()).collect()
-}
-
 fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
     let mut options = EngineOptions::default();
     options.assemble.keep_content = true;
@@ -127,31 +87,15 @@ fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
     options
 }
 
-fn again<T: DeserializeOwned>(state: &impl Serialize) -> T {
-    rmp_serde::from_slice(&rmp_serde::to_vec_named(state).unwrap()).unwrap()
-}
-
 fn attics(attic: Option<&Kept>, shards: u32) -> Vec<Box<dyn Attic + Send>> {
     (0..shards).filter_map(|_| Some(Box::new(attic?.clone()) as _)).collect()
 }
 
 /// The pipeline of the next process: it has what was saved, and what is in the attic.
 fn restarted(mut before: Pipeline, options: &EngineOptions, attic: Option<&Kept>) -> Pipeline {
-    let route = Route::new(u32::try_from(before.lasting().2.len()).unwrap(), 0);
-    let mut after = Pipeline::routed(options, again(&route));
-    let (resolve, assemble, sessions, agents) = before.lasting();
-    let (new_resolve, new_assemble, new_sessions, new_agents) = after.lasting();
-    new_resolve.restore(again(resolve));
-    for (old, new) in assemble.iter().zip(new_assemble) {
-        new.restore(again(&old.save()));
-    }
-    for (old, new) in sessions.iter().zip(new_sessions) {
-        let saved = rmp_serde::to_vec_named(&old.save()).unwrap();
-        new.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
-    }
-    new_agents.restore(again(&agents.save()));
+    let shards = u32::try_from(before.lasting().2.len()).unwrap();
+    let mut after = recorded::restarted(before, options, Route::new(shards, 0));
     if attic.is_some() {
-        let shards = u32::try_from(after.lasting().2.len()).unwrap();
         after.keep_away(attics(attic, shards));
     }
     after
@@ -167,15 +111,7 @@ fn run(items: &[Item], delivery: &Delivery, attic: Option<&Kept>) -> Document {
     }
     let mut now = Timestamp(1_800_000_000_000_000_000);
     for (number, batch) in items.chunks(delivery.batch).enumerate() {
-        let (mut spans, mut logs, mut reports) = (Vec::new(), Vec::new(), Vec::new());
-        for item in batch.iter().cloned() {
-            match item {
-                Item::Span(span) => spans.push(*span),
-                Item::Log(log) => logs.push(*log),
-                Item::Report(report) => reports.push(*report),
-            }
-        }
-        pipeline.apply(spans, logs, reports, now);
+        apply(&mut pipeline, batch, now);
         let held = pipeline.lasting().2.iter().map(Sessions::held_sessions);
         assert!(held.max().unwrap_or_default() <= room, "after each batch the others are away");
         now = now.after(delivery.pause);
@@ -209,7 +145,8 @@ proptest! {
 
     #[test]
     fn a_session_that_left_for_want_of_room_comes_back_as_it_was(delivery in deliveries()) {
-        let items = reordered(&items(), &delivery.order);
+        let all: Vec<Item> = CAPTURES.into_iter().flat_map(items).collect();
+        let items = reordered(&all, &delivery.order);
         let attic = Kept::default();
         let roomy = serde_json::to_string_pretty(&run(&items, &delivery, None)).unwrap();
         let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&attic))).unwrap();

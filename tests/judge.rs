@@ -17,9 +17,9 @@ use agentgauge::judge::options::Format;
 use agentgauge::judge::{JudgeOptions, Metric, Stage};
 use serde_json::{Value, json};
 
-use self::daemon::Daemon;
+use self::daemon::{Daemon, until};
 use self::endpoint::Endpoint;
-use self::judged::{judged, options, transcript};
+use self::judged::{all_judged, judged, options, request, transcript};
 use self::turn::{spans, spans_saying};
 
 const FORMATS: [Format; 3] = [Format::Openai, Format::Anthropic, Format::Gemini];
@@ -136,15 +136,24 @@ async fn what_leaves_nothing_to_score_ends_early_and_stays_absent() {
     let endpoint = Endpoint::start();
     endpoint.answers(Stage::CallContext, json!({ "user_input": "", "tool_calls": [] }));
     endpoint.answers(Stage::Plan, json!({ "plan": [] }));
-    for (metric, calls) in
-        [(Metric::ArgumentCorrectness, 1), (Metric::PlanAdherence, 2), (Metric::PlanQuality, 2)]
-    {
-        let model = metric.name();
-        let judged =
-            judged(&options(&endpoint, Format::Openai, model, &[metric]), transcript("")).await;
-        assert_eq!(endpoint.asked(model).len(), calls);
-        assert_eq!(judged.score(model), None);
-        judged.counts(&format!("results_total{{metric=\"{model}\",result=\"nothing\"}} 1"));
+    let none = json!({ "user_input": "", "tools_called": [], "available_tools": [] });
+    endpoint.answers(Stage::ToolContext, none);
+    for format in FORMATS {
+        for (metric, calls, score) in [
+            (Metric::ArgumentCorrectness, 1, None),
+            (Metric::PlanAdherence, 2, None),
+            (Metric::PlanQuality, 2, None),
+            // Whether one was needed is a question all the same.
+            (Metric::ToolCorrectness, 2, Some(0.75)),
+        ] {
+            let (name, model) = (metric.name(), format!("{}-{format:?}", metric.name()));
+            let options = options(&endpoint, format, &model, &[metric]);
+            let judged = judged(&options, transcript("")).await;
+            assert_eq!(endpoint.asked(&model).len(), calls);
+            assert_eq!(judged.score(name), score);
+            let result = if score.is_some() { "scored" } else { "nothing" };
+            judged.counts(&format!("results_total{{metric=\"{name}\",result=\"{result}\"}} 1"));
+        }
     }
 }
 
@@ -187,6 +196,45 @@ async fn traces_with_known_answers_tell_how_far_the_judge_has_drifted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rounds_are_paid_from_the_budget_and_stop_with_it() {
+    let endpoint = Endpoint::start();
+    let canary_interval = Duration::from_secs(3_600);
+    let options = JudgeOptions {
+        canary_interval,
+        ..options(&endpoint, Format::Openai, "m", &[Metric::Confidence])
+    };
+    let paid = all_judged(&options, Vec::new()).await;
+    // Two calls of 100 tokens at 5 and 10 at 25 dollars a million.
+    paid.counts("cost_usd_total 0.0015");
+    paid.counts("budget_left_usd 999.9985");
+    let asked = endpoint.seen().len();
+    let broke = JudgeOptions { usd_per_hour: 0.001, ..options };
+    let unpaid = all_judged(&broke, Vec::new()).await;
+    assert_eq!((asked, endpoint.seen().len()), (2, 2));
+    unpaid.counts("canaries_total{result=\"over_budget\"} 2");
+    unpaid.counts("cost_usd_total 0");
+    assert!(!unpaid.metrics.contains("agentgauge_judge_drift{"), "{}", unpaid.metrics);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_judged_twice_is_asked_twice_though_an_earlier_process_was_answered() {
+    let endpoint = Endpoint::start();
+    let options = JudgeOptions {
+        rejudge_rate: 1.0,
+        ..options(&endpoint, Format::Openai, "m", &[Metric::Confidence])
+    };
+    let mut request = request(7, transcript("found"));
+    let known = json!({ "confidence": 0.25, "reason": "so" }).to_string();
+    request.answered = [("confidence/m/p1".to_owned(), known)].into();
+    let judged = all_judged(&options, vec![request]).await;
+    assert_eq!((judged.score("confidence"), endpoint.asked("m").len()), (Some(0.25), 1));
+    judged.counts("calls_total{outcome=\"known\"} 1");
+    judged.counts("rejudged_total{metric=\"confidence\"} 1");
+    // 0.25 then, and 0.75 now.
+    judged.counts("noise{metric=\"confidence\"} 0.35355339059327373");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn over_the_budget_nothing_is_sent_and_that_is_said() {
     let endpoint = Endpoint::start();
     let options = JudgeOptions {
@@ -225,7 +273,7 @@ async fn an_endpoint_without_schemas_is_asked_without() {
             judged(&options(&endpoint, format, &model, &[Metric::Confidence]), transcript(""))
                 .await;
         assert_eq!(judged.score("confidence"), Some(0.75));
-        assert_eq!(endpoint.asked(&model).len(), 2);
+        assert_eq!(endpoint.asked(&model).len(), 3);
     }
 }
 
@@ -314,56 +362,13 @@ fn argument_verdicts_are_counted_as_the_reference_counts_them() {
 }
 
 #[test]
-fn texts_are_embedded_in_batches_and_make_coherence() {
-    let endpoint = Endpoint::start();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__EMBED__URL", &endpoint.url),
-        ("AGENTGAUGE__EMBED__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__EMBED__MODEL", "flaky"),
-        ("AGENTGAUGE__EMBED__BACKOFF", "1ms"),
-        ("AGENTGAUGE_EMBED_API_KEY", "sk-of-the-embedder"),
-    ]);
-    let spans = spans_saying("a refund", "a refund and the weather sk-abcdefghijklmnopqrstuv");
-    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
-    daemon.settles_at("agentgauge_embed_texts_total{outcome=\"embedded\"}", 2.0);
-    let coherence = || {
-        let sessions: Value = serde_json::from_str(&daemon.get("/api/v1/sessions")).unwrap();
-        let signal = &sessions["sessions"][0]["traces"][0]["signals"]["coherence"];
-        assert!(signal.is_null() || signal["source"] == "computed", "{signal}");
-        signal["score"].as_f64()
-    };
-    for _ in 0..300 {
-        if coherence().is_some() {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
-    assert!((coherence().unwrap() - 0.5_f64.sqrt()).abs() < 1e-6, "{:?}", coherence());
-    // The same texts again, of another trace, are in the cache.
-    let again = spans.replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2");
-    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &again).0, 200);
-    daemon.settles_at("agentgauge_embed_texts_total{outcome=\"cached\"}", 2.0);
-    let seen = endpoint.seen();
-    assert_eq!(seen.len(), 2, "one that failed, and one with both texts");
-    for seen in seen {
-        assert!(seen.path == "/v1/embeddings" && seen.head.contains("Bearer sk-of-the-embedder"));
-        assert!(!seen.body.to_string().contains("sk-abcdef"), "{}", seen.body);
-    }
-    #[cfg(unix)]
-    daemon.ends_well();
-}
-
-#[test]
 fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     let endpoint = Endpoint::start();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        ("AGENTGAUGE_JUDGE_API_KEY", "sk-from-the-environment"),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[("AGENTGAUGE_JUDGE_API_KEY", "sk-from-the-environment")],
+    );
     let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans());
     assert_eq!(status, 200, "{answer}");
     daemon
@@ -372,12 +377,7 @@ fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
     let judged =
         |sessions: &Value| sessions["sessions"][0]["traces"][0]["signals"]["confidence"].clone();
     // Counted when it is judged, shown when it has gone through the stages.
-    for _ in 0..300 {
-        if judged(&sessions())["source"] == "judge" {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| judged(&sessions())["source"] == "judge");
     let confidence = judged(&sessions());
     let expected = json!({
         "score": 0.75, "source": "judge", "evaluator": "judge/m/p1", "explanation": "so", "passed": true,
@@ -397,111 +397,51 @@ fn a_trace_is_judged_and_its_score_replaces_the_computed_one() {
 }
 
 #[test]
-fn others_are_told_on_the_judged_trace_and_we_do_not_believe_our_own_word() {
-    use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-    use prost::Message;
-    let (endpoint, collector) = (Endpoint::start(), Endpoint::start());
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "anthropic"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\", \"tool_correctness\"]"),
-        ("AGENTGAUGE__SCORES_OUT__URL", collector.url.trim_end_matches("/v1")),
-        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__SCORES_OUT__INTERVAL", "50ms"),
-        ("AGENTGAUGE_SCORES_OUT_AUTHORIZATION", "Bearer for-the-collector"),
-    ]);
-    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
-    daemon.settles_at("agentgauge_scores_out_total{outcome=\"sent\"}", 2.0);
-    let seen = collector.seen();
-    assert!(
-        seen.iter()
-            .all(|seen| seen.path == "/v1/logs" && seen.head.contains("Bearer for-the-collector"))
+fn every_judged_score_is_shown_with_who_made_it_and_why() {
+    let endpoint = Endpoint::start();
+    let broken = |constraint: &str, severity: &str, reason: &str| json!({ "constraint": constraint, "severity": severity, "reason": reason });
+    let broken = [broken("no_pii", "low", "a name"), broken("polite", "high", "an insult")];
+    endpoint.answers(Stage::Violations, json!({ "violations": broken }));
+    let metrics = Metric::ALL.map(|metric| format!("{:?}", metric.name())).join(", ");
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[
+            ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
+            ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no data.\", polite = \"Is.\" }"),
+        ],
     );
-    let requests: Vec<_> =
-        seen.iter().map(|seen| ExportLogsServiceRequest::decode(&*seen.raw).unwrap()).collect();
-    let logs = requests.iter().flat_map(|request| &request.resource_logs);
-    let records: Vec<_> =
-        logs.flat_map(|logs| &logs.scope_logs).flat_map(|logs| &logs.log_records).collect();
-    assert_eq!(records.len(), 2);
-    for record in records {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(hex(&record.trace_id), "0af7651916cd43dd8448eb211c80319c");
-        assert_eq!(hex(&record.span_id), "b7ad6b7169203331");
-        assert_eq!(record.event_name, "gen_ai.evaluation.result");
-        let keys: Vec<&str> =
-            record.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
-        for key in ["name", "score.value", "explanation"] {
-            assert!(keys.contains(&format!("gen_ai.evaluation.{key}").as_str()), "{keys:?}");
-        }
-    }
-    // The same records come back, as from a collector that sends everything everywhere.
-    for seen in &seen {
-        assert_eq!(daemon.post_protobuf("/v1/logs", &seen.raw), 200);
-    }
-    daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
-    #[cfg(unix)]
-    daemon.ends_well();
-}
-
-#[test]
-fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
-    use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-    use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point::Value};
-    use prost::Message;
-    let collector = Endpoint::start();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__SCORES_OUT__URL", collector.url.trim_end_matches("/v1")),
-        ("AGENTGAUGE__SCORES_OUT__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__SCORES_OUT__METRICS_INTERVAL", "100ms"),
-    ]);
-    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
-    daemon.settles_at("agentgauge_agent_window_traces{", 1.0);
-    // The last value of each of these that was sent, of the first series.
-    let sent = |name: &str| {
-        let seen = collector.seen().into_iter().filter(|seen| seen.path == "/v1/metrics");
-        let requests = seen.map(|seen| ExportMetricsServiceRequest::decode(&*seen.raw).unwrap());
-        let metrics = requests.flat_map(|request| request.resource_metrics);
-        let metrics = metrics.flat_map(|metrics| metrics.scope_metrics);
-        let mut named = metrics.flat_map(|metrics| metrics.metrics).filter(|m| m.name == name);
-        let points = match named.next_back()?.data? {
-            Data::Gauge(gauge) => gauge.data_points,
-            Data::Sum(sum) if sum.is_monotonic => sum.data_points,
-            other @ (Data::Sum(_)
-            | Data::Histogram(_)
-            | Data::ExponentialHistogram(_)
-            | Data::Summary(_)) => {
-                panic!("{other:?}")
-            }
-        };
-        match points.first()?.value {
-            Some(Value::AsDouble(value)) => Some(value),
-            Some(Value::AsInt(_)) | None => None,
-        }
+    let spans = spans_saying("Refund me", "No way.");
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    let shown = || -> Value {
+        let explained = daemon.get("/api/v1/traces/0af7651916cd43dd8448eb211c80319c");
+        serde_json::from_str(&explained).unwrap_or_default()
     };
-    for _ in 0..300 {
-        if sent("agentgauge_agent_window_traces") == Some(1.0) {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
+    until(|| shown()["trace"]["signals"]["constraint_violation"]["source"] == "judge");
+    let shown = shown();
+    for metric in Metric::ALL {
+        let signal = &shown["trace"]["signals"][metric.name()];
+        let why = if metric == Metric::ConstraintViolation { "an insult" } else { "so" };
+        assert_eq!(signal["source"], "judge", "{} {shown}", metric.name());
+        assert_eq!(signal["evaluator"], "judge/m/p1", "{} {signal}", metric.name());
+        assert_eq!(signal["explanation"], why, "{} {signal}", metric.name());
     }
-    let page = daemon.get("/metrics");
-    for (name, shown) in [
-        ("agentgauge_agent_window_traces", "agentgauge_agent_window_traces{"),
-        ("agentgauge_agent_reliability_score", "agentgauge_agent_reliability_score{"),
-        ("agentgauge_traces", "agentgauge_traces_total{"),
-    ] {
-        let line = page.lines().find(|line| line.starts_with(shown)).unwrap();
-        let value = line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
-        assert_eq!(sent(name), Some(value), "{name}");
-    }
-    // They come back, as from a collector that sends everything everywhere, and nothing is made of them.
-    for seen in collector.seen() {
-        assert_eq!(daemon.post_protobuf("/v1/metrics", &seen.raw), 200);
-    }
-    daemon.settles_at("agentgauge_agent_window_traces{", 1.0);
+    let violation = |constraint: &str, severity: &str, why: &str| {
+        json!({
+            "constraint": constraint, "severity": severity, "evaluator": "judge/m/p1", "explanation": why,
+        })
+    };
+    let expected = [violation("no_pii", "low", "a name"), violation("polite", "high", "an insult")];
+    assert_eq!(shown["trace"]["attempt"]["violations"], json!(expected));
+    let mut signals = shown["signals"].as_array().unwrap().iter();
+    let broken = signals.find(|signal| signal["name"] == "constraint_violation").unwrap();
+    assert_eq!(
+        broken["evidence"],
+        json!([
+            "judge by judge/m/p1, of the rule no_pii: 0.75, labelled low",
+            "judge by judge/m/p1, of the rule polite: 0, labelled high",
+        ])
+    );
     #[cfg(unix)]
     daemon.ends_well();
 }
@@ -515,25 +455,24 @@ fn rules_for_answers_are_judged_and_decide() {
     let spec = "agent: a\nqueries: [{query: Refund me, correctness: {llm_judge: [{rule: Is it polite?}]}}]\n";
     std::fs::write(&file, spec).unwrap();
     let files = format!("[{:?}]", file.to_str().unwrap());
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "gemini"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
-        ("AGENTGAUGE__EXPECT__FILES", &files),
-    ]);
+    let daemon = Daemon::judging(
+        "gemini",
+        &endpoint.url,
+        &[("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"), ("AGENTGAUGE__EXPECT__FILES", &files)],
+    );
     let spans = spans_saying("Refund me", "No way.");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
     daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 1.0);
-    for _ in 0..300 {
-        if daemon.get("/api/v1/sessions").contains("Is it polite?") {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| daemon.get("/api/v1/sessions").contains("Is it polite?"));
     let shown = daemon.get("/api/v1/sessions");
     assert!(shown.contains("scored 2, below 3: Is it polite?"), "{shown}");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let expected = json!([{
+        "check": "llm_judge", "rule": "Is it polite?", "score": 2, "label": "fail",
+        "evaluator": "judge/m/p1", "explanation": "rude",
+    }]);
+    let judged = &shown["sessions"][0]["traces"][0]["expectations"][0]["correctness"]["details"];
+    assert_eq!(judged["judged"], expected, "{judged}");
     assert_eq!(endpoint.seen().len(), 1);
     #[cfg(unix)]
     daemon.ends_well();
@@ -559,14 +498,11 @@ queries:
 ";
     std::fs::write(&file, spec).unwrap();
     let files = format!("[{:?}]", file.to_str().unwrap());
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
-        ("AGENTGAUGE__EXPECT__FILES", &files),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"), ("AGENTGAUGE__EXPECT__FILES", &files)],
+    );
     let spans = spans_saying("Refund me", "No way.");
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
     daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 3.0);
@@ -576,14 +512,10 @@ queries:
         "TOOL search, attributes.tool.args.api_key: scored 2, below 4: Is it short?",
     ];
     let shown = || daemon.get("/api/v1/sessions");
-    for _ in 0..300 {
-        if shown().contains(problems[2]) {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| shown().contains(problems[2]));
     let shown = shown();
     assert!(problems.iter().all(|problem| shown.contains(problem)), "{shown}");
+    assert_eq!(shown.matches("\"explanation\":\"a mere word\"").count(), 3, "{shown}");
     // Each text alone, once; what is a secret by its name does not leave.
     let mut asked: Vec<String> = endpoint
         .seen()

@@ -165,6 +165,10 @@ fn an_endpoint_that_was_not_meant_stops_the_start() {
         };
         assert!(start("http://127.0.0.1:1/v1", "false").contains(&format!("{name}.allow_http")));
         assert!(start("https://me:word@127.0.0.1:1/v1", "false").contains("name or a password"));
+        if name != "scores_out" {
+            let said = start(&format!("https://127.0.0.1:1/v1?key={KEY}"), "false");
+            assert!(said.contains("must not carry a key"), "{said}");
+        }
         for address in [
             "http://169.254.169.254/latest",
             "http://0xa9fea9fe/latest",
@@ -284,6 +288,31 @@ fn what_a_span_says_to_the_judge_is_what_somebody_said() {
     assert_eq!(user.matches(&format!("</record-{mark}>")).count(), 1);
     assert!(user.trim_end().ends_with(&format!("</record-{mark}>")));
     let sent = seen.body.to_string();
-    assert!(!sent.contains("sk-abcdefghijklmnop"), "{sent}");
+    assert!(!sent.contains("sk-abcdefghijklmnop") && !sent.contains("hunter2"), "{sent}");
+    daemon.ends();
+}
+
+#[test]
+fn what_is_cut_off_gives_no_half_of_a_key_away() {
+    let endpoint = Endpoint::start();
+    let daemon = Heard::start(&[
+        ("AGENTGAUGE__JUDGE__FORMAT", "gemini"),
+        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
+        ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\"]"),
+        // A question and an answer of 1024 bytes, a text of a step of 512.
+        ("AGENTGAUGE__JUDGE__MAX_TRANSCRIPT_BYTES", "4096"),
+    ]);
+    // The bound goes through the key, and through the JSON of the call whose value must not leave.
+    let filler = "so ".repeat(338);
+    let answer = format!("{filler}sk-abcdefghijklmnopqrstuvwxyz and more of it");
+    let hidden = format!("very-hidden{}", " words".repeat(100));
+    daemon.send(&spans_saying("a refund", &answer).replace("very-hidden", &hidden));
+    daemon.shows("agentgauge_judge_results_total{metric=\"confidence\",result=\"scored\"} 1");
+    let [seen] = endpoint.seen().try_into().unwrap();
+    let sent = seen.body.to_string();
+    assert!(sent.contains("so so so") && sent.contains("bytes left out"), "{sent}");
+    assert!(!sent.contains("sk-a") && !sent.contains("very-hidden"), "{sent}");
     daemon.ends();
 }

@@ -20,7 +20,7 @@ use agentgauge::judge::options::Format;
 use agentgauge::judge::{JudgeOptions, Metric};
 use serde_json::Value;
 
-use self::daemon::Daemon;
+use self::daemon::{Daemon, until};
 use self::endpoint::Endpoint;
 use self::judged::{all_judged, judged, options, request, transcript};
 use self::turn::spans_saying;
@@ -91,15 +91,15 @@ async fn what_is_not_answered_in_time_is_not_asked_again() {
 #[test]
 fn a_trace_that_is_flagged_is_judged_whatever_the_rate() {
     let endpoint = Endpoint::start();
-    let daemon = Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", &endpoint.url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\"]"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATES", "{ vip = 1.0 }"),
-    ]);
+    let daemon = Daemon::judging(
+        "openai",
+        &endpoint.url,
+        &[
+            ("AGENTGAUGE__JUDGE__METRICS", "[\"confidence\"]"),
+            ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "0.0"),
+            ("AGENTGAUGE__JUDGE__SAMPLE_RATES", "{ vip = 1.0 }"),
+        ],
+    );
     let said = |number: u8, agent: &str, failed: bool| {
         let mut spans: Value = serde_json::from_str(&spans_saying("Refund me", "No.")).unwrap();
         let root = &mut spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
@@ -124,12 +124,7 @@ fn a_trace_that_is_flagged_is_judged_whatever_the_rate() {
             .unwrap_or("none")
             .to_owned()
     };
-    for _ in 0..300 {
-        if [2, 3].map(source) == ["judge", "judge"] && source(1) != "none" {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    until(|| [2, 3].map(source) == ["judge", "judge"] && source(1) != "none");
     assert_eq!([1, 2, 3].map(source), ["computed", "judge", "judge"]);
     assert_eq!(endpoint.seen().len(), 2);
     #[cfg(unix)]
@@ -162,21 +157,21 @@ fn turns(daemon: &Daemon) {
 }
 
 /// A daemon whose judge is asked about everything, and given up after the first failure.
-fn judging(url: &str, usd_per_hour: &str) -> Daemon {
+fn judging((url, model): (&str, &str), usd_per_hour: &str) -> Daemon {
     let metrics = Metric::ALL.map(|metric| format!("{:?}", metric.name())).join(", ");
-    Daemon::start_with(&[
-        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
-        ("AGENTGAUGE__JUDGE__URL", url),
-        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
-        ("AGENTGAUGE__JUDGE__MODEL", "m"),
-        ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
-        ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no personal data.\" }"),
-        ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        ("AGENTGAUGE__JUDGE__USD_PER_HOUR", usd_per_hour),
-        ("AGENTGAUGE__JUDGE__MAX_FAILURES", "1"),
-        ("AGENTGAUGE__JUDGE__MAX_ATTEMPTS", "1"),
-        ("AGENTGAUGE__JUDGE__PAUSE", "1h"),
-    ])
+    Daemon::judging(
+        "openai",
+        url,
+        &[
+            ("AGENTGAUGE__JUDGE__MODEL", model),
+            ("AGENTGAUGE__JUDGE__METRICS", &format!("[{metrics}]")),
+            ("AGENTGAUGE__JUDGE__CONSTRAINTS", "{ no_pii = \"Shows no personal data.\" }"),
+            ("AGENTGAUGE__JUDGE__USD_PER_HOUR", usd_per_hour),
+            ("AGENTGAUGE__JUDGE__MAX_FAILURES", "1"),
+            ("AGENTGAUGE__JUDGE__MAX_ATTEMPTS", "1"),
+            ("AGENTGAUGE__JUDGE__PAUSE", "1h"),
+        ],
+    )
 }
 
 /// No trace of the session has anything from a judge, nor in place of it.
@@ -204,13 +199,18 @@ fn a_judge_that_is_away_leaves_what_depends_on_it_absent() {
     let without = Daemon::start();
     turns(&without);
     let (dead, endpoint) = (dead(), Endpoint::start());
-    // One that nobody answers for, and one that costs more than there is.
-    for (url, usd_per_hour, why) in
-        [(&dead, "1000.0", "endpoint_down"), (&endpoint.url, "0.000001", "over_budget")]
-    {
-        let daemon = judging(url, usd_per_hour);
+    endpoint.model_answers("mumbling", Value::String("I would rather not say.".to_owned()));
+    // One that nobody answers for, one that costs more than there is, and one of whose answers nothing can be made.
+    for (url, model, usd_per_hour, why) in [
+        (&dead, "m", "1000.0", "endpoint_down"),
+        (&endpoint.url, "m", "0.000001", "over_budget"),
+        (&endpoint.url, "mumbling", "1000.0", "not_json"),
+    ] {
+        let daemon = judging((url, model), usd_per_hour);
         turns(&daemon);
-        daemon.settles_at("agentgauge_judge_degraded ", 1.0);
+        if model == "m" {
+            daemon.settles_at("agentgauge_judge_degraded ", 1.0);
+        }
         let left =
             format!("agentgauge_judge_results_total{{metric=\"plan_quality\",result=\"{why}\"}}");
         daemon.settles_at(&left, 4.0);
@@ -222,18 +222,13 @@ fn a_judge_that_is_away_leaves_what_depends_on_it_absent() {
             shown(&daemon).symmetric_difference(&shown(&without)).cloned().collect()
         };
         // A gauge may be a little behind.
-        for _ in 0..300 {
-            if other().is_empty() {
-                break;
-            }
-            std::thread::park_timeout(Duration::from_millis(100));
-        }
+        until(|| other().is_empty());
         assert!(other().is_empty(), "{:#?}", other());
         nothing_is_judged(&daemon.get("/api/v1/sessions/s-judged"));
         #[cfg(unix)]
         daemon.ends_well();
     }
-    assert!(endpoint.seen().is_empty());
+    assert!(endpoint.asked("m").is_empty());
     let page = shown(&without);
     for name in judged_alone() {
         let signal = format!("signal=\"{name}\"");

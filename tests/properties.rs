@@ -2,28 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its data fails")]
 
-use std::fs;
-use std::path::Path;
+#[path = "support/recorded.rs"]
+mod recorded;
+
 use std::time::Duration;
 
 use agentgauge::engine::math::text::digest;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::signal::loop_detection;
-use agentgauge::engine::span::{Log, Report, Span, Timestamp};
+use agentgauge::engine::span::{Span, Timestamp};
 use agentgauge::engine::view::Document;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
 use agentgauge::reference::pandaprobe;
 use proptest::prelude::*;
 
-/// One thing to apply.
-#[derive(Clone, Debug)]
-enum Item {
-    Span(Box<Span>),
-    Log(Box<Log>),
-    Report(Box<Report>),
-}
+use self::recorded::{Item, apply, items, reordered};
 
 /// How the items of a recording are delivered.
 #[derive(Clone, Debug)]
@@ -52,41 +47,13 @@ const CAPTURES: [&str; 10] = [
     "google-adk-legacy",
 ];
 
-fn items(capture: &str) -> Vec<Item> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures").join(capture);
-    let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "pb"));
-    files.sort();
-    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
-    let mut items = Vec::new();
-    for path in files {
-        let logs = path.file_name().unwrap().to_string_lossy().contains("logs");
-        let signal = if logs { Signal::Logs } else { Signal::Traces };
-        let body = fs::read(&path).unwrap();
-        let batch = decoder.decode_plain(signal, Encoding::Protobuf, &body).unwrap();
-        items.extend(batch.spans.into_iter().map(|span| Item::Span(Box::new(span))));
-        items.extend(batch.logs.into_iter().map(|log| Item::Log(Box::new(log))));
-        items.extend(batch.reports.into_iter().map(|report| Item::Report(Box::new(report))));
-    }
-    items
-}
-
 fn run(items: &[Item], delivery: &Delivery) -> Document {
     let mut options = EngineOptions::default();
     options.assemble.keep_content = true;
     let mut pipeline = Pipeline::new(&options, delivery.shards);
     let mut now = Timestamp(1_800_000_000_000_000_000);
     for batch in items.chunks(delivery.batch.max(1)) {
-        let (mut spans, mut logs, mut reports) = (Vec::new(), Vec::new(), Vec::new());
-        for item in batch.iter().cloned() {
-            match item {
-                Item::Span(span) => spans.push(*span),
-                Item::Log(log) => logs.push(*log),
-                Item::Report(report) => reports.push(*report),
-            }
-        }
-        pipeline.apply(spans, logs, reports, now);
+        apply(&mut pipeline, batch, now);
         now = now.after(delivery.pause);
         pipeline.advance(now);
     }
@@ -94,18 +61,9 @@ fn run(items: &[Item], delivery: &Delivery) -> Document {
     pipeline.document()
 }
 
-fn reordered(items: &[Item], delivery: &Delivery) -> Vec<Item> {
-    let mut keyed: Vec<(u16, usize)> = (0..items.len())
-        .map(|at| {
-            (
-                delivery.order[at % delivery.order.len()]
-                    .wrapping_mul(1 + u16::try_from(at).unwrap()),
-                at,
-            )
-        })
-        .collect();
-    keyed.sort_unstable();
-    let mut delivered: Vec<Item> = keyed.iter().map(|(_, at)| items[*at].clone()).collect();
+/// In another order, and some of them twice.
+fn delivered(items: &[Item], delivery: &Delivery) -> Vec<Item> {
+    let mut delivered = reordered(items, &delivery.order);
     let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
     delivered.extend(again);
     delivered
@@ -142,7 +100,7 @@ proptest! {
     fn no_delivery_changes_a_result(delivery in deliveries(), which in 0..CAPTURES.len()) {
         let items = items(CAPTURES[which]);
         let expected = serde_json::to_string_pretty(&run(&items, &plain())).unwrap();
-        let actual = serde_json::to_string_pretty(&run(&reordered(&items, &delivery), &delivery)).unwrap();
+        let actual = serde_json::to_string_pretty(&run(&delivered(&items, &delivery), &delivery)).unwrap();
         prop_assert_eq!(actual, expected);
     }
 }

@@ -112,6 +112,7 @@ fn reports(number: usize, one: &One) -> Vec<(RunTarget, Report)> {
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(id.to_string()),
+            judge: None,
             time: Timestamp(at as u64),
             tenant: None,
         };

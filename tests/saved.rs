@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its data fails")]
 
+#[path = "support/recorded.rs"]
+mod recorded;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,43 +16,24 @@ use agentgauge::engine::math::Quanta;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
-use agentgauge::engine::span::{Attempt, Log, Report, RunTarget, Source, Span, Target, Timestamp};
+use agentgauge::engine::span::{Attempt, Report, RunTarget, Source, Span, Target, Timestamp};
 use agentgauge::engine::update::AgentKey;
+use agentgauge::ingest::Request;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::{Encoding, Request, Signal};
 use agentgauge::store::{Folder, Opened, StoreOptions};
 use proptest::prelude::*;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+
+use self::recorded::{Batch, batches};
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000_000_000);
 
-/// One request: what was in it.
-type Batch = (Vec<Span>, Vec<Log>, Vec<Report>);
-
+/// The folders of all captures.
 fn captures() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures");
     let mut folders: Vec<PathBuf> =
-        fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+        fs::read_dir(recorded::captures()).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.retain(|folder| folder.is_dir());
     folders.sort();
     folders
-}
-
-fn batches(folder: &Path) -> Vec<Batch> {
-    let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "pb"));
-    files.sort();
-    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
-    let read = |path: &PathBuf| {
-        let logs = path.file_name().unwrap().to_string_lossy().contains("logs");
-        let signal = if logs { Signal::Logs } else { Signal::Traces };
-        let body = fs::read(path).unwrap();
-        let batch = decoder.decode_plain(signal, Encoding::Protobuf, &body).unwrap();
-        (batch.spans, batch.logs, batch.reports)
-    };
-    files.iter().map(read).collect()
 }
 
 fn options() -> EngineOptions {
@@ -87,6 +71,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from("ci"),
+            judge: None,
             time: NOW.after(Duration::from_secs(number as u64)),
             tenant: None,
         }
@@ -100,24 +85,9 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
     batches.collect()
 }
 
-fn again<T: DeserializeOwned>(state: &impl Serialize) -> T {
-    rmp_serde::from_slice(&rmp_serde::to_vec_named(state).unwrap()).unwrap()
-}
-
 /// The pipeline of the next process.
-fn restarted(mut before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
-    let mut after = Pipeline::routed(&options(), again(&route));
-    let (resolve, assemble, sessions, agents) = before.lasting();
-    let (new_resolve, new_assemble, new_sessions, new_agents) = after.lasting();
-    new_resolve.restore(again(resolve));
-    for (old, new) in assemble.iter().zip(new_assemble) {
-        new.restore(again(&old.save()));
-    }
-    for (old, new) in sessions.iter().zip(new_sessions) {
-        let saved = rmp_serde::to_vec_named(&old.save()).unwrap();
-        new.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
-    }
-    new_agents.restore(again(&agents.save()));
+fn restarted(before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
+    let mut after = recorded::restarted(before, &options(), route);
     // The rest of what stage 3 holds follows from what stage 2 says.
     after.apply(Vec::new(), Vec::new(), Vec::new(), now);
     after
@@ -247,7 +217,7 @@ fn the_state_that_an_earlier_release_wrote_is_read_whole() {
 #[test]
 fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
     let (.., mut pipeline) = left_behind("0.1-open-texts");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures/oi-agno");
+    let folder = recorded::captures().join("oi-agno");
     let mut whole = Pipeline::new(&options(), 1);
     for (spans, logs, reports) in batches(&folder).into_iter().take(4) {
         whole.apply(spans, logs, reports, NOW);

@@ -50,16 +50,14 @@ impl Bench<'_> {
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
             let left = self.one_burst(case, &mut material)?;
-            // Nobody has to watch.
-            let _ = writeln!(
-                progress,
-                "{case}: {repeat} of {}: {:.0} MB before, {:.0} at the peak, {:.0} when all had gone, {:.0} later",
-                self.plan.repeats,
+            let said = format_args!(
+                "{:.0} MB before, {:.0} at the peak, {:.0} when all had gone, {:.0} later",
                 megabytes(left.before),
                 megabytes(left.peak),
                 megabytes(left.gone),
                 megabytes(left.later)
             );
+            self.say((case, repeat), progress, said);
             found.push(left);
         }
         let each = |of: fn(&Left) -> u64| Spread::of(found.iter().map(|left| megabytes(of(left))));

@@ -50,14 +50,9 @@ impl Bench<'_> {
                 let environment = home.environment(MODES[which]);
                 let server = (Server::Daemon, environment.as_slice());
                 let sample = self.measure(server, self.sending(case), (&warm, &pass))?;
-                let (of, per_span) = (self.plan.repeats, sample.micros_per_span());
-                // Nobody has to watch.
-                let _ = writeln!(
-                    progress,
-                    "{case}: {} of {of}: {}: {per_span:.3} us/span",
-                    repeat + 1,
-                    MODES[which]
-                );
+                let (mode, per_span) = (MODES[which], sample.micros_per_span());
+                let said = format_args!("{mode}: {per_span:.3} us/span");
+                self.say((case, repeat + 1), progress, said);
                 samples[which].push(sample);
                 if MODES[which] == "fsync" {
                     starts.push(self.start_over(&home, &[&warm, &pass])?);

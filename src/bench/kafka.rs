@@ -80,12 +80,9 @@ impl Bench<'_> {
             let micros = |nanos: u64| nanos as f64 / 1e3 / pass.spans() as f64;
             let daemon = micros(self.score(&brokers, &topic, &pass)?);
             let turn = Turn { reader: micros(read.cpu_nanos), daemon };
-            // Nobody has to watch.
-            let _ = writeln!(
-                progress,
-                "{case}: {repeat} of {}: {:.3} us/span read and dropped, {:.3} to gauges",
-                self.plan.repeats, turn.reader, turn.daemon
-            );
+            let Turn { reader, daemon } = turn;
+            let said = format_args!("{reader:.3} us/span read and dropped, {daemon:.3} to gauges");
+            self.say((case, repeat), progress, said);
             turns.push(turn);
             bytes = read.bytes / pass.spans();
         }

@@ -79,25 +79,21 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
-            let sample = self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))?;
-            drop((warm, pass));
+            let sample = self.unhurried(case, &mut material, self.plan.spans)?;
             let cores = self.cores.server.len().max(1) as f64;
             let saturation = cores * 1e6 / sample.micros_per_span();
             let mut shares = Vec::new();
             for share in SHARES {
                 let found = self.probe(case, &mut material, saturation * share)?;
-                // Nobody has to watch.
-                let _ = writeln!(
-                    progress,
-                    "{case}: {repeat} of {}: {:.0} spans/s: a loop after {:.1} ms, p99 {:.1}; a score {:.1}, p99 {:.1}",
-                    self.plan.repeats,
+                let said = format_args!(
+                    "{:.0} spans/s: a loop after {:.1} ms, p99 {:.1}; a score {:.1}, p99 {:.1}",
                     saturation * share,
                     percentile(&found.loops, 50),
                     percentile(&found.loops, 99),
                     percentile(&found.scores, 50),
                     percentile(&found.scores, 99),
                 );
+                self.say((case, repeat), progress, said);
                 shares.push(found);
             }
             turns.push(Turn { saturation, shares });

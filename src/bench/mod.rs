@@ -25,6 +25,7 @@ mod steady;
 mod workload;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -232,19 +233,35 @@ impl Bench<'_> {
             order.rotate_left(repeat % self.plan.servers.len().max(1));
             for server in order {
                 let sample = self.measure((server, &[]), self.sending(case), (&warm, &pass))?;
-                let (of, per_span) = (self.plan.repeats, sample.micros_per_span());
-                // Nobody has to watch.
-                let _ = writeln!(
-                    progress,
-                    "{case}: {} of {of}: {}: {per_span:.3} us/span",
-                    repeat + 1,
-                    server.name()
-                );
+                let (name, per_span) = (server.name(), sample.micros_per_span());
+                let said = format_args!("{name}: {per_span:.3} us/span");
+                self.say((case, repeat + 1), progress, said);
                 samples.entry(server).or_default().push(sample);
             }
         }
         report.add(case, bytes, &samples);
         Ok(())
+    }
+
+    /// Says what came of a repeat. Nobody has to watch.
+    fn say(
+        &self,
+        (case, repeat): (Case, usize),
+        progress: &mut dyn Write,
+        said: fmt::Arguments<'_>,
+    ) {
+        let _ = writeln!(progress, "{case}: {repeat} of {}: {said}", self.plan.repeats);
+    }
+
+    /// What the daemon takes of a generator that waits for its answers.
+    fn unhurried(
+        &self,
+        case: Case,
+        material: &mut Material,
+        spans: u64,
+    ) -> Result<Sample, BenchError> {
+        let (warm, pass) = self.passes(material, spans)?;
+        self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))
     }
 
     /// A short pass to get warm with, and one of `spans`.
@@ -386,8 +403,8 @@ impl Steady {
     }
 }
 
-impl std::fmt::Display for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let workload = match self.workload {
             Workload::Lean => "lean",
             Workload::Content => "content",

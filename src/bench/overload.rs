@@ -51,16 +51,13 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans * PASSES)?;
-            let sample = self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))?;
-            drop((warm, pass));
+            let sample = self.unhurried(case, &mut material, self.plan.spans * PASSES)?;
             let overload = self.flood(case, &mut material, &sample)?;
-            // Nobody has to watch.
-            let _ = writeln!(
-                progress,
-                "{case}: {repeat} of {}: {:.0} spans/s accepted of {:.0} offered, {:.0} at saturation",
-                self.plan.repeats, overload.accepted, overload.offered, overload.saturation
+            let Overload { accepted, offered, saturation, .. } = overload;
+            let said = format_args!(
+                "{accepted:.0} spans/s accepted of {offered:.0} offered, {saturation:.0} at saturation"
             );
+            self.say((case, repeat), progress, said);
             found.push(overload);
         }
         let each = |figure: fn(&Overload) -> f64| Spread::of(found.iter().map(figure));

@@ -110,11 +110,10 @@ impl Bench<'_> {
             let turn = [block(&[])?, block(&["/metrics"])?, block(&PAGE)?];
             let [quiet, scraped, opened] =
                 turn.each_ref().map(|block| percentile(&block.own_nanos, 99));
-            let _ = writeln!(
-                progress,
-                "{repeat} of {}: p99 with the core to itself {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages",
-                self.plan.repeats
+            let said = format_args!(
+                "p99 with the core to itself {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages"
             );
+            self.say((case, repeat), progress, said);
             turns.push(turn);
         }
         let figures = figures(fleet, peak, &turns);

@@ -37,14 +37,9 @@ impl Bench<'_> {
                 self.runtime = generator(cores)?;
                 self.cores = cores.clone();
                 let sample = self.measure((Server::Daemon, &[]), sending, (&warm, &pass))?;
-                // Nobody has to watch.
-                let _ = writeln!(
-                    progress,
-                    "{case}: {repeat} of {}: {:.0} spans/s on {} cores",
-                    self.plan.repeats,
-                    sample.steady.spans_per_second(),
-                    cores.server.len()
-                );
+                let (rate, many) = (sample.steady.spans_per_second(), cores.server.len());
+                let said = format_args!("{rate:.0} spans/s on {many} cores");
+                self.say((case, repeat), progress, said);
                 samples.push(sample);
             }
         }

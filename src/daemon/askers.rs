@@ -133,7 +133,10 @@ fn metrics_out(
     let key = key::read("scores_out.authorization_file", file, variable)?;
     let (board, begun, detail, clock) =
         (Arc::clone(board), clock.now(), config.metrics.detail, clock.clone());
-    let page: Page =
-        Arc::new(move || (Exposition::new(board.sorted(), Format::Text, detail), clock.now()));
+    let own = health.registry().clone();
+    let page: Page = Arc::new(move || {
+        let agents = Exposition::new(board.sorted(), Format::OpenMetrics, detail);
+        (agents, own.gather(), clock.now())
+    });
     Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (page, begun))?))
 }

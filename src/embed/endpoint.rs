@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::source::Lost;
 use super::{EmbedError, EmbedOptions, Vector, wire};
 use crate::clock::Clock;
 use crate::judge::budget::Breaker;
 use crate::judge::redact::Redactor;
-use crate::outbound::{CallError, Client, ClientOptions, Secret, check};
+use crate::outbound::{CallError, Client, ClientOptions, Secret, check, check_keyless};
 
 /// The endpoint.
 #[derive(Debug)]
@@ -27,7 +28,8 @@ impl Endpoint {
         redactor: Redactor,
         clock: Clock,
     ) -> Result<Self, EmbedError> {
-        check("embed.url", "embed.allow_http", &options.url, options.allow_http)?;
+        let url = check("embed.url", "embed.allow_http", &options.url, options.allow_http)?;
+        check_keyless("embed.url", &url)?;
         if options.model.is_empty() {
             return Err(EmbedError::NoModel);
         }
@@ -51,21 +53,30 @@ impl Endpoint {
         &self.options.model
     }
 
-    /// The vectors of texts, in their order; `None` if they cannot be had.
-    pub(super) async fn embed(&mut self, texts: &[&str]) -> Option<Vec<Vector>> {
+    /// The vectors of texts, in their order.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they cannot be had.
+    pub(super) async fn embed(&mut self, texts: &[&str]) -> Result<Vec<Vector>, Lost> {
         let texts: Vec<String> = texts.iter().map(|text| self.redactor.text(text)).collect();
         let body = wire::request(&self.options.model, &texts);
         let headers = wire::headers(&self.url, self.key.as_ref());
         for attempt in 0..self.options.max_attempts {
             if !self.breaker.admits(self.clock.now()) {
-                return None;
+                return Err(Lost::Now);
             }
             let posted =
                 self.client.post(&self.url, &headers, "application/json", body.clone()).await;
-            self.breaker.record(posted.is_ok(), self.clock.now());
-            let asked = match posted {
-                Ok(reply) => return wire::vectors(&reply, texts.len()),
-                Err(error) if !error.is_passing() => return None,
+            let vectors = posted.map(|reply| wire::vectors(&reply, texts.len()));
+            // It is there, if one of several texts may be to blame; what it says of a single one is its own fault.
+            let together = texts.len() > 1 && is_refused(&vectors);
+            self.breaker.record(together || matches!(vectors, Ok(Some(_))), self.clock.now());
+            let asked = match vectors {
+                Ok(Some(vectors)) => return Ok(vectors),
+                Ok(None) => return Err(Lost::Together),
+                Err(_) if together => return Err(Lost::Together),
+                Err(error) if !error.is_passing() => return Err(Lost::Now),
                 Err(CallError::Status { retry_after, .. }) => retry_after.unwrap_or_default(),
                 Err(_) => Duration::ZERO,
             };
@@ -73,6 +84,15 @@ impl Endpoint {
             let wait = self.options.backoff.saturating_mul(doubled).max(asked);
             tokio::time::sleep(wait.min(self.options.pause)).await;
         }
-        None
+        Err(Lost::Now)
+    }
+}
+
+/// Whether the endpoint does not like what it was given, or has no use for it: a reply that is none, or too large.
+fn is_refused(vectors: &Result<Option<Vec<Vector>>, CallError>) -> bool {
+    match vectors {
+        Ok(vectors) => vectors.is_none(),
+        Err(CallError::Status { code, .. }) => matches!(code, 400 | 413 | 422),
+        Err(error) => *error == CallError::TooLarge,
     }
 }

@@ -4,10 +4,11 @@
 //! vector = normalise(mean over tokens of BERT(tokens of the text))
 //! ```
 //!
-//! The model is a directory as `SentenceTransformer.save` writes it: `modules.json` says what is applied in turn. Known are BERT as a
-//! transformer, the mean of its tokens or the first of them, and normalising; anything else is refused when the directory is
-//! read. Source: sentence-transformers, and candle's BERT.
+//! The model is a directory as `SentenceTransformer.save` writes it, in old versions and new: `modules.json` says what is applied in
+//! turn. Known are BERT as a transformer, the mean of its tokens or the first of them, and normalising; anything else is refused when
+//! the directory is read. Source: sentence-transformers (2.0 to 6.2), and candle's BERT.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,9 @@ use candle_transformers::models::bert::{BertModel, Config};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Number, Value};
 use tokenizers::{Tokenizer, TruncationParams};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{EmbedOptions, Vector};
 
@@ -30,6 +33,8 @@ pub struct Model {
     pooling: Pooling,
     normalises: bool,
     pool: ThreadPool,
+    // Hash of its weights.
+    print: u64,
 }
 
 /// A model that the daemon has its texts embedded by.
@@ -86,25 +91,28 @@ struct Module {
     kind: String,
 }
 
-/// `config.json` of a pooling module.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-#[expect(clippy::struct_excessive_bools, reason = "the file has one for each way to pool")]
-struct PoolingConfig {
-    pooling_mode_cls_token: bool,
-    pooling_mode_mean_tokens: bool,
-    pooling_mode_max_tokens: bool,
-    pooling_mode_mean_sqrt_len_tokens: bool,
-    pooling_mode_weightedmean_tokens: bool,
-    pooling_mode_lasttoken: bool,
-}
-
 /// `sentence_bert_config.json`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Limits {
     max_seq_length: Option<usize>,
     do_lower_case: bool,
+}
+
+/// `tokenizer_config.json`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenizerConfig {
+    // Some write a number with thirty digits for no limit.
+    model_max_length: Option<Number>,
+}
+
+/// `config_sentence_transformers.json`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Prompts {
+    prompts: BTreeMap<String, Option<String>>,
+    default_prompt_name: Option<String>,
 }
 
 impl Model {
@@ -131,6 +139,7 @@ impl Model {
                 return Err(ModelError::File { path: list, why });
             }
         };
+        no_prompt(&directory.join("config_sentence_transformers.json"))?;
         let pooling = Pooling::read(&directory.join(&pooling.path).join("config.json"))?;
         let home = directory.join(&transformer.path);
         let path = home.join("config.json");
@@ -142,6 +151,7 @@ impl Model {
         let tokenizer = tokenizer(&home, config.max_position_embeddings)?;
         let path = home.join("model.safetensors");
         let weights = bytes(&path)?;
+        let print = xxh3_64(&weights);
         let load = || {
             VarBuilder::from_buffered_safetensors(weights, DType::F32, &Device::Cpu)
                 .and_then(|weights| BertModel::load(weights, &config))
@@ -150,7 +160,7 @@ impl Model {
         let bert = pool
             .install(load)
             .map_err(|error| ModelError::File { path, why: error.to_string() })?;
-        Ok(Self { tokenizer, bert, pooling, normalises, pool })
+        Ok(Self { tokenizer, bert, pooling, normalises, pool, print })
     }
 
     /// The vectors of texts, in their order.
@@ -196,7 +206,9 @@ impl InProcess {
         let folder = options.directory.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = Some(options.model.clone()).filter(|name| !name.is_empty()).or(folder);
         let model = Arc::new(Model::load(&options.directory, options.threads)?);
-        Ok(Self { name: name.unwrap_or_default(), model })
+        // Models of different weights often have folders of one name.
+        let name = format!("{}@{:016x}", name.unwrap_or_default(), model.print);
+        Ok(Self { name, model })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -224,27 +236,47 @@ impl Module {
 }
 
 impl Pooling {
+    /// Old versions have a switch for each way to pool, new ones a name or several; without any it is the mean.
     fn read(path: &Path) -> Result<Self, ModelError> {
-        let config: PoolingConfig = json(path)?;
-        let other = config.pooling_mode_max_tokens
-            || config.pooling_mode_mean_sqrt_len_tokens
-            || config.pooling_mode_weightedmean_tokens
-            || config.pooling_mode_lasttoken;
-        match (config.pooling_mode_mean_tokens, config.pooling_mode_cls_token) {
-            (true, false) if !other => Ok(Self::Mean),
-            (false, true) if !other => Ok(Self::First),
-            _ => Err(ModelError::File {
+        let config: BTreeMap<String, Value> = json(path)?;
+        let modes: Vec<&str> = match config.get("pooling_mode") {
+            Some(modes) => {
+                let several = modes.as_array().into_iter().flatten();
+                several.chain([modes]).filter_map(Value::as_str).collect()
+            }
+            None => {
+                let on = config.iter().filter(|(_, switch)| switch.as_bool() == Some(true));
+                on.filter_map(|(name, _)| name.strip_prefix("pooling_mode_")).collect()
+            }
+        };
+        match modes.as_slice() {
+            [] | ["mean" | "mean_tokens"] => Ok(Self::Mean),
+            ["cls" | "cls_token"] => Ok(Self::First),
+            other => Err(ModelError::File {
                 path: path.to_owned(),
-                why: "only the mean of all tokens and the first token alone are known".to_owned(),
+                why: format!(
+                    "only the mean of all tokens and the first token alone are known, not {other:?}"
+                ),
             }),
         }
     }
 }
 
+/// Refuses a model that puts words before each text.
+fn no_prompt(path: &Path) -> Result<(), ModelError> {
+    let Prompts { prompts, default_prompt_name } = if_there(path)?;
+    let prompt = default_prompt_name.and_then(|name| prompts.get(&name)?.clone());
+    if prompt.is_none_or(|prompt| prompt.is_empty()) {
+        return Ok(());
+    }
+    let why = "`default_prompt_name` names a prompt, and prompts are not known".to_owned();
+    Err(ModelError::File { path: path.to_owned(), why })
+}
+
 /// The tokenizer, that cuts texts where the model does and fills none up.
 fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError> {
-    let limits = home.join("sentence_bert_config.json");
-    let limits: Limits = if limits.exists() { json(&limits)? } else { Limits::default() };
+    let limits: Limits = if_there(&home.join("sentence_bert_config.json"))?;
+    let config: TokenizerConfig = if_there(&home.join("tokenizer_config.json"))?;
     let path = home.join("tokenizer.json");
     let failed = |why: String| ModelError::File { path: path.clone(), why };
     if limits.do_lower_case {
@@ -252,7 +284,10 @@ fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError>
     }
     let mut tokenizer =
         Tokenizer::from_bytes(bytes(&path)?).map_err(|error| failed(error.to_string()))?;
-    let max_length = limits.max_seq_length.unwrap_or(max_positions).min(max_positions);
+    // New versions keep the limit with the tokenizer alone.
+    let of_tokenizer = config.model_max_length.and_then(|length| length.as_u64()?.try_into().ok());
+    let max_length = limits.max_seq_length.or(of_tokenizer).unwrap_or(max_positions);
+    let max_length = max_length.min(max_positions);
     let truncation = TruncationParams { max_length, ..TruncationParams::default() };
     tokenizer.with_truncation(Some(truncation)).map_err(|error| failed(error.to_string()))?;
     tokenizer.with_padding(None);
@@ -261,6 +296,11 @@ fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError>
 
 fn bytes(path: &Path) -> Result<Vec<u8>, ModelError> {
     fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })
+}
+
+/// What a file holds that need not be there.
+fn if_there<T: Default + DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    if path.exists() { json(path) } else { Ok(T::default()) }
 }
 
 fn json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {

@@ -16,7 +16,7 @@ pub mod options;
 mod source;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use self::cache::Cache;
 pub use self::options::EmbedOptions;
-use self::source::Source;
+use self::source::{Lost, Source};
 use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
 use crate::engine::span::TraceId;
@@ -157,10 +157,18 @@ impl Embedder {
                 None => missing.push(text),
             }
         }
-        for chunk in missing.chunks(self.options.max_batch) {
-            let Some(embedded) = self.source.embed(chunk).await else {
-                self.count("failed", chunk.len());
-                continue;
+        let mut waiting: VecDeque<&[&str]> = missing.chunks(self.options.max_batch).collect();
+        while let Some(chunk) = waiting.pop_front() {
+            let embedded = match self.source.embed(chunk).await {
+                Ok(embedded) => embedded,
+                Err(Lost::Together) => {
+                    waiting.extend(chunk.chunks(1));
+                    continue;
+                }
+                Err(Lost::Now) => {
+                    self.count("failed", chunk.len());
+                    continue;
+                }
             };
             self.count("embedded", chunk.len());
             for (text, vector) in chunk.iter().zip(embedded) {

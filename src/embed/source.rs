@@ -8,6 +8,15 @@ use crate::clock::Clock;
 use crate::judge::redact::Redactor;
 use crate::outbound::Secret;
 
+/// Why texts have no vectors.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Lost {
+    /// They cannot be had now.
+    Now,
+    /// They cannot be had together: one of them may be to blame.
+    Together,
+}
+
 /// An embedding model.
 #[derive(Debug)]
 pub(super) enum Source {
@@ -55,12 +64,17 @@ impl Source {
         }
     }
 
-    /// The vectors of texts, in their order; `None` if they cannot be had.
-    pub(super) async fn embed(&mut self, texts: &[&str]) -> Option<Vec<Vector>> {
-        match self {
+    /// The vectors of texts, in their order.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they cannot be had; a single text never for others beside it.
+    pub(super) async fn embed(&mut self, texts: &[&str]) -> Result<Vec<Vector>, Lost> {
+        let embedded = match self {
             Self::Endpoint(endpoint) => endpoint.embed(texts).await,
             #[cfg(feature = "minilm")]
-            Self::InProcess(model) => model.embed(texts).await,
-        }
+            Self::InProcess(model) => model.embed(texts).await.ok_or(Lost::Together),
+        };
+        embedded.map_err(|lost| if texts.len() > 1 { lost } else { Lost::Now })
     }
 }

@@ -31,13 +31,16 @@ pub(super) fn request(model: &str, texts: &[String]) -> Vec<u8> {
     json!({ "model": model, "input": texts, "encoding_format": "float" }).to_string().into_bytes()
 }
 
+/// Parts of the longest vector that is taken; models have some hundreds to some thousands.
+const MAX_PARTS: usize = 16_384;
+
 /// The vectors of a reply in the order of the texts; `None` unless there is one of each, all of one length and finite.
 pub(super) fn vectors(reply: &[u8], texts: usize) -> Option<Vec<Vector>> {
     let mut items = serde_json::from_slice::<Reply>(reply).ok()?.data;
     items.sort_by_key(|item| item.index);
     let length = items.first()?.embedding.len();
     let whole = items.len() == texts
-        && length > 0
+        && (1..=MAX_PARTS).contains(&length)
         && items.iter().enumerate().all(|(at, item)| {
             item.index == at
                 && item.embedding.len() == length

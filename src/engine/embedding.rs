@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::math::Quanta;
 use super::signal::coherence;
 use super::span::TraceId;
+use super::trace::whole_words;
 use super::update::{Content, TraceUpdate};
 
 /// Steps of a unit vector's parts, so that a cosine has the same bits everywhere.
@@ -50,8 +51,10 @@ impl EmbedRequest {
     pub fn new(trace_id: TraceId, content: &Content, max_bytes: usize) -> Option<Self> {
         let text = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
-            let end = (0..=max_bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-            text.get(..end?).map(str::to_owned)
+            let end = text.floor_char_boundary(max_bytes);
+            // Half of a key would not be known for one.
+            let kept = if end < text.len() { whole_words(text, &text[..end]) } else { text };
+            Some(kept.to_owned())
         };
         let (input, output) = (text(&content.input), text(&content.output));
         let hash = |text: &Option<String>| text.as_ref().map_or(0, |text| xxh3_64(text.as_bytes()));

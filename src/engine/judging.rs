@@ -51,7 +51,7 @@ pub enum Attention {
 pub struct JudgeRequest {
     /// The trace.
     pub trace_id: TraceId,
-    /// Its root; `None`: not there.
+    /// Its root, or the outermost span that is there.
     pub root: Option<SpanId>,
     /// Whose it is.
     pub agent: AgentKey,
@@ -127,7 +127,7 @@ pub struct Judges {
 pub struct Score {
     /// The trace.
     pub trace_id: TraceId,
-    /// The span, the trace's root; `None`: not known.
+    /// The span, the trace's root or its outermost one; `None`: not known.
     pub span_id: Option<SpanId>,
     /// Whose trace it is.
     pub agent: AgentKey,
@@ -141,6 +141,8 @@ pub struct Score {
     pub explanation: Option<String>,
     /// Who made it: judge, model and version of the prompts.
     pub evaluator: String,
+    /// The rule that was broken, or that was judged by.
+    pub rule: Option<String>,
     /// When.
     pub time: Timestamp,
 }

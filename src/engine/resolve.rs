@@ -153,6 +153,7 @@ mod tests {
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(""),
+            judge: None,
             time: Timestamp(0),
             tenant: None,
         }

@@ -402,6 +402,7 @@ mod tests {
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(time.to_string()),
+            judge: None,
             time: Timestamp(time),
             tenant: None,
         }

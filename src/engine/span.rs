@@ -354,6 +354,9 @@ pub struct Report {
     pub source: Source,
     /// Evaluator and version: with target and name, what tells a duplicate.
     pub identifier: Arc<str>,
+    /// Our judge, its model and version of the prompts, where the identifier is the rule that was broken.
+    #[serde(default)]
+    pub judge: Option<Arc<str>>,
     /// When it was made: of two reports of one source, the later wins, then the greater
     /// (identifier, score).
     pub time: Timestamp,

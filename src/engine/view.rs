@@ -146,6 +146,10 @@ pub struct ViolationView {
     pub constraint: String,
     /// `low`, `medium`, `high`; null if not said.
     pub severity: Option<String>,
+    /// Who found it: of our judge its model and version of the prompts; null if not known.
+    pub evaluator: Option<String>,
+    /// Why, if our judge said.
+    pub explanation: Option<String>,
 }
 
 /// One trace, explained.

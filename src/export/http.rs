@@ -161,7 +161,10 @@ pub(super) async fn give_way(number: u64) {
 }
 
 /// The daemon's own metrics; OpenMetrics names a counter's family without its `_total`.
-fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheus::Error> {
+pub(super) fn health(
+    families: &[MetricFamily],
+    format: Format,
+) -> Result<String, prometheus::Error> {
     let mut bytes = Vec::new();
     TextEncoder::new().encode(families, &mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);

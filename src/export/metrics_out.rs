@@ -3,12 +3,13 @@
 //! ```text
 //! gauge                     Gauge
 //! counter  name_total       Sum name, cumulative and monotonic, since the process began
-//! histogram                 Histogram, cumulative since then; buckets (lower, upper], as there
+//! histogram                 Histogram, cumulative since then; buckets (lower, upper], as there, with their exemplars
 //! ```
 //!
-//! The page is read back piece by piece, so both say the same of the same moment and neither holds anybody up; labels are
-//! attributes, empty ones are left out. `POST {url}/v1/metrics`, protobuf, in requests of bounded size. A round that could not be
-//! sent is not kept: the next one says more.
+//! The page, what the daemon says of itself included, is read back piece by piece, so both say the same of the same moment and neither
+//! holds anybody up; labels are attributes, empty ones are left out. Units stay in the names, so that whoever makes Prometheus series
+//! of these gets those of the page. `POST {url}/v1/metrics`, protobuf, gzip, in requests of bounded size. A round that could not be sent
+//! is not kept: the next one says more.
 //! Metrics that come in on our own ports are counted and dropped, so nothing of this comes back.
 
 use std::collections::BTreeMap;
@@ -19,25 +20,24 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
-    ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
+    AggregationTemporality, Exemplar, Gauge, Histogram, HistogramDataPoint, Metric,
+    NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar, metric, number_data_point,
 };
-use opentelemetry_proto::tonic::resource::v1::Resource;
+use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, Opts, Registry};
 use prost::Message;
 
-use super::http::give_way;
-use super::otlp::{ScoresOutError, ScoresOutOptions, attributes};
-use super::prometheus::Exposition;
+use super::http::{give_way, health};
+use super::otlp::{ScoresOutError, ScoresOutOptions, resource, scope};
+use super::prometheus::{Exposition, Format};
 use super::push::{Push, Signal};
-use crate::engine::convention::{OWN_SCOPE, told_by};
 use crate::engine::span::Timestamp;
 use crate::outbound::Secret;
 
-/// Gives the page in the text format, and the moment that it is of.
-pub type Page = Arc<dyn Fn() -> (Exposition, Timestamp) + Send + Sync>;
+/// Gives the page of the agents as OpenMetrics, what the daemon says of itself, and the moment that both are of.
+pub type Page = Arc<dyn Fn() -> (Exposition, Vec<MetricFamily>, Timestamp) + Send + Sync>;
 
 /// Sends metrics.
 pub struct MetricsOut {
@@ -93,9 +93,11 @@ impl MetricsOut {
     }
 
     async fn round(&self) {
-        let (page, now) = (self.page)();
+        let (page, own, now) = (self.page)();
         let (mut head, mut batch) = (Head::default(), Batch::default());
-        for (number, piece) in (0_u64..).zip(page) {
+        // As in a scrape, which says what is wrong with it.
+        let own = health(&own, Format::Text).unwrap_or_default();
+        for (number, piece) in (0_u64..).zip(page.chain([own])) {
             give_way(number).await;
             for metric in families(&piece, &mut head, (self.begun, now)) {
                 for full in batch.add(metric) {
@@ -126,8 +128,16 @@ impl MetricsOut {
     }
 }
 
-/// A sample: the name, the labels, the value.
-type Sample<'p> = (&'p str, Vec<(&'p str, String)>, f64);
+/// A sample of a page.
+#[derive(Clone, Debug)]
+struct Sample<'p> {
+    name: &'p str,
+    labels: Labels<'p>,
+    value: f64,
+    exemplar: Option<Exemplar>,
+}
+
+type Labels<'p> = Vec<(&'p str, String)>;
 
 /// The head of a family; a piece of a page may go on with the family of the one before it.
 #[derive(Clone, Debug, Default)]
@@ -150,7 +160,7 @@ struct Batch {
     points: usize,
 }
 
-/// The metrics of a piece of a page in the text format, after this head; families without a sample are left out.
+/// The metrics of a piece of a page in either format, after this head; families without a sample are left out.
 fn families(piece: &str, head: &mut Head, (begun, now): (Timestamp, Timestamp)) -> Vec<Metric> {
     let mut families = vec![Family { head: head.clone(), samples: Vec::new() }];
     for line in piece.lines() {
@@ -201,11 +211,11 @@ impl Family<'_> {
 }
 
 fn numbers(samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Vec<NumberDataPoint> {
-    let point = |(_, labels, value): &Sample<'_>| NumberDataPoint {
-        attributes: labelled(labels),
+    let point = |sample: &Sample<'_>| NumberDataPoint {
+        attributes: labelled(&sample.labels),
         start_time_unix_nano: begun.0,
         time_unix_nano: now.0,
-        value: Some(number_data_point::Value::AsDouble(*value)),
+        value: Some(number_data_point::Value::AsDouble(sample.value)),
         ..NumberDataPoint::default()
     };
     samples.iter().map(point).collect()
@@ -220,9 +230,9 @@ fn distributions(
 ) -> Vec<HistogramDataPoint> {
     let mut order: Vec<String> = Vec::new();
     let mut points: BTreeMap<String, (HistogramDataPoint, u64)> = BTreeMap::new();
-    for (sample, labels, value) in samples {
+    for sample in samples {
         let (bound, others): (Vec<_>, Vec<_>) =
-            labels.iter().cloned().partition(|(label, _)| *label == "le");
+            sample.labels.iter().cloned().partition(|(label, _)| *label == "le");
         let key = format!("{others:?}");
         let (point, below) = points.entry(key.clone()).or_insert_with(|| {
             order.push(key);
@@ -234,12 +244,13 @@ fn distributions(
             };
             (point, 0)
         });
-        match sample.strip_prefix(name) {
-            Some("_sum") => point.sum = Some(*value),
-            Some("_count") => point.count = whole(*value),
+        point.exemplars.extend(sample.exemplar.clone());
+        match sample.name.strip_prefix(name) {
+            Some("_sum") => point.sum = Some(sample.value),
+            Some("_count") => point.count = whole(sample.value),
             Some("_bucket") => {
                 // On the page a bucket has all that is below it, too.
-                let count = whole(*value);
+                let count = whole(sample.value);
                 point.bucket_counts.push(count.saturating_sub(*below));
                 *below = count;
                 let bound = bound.first().and_then(|(_, bound)| bound.parse::<f64>().ok());
@@ -264,18 +275,27 @@ fn whole(value: f64) -> u64 {
 
 /// A line of a page; `None` if it is no sample.
 fn sample(line: &str) -> Option<Sample<'_>> {
-    let (series, value) = line.rsplit_once(' ')?;
-    let value = value.parse().ok()?;
-    let Some((name, labels)) = series.split_once('{') else {
-        return Some((series, Vec::new(), value));
+    let end = line.find(['{', ' '])?;
+    let (name, rest) = line.split_at(end);
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(labels) => labels_of(labels)?,
+        None => (Vec::new(), rest),
     };
-    Some((name, labels_of(labels.strip_suffix('}')?)?, value))
+    let (value, exemplar) = match rest.split_once(" # ") {
+        Some((value, exemplar)) => (value, exemplar_of(exemplar)),
+        None => (rest, None),
+    };
+    Some(Sample { name, labels, value: value.trim().parse().ok()?, exemplar })
 }
 
-/// Labels as they are written: `a="x",b="y"`, with backslashes before what would end them.
-fn labels_of(mut text: &str) -> Option<Vec<(&str, String)>> {
+/// Labels as they are written, up to the brace that ends them: `a="x",b="y"}`, with backslashes before what would end one; and what
+/// comes after.
+fn labels_of(mut text: &str) -> Option<(Labels<'_>, &str)> {
     let mut labels = Vec::new();
-    while !text.is_empty() {
+    loop {
+        if let Some(rest) = text.strip_prefix('}') {
+            return Some((labels, rest));
+        }
         let (name, rest) = text.split_once("=\"")?;
         let mut value = String::new();
         let mut chars = rest.char_indices();
@@ -292,7 +312,21 @@ fn labels_of(mut text: &str) -> Option<Vec<(&str, String)>> {
         labels.push((name.trim_start_matches(','), value));
         text = rest.get(end + 1..)?;
     }
-    Some(labels)
+}
+
+/// An exemplar as OpenMetrics has it: `{trace_id=".."} value seconds`.
+fn exemplar_of(text: &str) -> Option<Exemplar> {
+    let (labels, rest) = labels_of(text.strip_prefix('{')?)?;
+    let (_, trace_id) = labels.into_iter().find(|(name, _)| *name == "trace_id")?;
+    let (value, time) = rest.trim_start().split_once(' ')?;
+    let (seconds, millis) = time.split_once('.')?;
+    let millis = seconds.parse::<u64>().ok()?.checked_mul(1_000)? + millis.parse::<u64>().ok()?;
+    Some(Exemplar {
+        trace_id: u128::from_str_radix(&trace_id, 16).ok()?.to_be_bytes().to_vec(),
+        time_unix_nano: millis.checked_mul(1_000_000)?,
+        value: Some(exemplar::Value::AsDouble(value.parse().ok()?)),
+        ..Exemplar::default()
+    })
 }
 
 /// Labels as attributes.
@@ -389,15 +423,9 @@ fn parts(metric: Metric) -> Vec<Metric> {
 }
 
 fn request(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
-    let scope = InstrumentationScope {
-        name: OWN_SCOPE.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..InstrumentationScope::default()
-    };
-    let metrics = ScopeMetrics { scope: Some(scope), metrics, ..ScopeMetrics::default() };
-    let resource = Resource { attributes: attributes(told_by()), ..Resource::default() };
+    let metrics = ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() };
     let metrics = ResourceMetrics {
-        resource: Some(resource),
+        resource: Some(resource()),
         scope_metrics: vec![metrics],
         ..ResourceMetrics::default()
     };
@@ -417,7 +445,7 @@ mod tests {
 
     const PAGE: &str = r#"# HELP score A score.
 # TYPE score gauge
-score{service_name="a \"b\\c\"\n,{x}",version="",window="1h"} 0.25
+score{service_name="a \"b\\c\"\n,{x} # {y} 1",version="",window="1h"} 0.25
 # HELP empty Nothing.
 # TYPE empty gauge
 # HELP traces_total Traces.
@@ -426,7 +454,7 @@ traces_total{service_name="a"} 3
 # HELP risk Risks.
 # TYPE risk histogram
 risk_bucket{service_name="a",le="0.1"} 1
-risk_bucket{service_name="a",le="0.5"} 1
+risk_bucket{service_name="a",le="0.5"} 1 # {trace_id="000102030405060708090a0b0c0d0e0f"} 0.4 17.250
 risk_bucket{service_name="a",le="+Inf"} 4
 risk_sum{service_name="a"} 2.5
 risk_count{service_name="a"} 4
@@ -454,7 +482,7 @@ risk_count{service_name="a"} 4
         };
         let [score] = gauge.data_points.as_slice() else { panic!() };
         let attributes: Vec<_> = score.attributes.iter().map(text).collect();
-        assert_eq!(attributes, [("service_name", "a \"b\\c\"\n,{x}"), ("window", "1h")]);
+        assert_eq!(attributes, [("service_name", "a \"b\\c\"\n,{x} # {y} 1"), ("window", "1h")]);
         assert_eq!(score.value, Some(number_data_point::Value::AsDouble(0.25)));
         assert_eq!((score.start_time_unix_nano, score.time_unix_nano), (0, 9));
         assert!(sum.is_monotonic && sum.data_points[0].start_time_unix_nano == 1);
@@ -462,6 +490,10 @@ risk_count{service_name="a"} 4
         assert_eq!(risk.bucket_counts, [1, 0, 3]);
         assert_eq!(risk.explicit_bounds, [0.1, 0.5]);
         assert_eq!((risk.count, risk.sum), (4, Some(2.5)));
+        let [exemplar] = risk.exemplars.as_slice() else { panic!("{risk:?}") };
+        assert_eq!(exemplar.trace_id, (0..16).collect::<Vec<u8>>());
+        assert_eq!(exemplar.time_unix_nano, 17_250_000_000);
+        assert_eq!(exemplar.value, Some(exemplar::Value::AsDouble(0.4)));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Scores out: what the judge said, as `gen_ai.evaluation.result` log records on the judged trace and its root span.
 //!
-//! `POST {url}/v1/logs`, protobuf. Records wait in a bounded queue, go out in batches, and are sent again while the
+//! `POST {url}/v1/logs`, protobuf, gzip. Records wait in a bounded queue, go out in batches, and are sent again while the
 //! endpoint is down; what there is no room or patience for is counted and goes. Nobody waits for any of this, and what
 //! comes back to our own ports under our own scope is not read.
 
+use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::logs::v1::{
@@ -37,6 +39,8 @@ pub struct ScoresOutOptions {
     pub authorization_env: String,
     /// The file that holds it, instead of the variable; empty: none.
     pub authorization_file: std::path::PathBuf,
+    /// Compress what is sent, with gzip.
+    pub gzip: bool,
     /// Scores that wait; further ones are dropped.
     pub max_queue: usize,
     /// Scores in one request.
@@ -100,39 +104,26 @@ impl ScoresOut {
         Ok((Self { options: options.clone(), push, outcomes, inbox }, sender))
     }
 
-    /// Sends until `stop`, or until nobody has scores any more; then what is left, if that does not take long.
+    /// Sends until nobody has scores any more. After `stop`, who makes scores stops, too: what there is then has a little time
+    /// to go, and what is unsent after that is lost with the process.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
-        let mut stop = pin!(stop);
+        let mut work = pin!(self.work());
+        tokio::select! {
+            biased;
+            () = &mut work => return,
+            () = stop => {}
+        }
+        let _ = tokio::time::timeout(GRACE, work).await;
+    }
+
+    async fn work(&mut self) {
         loop {
-            let batch = tokio::select! {
-                biased;
-                () = &mut stop => break,
-                batch = self.batch() => batch,
-            };
+            let batch = self.batch().await;
             if batch.is_empty() {
                 return;
             }
-            let mut sending = pin!(self.send(&batch));
-            tokio::select! {
-                biased;
-                () = &mut sending => {}
-                () = &mut stop => {
-                    if tokio::time::timeout(GRACE, sending).await.is_err() {
-                        self.count("dropped", batch.len() as u64);
-                    }
-                    break;
-                }
-            }
+            self.send(&batch).await;
         }
-        // Until nobody has any: who makes scores stops, too. What is unsent after that is lost with the process.
-        let rest = async {
-            let mut last = Vec::new();
-            while self.inbox.recv_many(&mut last, self.options.max_batch).await > 0 {
-                self.send(&last).await;
-                last.clear();
-            }
-        };
-        let _ = tokio::time::timeout(GRACE, rest).await;
     }
 
     /// The next batch: as many as there are when the first of them has waited long enough. Empty: there will be none.
@@ -177,6 +168,7 @@ impl Default for ScoresOutOptions {
             allow_http: false,
             authorization_env: "AGENTGAUGE_SCORES_OUT_AUTHORIZATION".to_owned(),
             authorization_file: std::path::PathBuf::new(),
+            gzip: true,
             max_queue: 10_000,
             max_batch: 500,
             interval: Duration::from_secs(1),
@@ -188,21 +180,38 @@ impl Default for ScoresOutOptions {
     }
 }
 
-/// A batch as OTLP has it.
-fn request(batch: &[Score]) -> ExportLogsServiceRequest {
-    let scope = InstrumentationScope {
+/// Tells this process from others that send to the same place: a random UUID, new at each start.
+static INSTANCE: LazyLock<String> = LazyLock::new(|| {
+    let random = |which: u8| u128::from(RandomState::new().hash_one(which));
+    // Of version 4, and of the usual variant.
+    let id = (random(0) << 64 | random(1)) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{id:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+});
+
+/// Whose word it is.
+pub(super) fn scope() -> InstrumentationScope {
+    InstrumentationScope {
         name: OWN_SCOPE.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..InstrumentationScope::default()
-    };
+    }
+}
+
+/// Who tells.
+pub(super) fn resource() -> Resource {
+    Resource { attributes: attributes(told_by(&INSTANCE)), ..Resource::default() }
+}
+
+/// A batch as OTLP has it.
+fn request(batch: &[Score]) -> ExportLogsServiceRequest {
     let records = ScopeLogs {
-        scope: Some(scope),
+        scope: Some(scope()),
         log_records: batch.iter().map(record).collect(),
         ..ScopeLogs::default()
     };
-    let resource = Resource { attributes: attributes(told_by()), ..Resource::default() };
     let logs = ResourceLogs {
-        resource: Some(resource),
+        resource: Some(resource()),
         scope_logs: vec![records],
         ..ResourceLogs::default()
     };
@@ -221,7 +230,7 @@ fn record(score: &Score) -> LogRecord {
     }
 }
 
-pub(super) fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
+fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
     let attribute = |(key, value): (&str, ToldValue)| KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue {

@@ -1,7 +1,9 @@
-//! Requests to another OTLP endpoint over HTTP: what fails for now is sent again, with growing waits, up to a number of
-//! attempts.
+//! Requests to another OTLP endpoint over HTTP, with gzip unless that is not wanted: what fails for now is sent again, with growing
+//! waits, up to a number of attempts.
 
 use std::time::Duration;
+
+use libdeflater::{CompressionLvl, Compressor};
 
 use super::otlp::ScoresOutOptions;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
@@ -12,6 +14,7 @@ pub(super) struct Push {
     client: Client,
     url: String,
     headers: Vec<(&'static str, String)>,
+    gzip: bool,
     max_attempts: u32,
     backoff: Duration,
 }
@@ -25,6 +28,9 @@ pub(super) enum Signal {
 
 /// Bytes of a reply; it says little.
 const MAX_REPLY_BYTES: usize = 65_536;
+
+/// The longest that an endpoint may ask to be left alone for, so that one reply does not silence us for days.
+const MAX_ASKED_WAIT: Duration = Duration::from_secs(300);
 
 impl Push {
     /// Sets it up.
@@ -44,11 +50,13 @@ impl Push {
             max_reply_bytes: MAX_REPLY_BYTES,
             timeout: options.timeout,
         };
-        let headers = key.map(|key| ("authorization", key.reveal().to_owned()));
+        let gzip = options.gzip.then(|| ("content-encoding", "gzip".to_owned()));
+        let key = key.map(|key| ("authorization", key.reveal().to_owned()));
         Ok(Self {
             client: Client::new("scores_out.url", limits)?,
             url: signal.address(&options.url),
-            headers: headers.into_iter().collect(),
+            headers: key.into_iter().chain(gzip).collect(),
+            gzip: options.gzip,
             max_attempts: options.max_attempts,
             backoff: options.backoff,
         })
@@ -60,6 +68,7 @@ impl Push {
     ///
     /// Fails as the last attempt did.
     pub(super) async fn send(&self, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
+        let body = if self.gzip { compressed(body).await? } else { body };
         let mut attempt = 0;
         loop {
             let posted =
@@ -110,7 +119,9 @@ fn may_retry(error: CallError) -> bool {
 
 fn asked_wait(error: CallError) -> Duration {
     match error {
-        CallError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+        CallError::Status { retry_after, .. } => {
+            retry_after.unwrap_or_default().min(MAX_ASKED_WAIT)
+        }
         CallError::Connect
         | CallError::Timeout
         | CallError::BrokenOff
@@ -119,9 +130,31 @@ fn asked_wait(error: CallError) -> Duration {
     }
 }
 
+/// A body with gzip, quickly rather than well. A round of metrics is large: nobody is held up meanwhile.
+async fn compressed(body: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    let compress = move || {
+        let mut compressor = Compressor::new(CompressionLvl::fastest());
+        let mut gzip = vec![0; compressor.gzip_compress_bound(body.len())];
+        let length = compressor.gzip_compress(&body, &mut gzip).ok()?;
+        gzip.truncate(length);
+        Some(gzip)
+    };
+    // There is room for whatever becomes of it: it fails only with the process.
+    tokio::task::spawn_blocking(compress).await.ok().flatten().ok_or(CallError::BrokenOff)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endpoint_is_not_listened_to_for_days() {
+        let asks = |seconds: u64| {
+            let retry_after = Some(Duration::from_secs(seconds));
+            asked_wait(CallError::Status { code: 503, retry_after }).as_secs()
+        };
+        assert_eq!([asks(0), asks(30), asks(86_400)], [0, 30, 300]);
+    }
 
     #[test]
     fn a_signal_has_its_place_below_the_endpoint() {

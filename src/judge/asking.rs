@@ -2,17 +2,20 @@
 //! endpoint that fails.
 //!
 //! What fails for now is asked again, with growing waits; what fails for good, and what is over the budget, has no answer
-//! and says why. What was paid is said whatever came of it.
+//! and says why. What was paid is said whatever came of it. A call for which there is money only once others that are out
+//! have cost less than they might waits for them.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::budget::{Breaker, Budget};
 use super::meter::Meter;
+use super::money::{Admission, Money};
 use super::options::JudgeOptions;
 use super::prompt::Prompt;
 use super::reply;
@@ -36,7 +39,10 @@ pub(super) struct Asker {
     clock: Clock,
     meter: Arc<Meter>,
     money: Mutex<Money>,
-    dialect: AtomicU8,
+    /// Told when a call has been settled.
+    settled: Notify,
+    /// How much of the format was understood last, of a model and a kind of schema.
+    dialects: Mutex<BTreeMap<(String, bool), Dialect>>,
 }
 
 /// One question.
@@ -52,12 +58,6 @@ pub(super) struct Question<'a> {
 
 /// The answer, or why there is none, and what was paid.
 pub(super) type Paid = (Result<Value, &'static str>, Quanta);
-
-#[derive(Debug)]
-struct Money {
-    budget: Budget,
-    breaker: Breaker,
-}
 
 /// Why a call came to nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -86,6 +86,7 @@ impl Asker {
         let mut budget = Budget::new(Quanta::from_f64(options.usd_per_hour).unwrap_or_default());
         budget.spent_before(given.paid.iter().copied());
         let breaker = Breaker::new(options.max_failures, options.pause);
+        let money = Money::new(budget, breaker);
         let asker = Self {
             options: options.clone(),
             key: given.key.clone(),
@@ -93,10 +94,11 @@ impl Asker {
             prices: prices(options, given.cost),
             clock: given.clock.clone(),
             meter,
-            money: Mutex::new(Money { budget, breaker }),
-            dialect: AtomicU8::new(0),
+            money: Mutex::new(money),
+            settled: Notify::new(),
+            dialects: Mutex::default(),
         };
-        asker.stands();
+        asker.look();
         Ok(asker)
     }
 
@@ -108,15 +110,16 @@ impl Asker {
         let least = models.into_iter().map(|model| self.at_most(model, 0)).min()?;
         let now = self.clock.now();
         let mut money = self.money();
-        let why = if money.budget.left(now) < least {
-            "over_budget"
-        } else if money.breaker.might_admit(now) {
-            return None;
-        } else {
-            "endpoint_down"
-        };
-        self.meter.stands(money.budget.left(now), true);
-        Some(why)
+        let why = money.away(least, now);
+        if why.is_some() {
+            self.stands(&mut money, now);
+        }
+        why
+    }
+
+    /// Says how things stand: what was spent an hour ago is forgotten though nobody asks.
+    pub(super) fn look(&self) {
+        self.stands(&mut self.money(), self.clock.now());
     }
 
     /// Asks until there is an answer of the form, or no more attempts, time or money.
@@ -146,32 +149,47 @@ impl Asker {
     /// One call, if it may go out; a request that the endpoint does not understand is put more plainly at once.
     async fn attempt(&self, question: &Question<'_>) -> (Result<Value, Failure>, Quanta) {
         let mut paid = Quanta(0);
+        let mut dialect = self.dialect(question);
         loop {
+            let settled = self.settled.notified();
             let now = self.clock.now();
             if now >= question.due {
                 return (Err(Failure { name: "deadline", again: None }), paid);
             }
             let most = self.most(question);
-            if let Err(failure) = self.admit(most, now) {
-                return (Err(failure), paid);
+            match self.admit(most, now) {
+                Admission::Goes => {}
+                Admission::Waits => {
+                    let left = self.clock.until(question.due);
+                    let _ = tokio::time::timeout(left, settled).await;
+                    continue;
+                }
+                Admission::Refused(name) => return (Err(Failure { name, again: None }), paid),
             }
-            let dialect = self.dialect();
             let (outcome, cost) = self.call(question, dialect, most).await;
             paid = Quanta(paid.0.saturating_add(cost.0));
-            let well = !matches!(&outcome, Err(Told::Call(error)) if is_down(*error));
+            let well = self.went_well(&outcome, question, dialect);
             let name = outcome.as_ref().map_or_else(|told| told.name(), |_| "ok");
             self.settle(most, cost, well);
             self.meter.call(name);
             match outcome {
-                Ok(answer) => return (Ok(answer), paid),
                 Err(Told::Call(CallError::Status { code: 400 | 422, .. })) => {
                     let Some(plainer) = dialect.plainer() else {
                         return (Err(Failure { name, again: None }), paid);
                     };
-                    // Another call may have found out before; the plainest holds.
-                    self.dialect.fetch_max(plainer as u8, Ordering::Relaxed);
+                    dialect = plainer;
                 }
-                Err(told) => return (Err(Failure { name, again: told.again() }), paid),
+                Err(told @ (Told::Call(_) | Told::NotAsked)) => {
+                    return (Err(Failure { name, again: told.again() }), paid);
+                }
+                Err(told @ Told::NoAnswer(_)) => {
+                    self.understood(question, dialect);
+                    return (Err(Failure { name, again: told.again() }), paid);
+                }
+                Ok(answer) => {
+                    self.understood(question, dialect);
+                    return (Ok(answer), paid);
+                }
             }
         }
     }
@@ -209,9 +227,9 @@ impl Asker {
             Err(_) => return (Err(Told::NoAnswer("not_of_format")), most),
         };
         let (answer, missing) = format.answer(&reply);
-        let tokens =
-            Tokens { input: answer.input_tokens, cached: None, output: answer.output_tokens };
-        // An endpoint that does not count its tokens is taken to have used the most.
+        // An endpoint that does not count its tokens is taken to have used the most; a prompt has some.
+        let input = answer.input_tokens.filter(|tokens| *tokens > 0);
+        let tokens = Tokens { input, cached: None, output: answer.output_tokens };
         let cost = self.price(call.model, tokens).unwrap_or(most);
         self.meter.tokens(answer.input_tokens, answer.output_tokens);
         let read = match missing {
@@ -221,34 +239,43 @@ impl Asker {
         (read, cost)
     }
 
-    /// Sets the most that a call can cost aside.
-    fn admit(&self, most: Quanta, now: Timestamp) -> Result<(), Failure> {
+    fn admit(&self, most: Quanta, now: Timestamp) -> Admission {
         let mut money = self.money();
-        let admitted = if !money.budget.reserve(most, now) {
-            Err(Failure { name: "over_budget", again: None })
-        } else if !money.breaker.admits(now) {
-            money.budget.settle(most, Quanta(0), now);
-            Err(Failure { name: "endpoint_down", again: None })
-        } else {
-            Ok(())
-        };
-        let degraded = admitted.is_err() || money.breaker.is_open();
-        self.meter.stands(money.budget.left(now), degraded);
-        admitted
+        let admission = money.admit(most, now);
+        self.stands(&mut money, now);
+        admission
     }
 
-    fn settle(&self, most: Quanta, cost: Quanta, well: bool) {
+    /// Whether the endpoint was there, if that can be told: what does not understand a request may not like what it is about.
+    /// From one that has understood none, however plain, no answers are to be had.
+    fn went_well(
+        &self,
+        outcome: &Result<Value, Told>,
+        question: &Question<'_>,
+        dialect: Dialect,
+    ) -> Option<bool> {
+        match outcome {
+            Err(Told::Call(CallError::Status { code: 400 | 422, .. })) => {
+                (dialect.plainer().is_none() && !self.has_understood(question)).then_some(false)
+            }
+            Err(Told::Call(error)) => Some(!is_down(*error)),
+            Ok(_) | Err(Told::NotAsked | Told::NoAnswer(_)) => Some(true),
+        }
+    }
+
+    fn settle(&self, most: Quanta, cost: Quanta, well: Option<bool>) {
         let now = self.clock.now();
         self.meter.cost(cost);
         let mut money = self.money();
-        money.budget.settle(most, cost, now);
-        money.breaker.record(well, now);
-        self.meter.stands(money.budget.left(now), money.breaker.is_open());
+        money.settle((most, cost), well, now);
+        self.stands(&mut money, now);
+        drop(money);
+        self.settled.notify_waiters();
     }
 
-    fn stands(&self) {
-        let left = self.money().budget.left(self.clock.now());
-        self.meter.stands(left, false);
+    fn stands(&self, money: &mut Money, now: Timestamp) {
+        let (left, degraded) = money.stands(now);
+        self.meter.stands(left, degraded);
     }
 
     fn money(&self) -> MutexGuard<'_, Money> {
@@ -281,13 +308,31 @@ impl Asker {
         full.mul_f64(1.0 - chance as f64 / 1024.0)
     }
 
-    fn dialect(&self) -> Dialect {
-        match self.dialect.load(Ordering::Relaxed) {
-            0 => Dialect::Full,
-            1 => Dialect::WithoutSchema,
-            _ => Dialect::Bare,
-        }
+    /// How to put a question first.
+    fn dialect(&self, question: &Question<'_>) -> Dialect {
+        let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
+        dialects.get(&spoken(question)).copied().unwrap_or_default()
     }
+
+    /// Whether the model has understood anything.
+    fn has_understood(&self, question: &Question<'_>) -> bool {
+        let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
+        [false, true]
+            .iter()
+            .any(|closed| dialects.contains_key(&(question.model.to_owned(), *closed)))
+    }
+
+    /// Keeps what was understood. A refusal alone shows nothing: it may have been for what the question is about, its length
+    /// or a filter's dislike of it.
+    fn understood(&self, question: &Question<'_>, dialect: Dialect) {
+        let mut dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
+        dialects.insert(spoken(question), dialect);
+    }
+}
+
+/// What a dialect is kept by: models differ, and so do schemas with objects of any keys.
+fn spoken(question: &Question<'_>) -> (String, bool) {
+    (question.model.to_owned(), question.stage.is_closed())
 }
 
 /// Bytes of a request beside its words: the schema, and what the format adds.
@@ -334,7 +379,7 @@ fn is_down(error: CallError) -> bool {
             true
         }
         CallError::TooLarge => false,
-        CallError::Status { code, .. } => matches!(code, 401 | 403 | 429 | 500..),
+        CallError::Status { code, .. } => matches!(code, 401..=404 | 429 | 500..),
     }
 }
 

@@ -76,12 +76,16 @@ impl Budget {
 
     /// Dollars that may still be spent, never below zero.
     pub fn left(&mut self, now: Timestamp) -> Quanta {
+        Quanta(self.unspent(now).0.saturating_sub(self.reserved).max(0))
+    }
+
+    /// Dollars that would be left if no call were out, never below zero.
+    pub fn unspent(&mut self, now: Timestamp) -> Quanta {
         let minute = now.0 / MINUTE;
         while self.spent.front().is_some_and(|(at, _)| at + MINUTES < minute) {
             self.spent.pop_front();
         }
-        let spent =
-            self.spent.iter().fold(self.reserved, |sum, (_, cost)| sum.saturating_add(*cost));
+        let spent = self.spent.iter().fold(0_i64, |sum, (_, cost)| sum.saturating_add(*cost));
         Quanta(self.cap.saturating_sub(spent).max(0))
     }
 }
@@ -122,6 +126,11 @@ impl Breaker {
         }
     }
 
+    /// Takes that a call told nothing of whether the endpoint is there.
+    pub fn undecided(&mut self) {
+        self.probing = false;
+    }
+
     /// Whether calls are held back.
     pub fn is_open(&self) -> bool {
         self.open_until.is_some()
@@ -143,7 +152,7 @@ mod tests {
         assert!(!budget.reserve(Quanta(5), at(0)));
         assert!(budget.reserve(Quanta(4), at(0)));
         budget.settle(Quanta(6), Quanta(1), at(0));
-        assert_eq!(budget.left(at(0)), Quanta(5));
+        assert_eq!((budget.left(at(0)), budget.unspent(at(0))), (Quanta(5), Quanta(9)));
         budget.settle(Quanta(4), Quanta(4), at(1));
         assert_eq!(budget.left(at(60)), Quanta(5));
         assert_eq!(budget.left(at(61)), Quanta(6));
@@ -183,6 +192,8 @@ mod tests {
         breaker.record(false, at(1));
         assert!(!breaker.admits(at(1)));
         assert!(breaker.admits(at(2)));
+        breaker.undecided();
+        assert!(breaker.is_open() && breaker.admits(at(2)), "another one may tell");
         breaker.record(true, at(2));
         assert!(breaker.admits(at(2)) && breaker.admits(at(2)) && !breaker.is_open());
     }

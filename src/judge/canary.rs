@@ -92,9 +92,9 @@ impl Round {
         *count += 1;
     }
 
-    /// The drift of each metric, in `[-1,1]`.
-    pub fn drift(&self) -> impl Iterator<Item = (Metric, f64)> {
-        self.off.iter().map(|(metric, (sum, count))| (*metric, Quanta(sum / count).to_f64()))
+    /// The drift of a metric, in `[-1,1]`; `None` if nothing was judged by it.
+    pub fn drift(&self, metric: Metric) -> Option<f64> {
+        self.off.get(&metric).map(|(sum, count)| Quanta(sum / count).to_f64())
     }
 }
 
@@ -119,8 +119,8 @@ mod tests {
         let mut round = Round::default();
         round.observe(Metric::Confidence, Quanta::from_f64(0.9).unwrap(), 1.0);
         round.observe(Metric::Confidence, Quanta::from_f64(0.3).unwrap(), 0.0);
-        let drift: Vec<_> = round.drift().collect();
-        assert_eq!(drift, [(Metric::Confidence, 0.1)]);
+        assert_eq!(round.drift(Metric::Confidence), Some(0.1));
+        assert_eq!(round.drift(Metric::PlanQuality), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Metrics are taken one after the other. What one of them has extracted the next one does not ask for again, and a call
 //! that failed fails every metric that needs it, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::metric::{Answers, Metric, Next, Outcome};
 use super::prompt::{Prompt, Record, prompt};
@@ -19,8 +19,9 @@ pub struct Case {
     failed: BTreeMap<Stage, &'static str>,
     /// The transcript as JSON.
     trace: String,
-    /// The rules to be kept, one a line.
+    /// The rules to be kept, one a line, and their names.
     rules: String,
+    names: BTreeSet<String>,
 }
 
 impl Case {
@@ -37,6 +38,7 @@ impl Case {
     /// The same of a trace that is written down.
     pub fn of(metrics: &[Metric], trace: String, rules: &BTreeMap<String, String>) -> Self {
         let ruled = |metric: &&Metric| **metric != Metric::ConstraintViolation || !rules.is_empty();
+        let names = rules.keys().cloned().collect();
         let rules: String = rules.iter().map(|(name, rule)| format!("{name}: {rule}\n")).collect();
         Self {
             metrics: metrics.iter().filter(ruled).copied().collect(),
@@ -44,6 +46,7 @@ impl Case {
             failed: BTreeMap::new(),
             trace,
             rules,
+            names,
         }
     }
 
@@ -112,9 +115,7 @@ impl Case {
 
     /// Whether a name is that of one of the rules.
     pub fn has_rule(&self, name: &str) -> bool {
-        self.rules
-            .lines()
-            .any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(": ")))
+        self.names.contains(name)
     }
 }
 
@@ -164,6 +165,16 @@ mod tests {
             .map(|(m, _)| m)
             .collect();
         assert_eq!(failed, [Metric::StepEfficiency, Metric::PlanAdherence, Metric::PlanQuality]);
+    }
+
+    #[test]
+    fn a_line_of_a_rule_is_no_rule() {
+        let rules = [("tone".to_owned(), "Be kind.\nno_pii: see the other.".to_owned())];
+        let case = Case::new(&Metric::ALL, &Transcript::default(), &rules.into());
+        assert_eq!(
+            ["tone", "no_pii", "to", ""].map(|name| case.has_rule(name)),
+            [true, false, false, false]
+        );
     }
 
     #[test]

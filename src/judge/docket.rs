@@ -11,6 +11,7 @@ use super::options::JudgeOptions;
 use super::prompt::VERSION;
 use super::reply;
 use super::stage::Stage;
+use super::verdict::evaluator;
 use super::worker::Judge;
 use crate::engine::expect::Judgements;
 use crate::engine::expect::judge::{Judgement, Verdict};
@@ -103,7 +104,8 @@ impl<'j, S: Sink> Docket<'j, S> {
                 due: self.due,
             };
             let answer = self.ask(&question, &format!("/{rule}/{number}")).await?;
-            verdicts.push(reply::verdict(&answer).ok_or("wrong_form")?);
+            let verdict = reply::verdict(&answer).ok_or("wrong_form")?;
+            verdicts.push(Verdict { judge: Some(evaluator(model)), ..verdict });
         }
         match verdicts.pop() {
             Some(verdict) if !judges.ensemble => Ok(Judgement::Single(verdict)),

@@ -134,8 +134,12 @@ impl Meter {
     }
 
     /// Says how far the judge is from what is known.
-    pub(super) fn drift(&self, metric: Metric, drift: f64) {
-        self.drift.with_label_values(&[metric.name()]).set(drift);
+    pub(super) fn drift(&self, metric: Metric, drift: Option<f64>) {
+        match drift {
+            Some(drift) => self.drift.with_label_values(&[metric.name()]).set(drift),
+            // What an earlier round said is over. There may have been none.
+            None => drop(self.drift.remove_label_values(&[metric.name()])),
+        }
     }
 
     /// Counts what became of a score of a trace with known answers.
@@ -151,4 +155,26 @@ impl Meter {
 
 fn opts(name: &str, help: &str) -> Opts {
     Opts::new(format!("agentgauge_judge_{name}"), help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_that_is_not_known_any_more_is_not_shown() {
+        let registry = Registry::new();
+        let meter = Meter::new(&registry).unwrap();
+        let shown = || {
+            let page = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            page.lines().find(|line| line.starts_with("agentgauge_judge_drift")).map(str::to_owned)
+        };
+        meter.drift(Metric::Confidence, None);
+        assert_eq!(shown(), None);
+        meter.drift(Metric::Confidence, Some(0.5));
+        let line = "agentgauge_judge_drift{metric=\"confidence\"} 0.5";
+        assert_eq!(shown().as_deref(), Some(line));
+        meter.drift(Metric::Confidence, None);
+        assert_eq!(shown(), None);
+    }
 }

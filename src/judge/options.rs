@@ -17,7 +17,7 @@ pub struct JudgeOptions {
     /// How the endpoint wants to be spoken to; `none`: there is no judge.
     pub format: Format,
     /// Where it is: up to the version for `openai` and `gemini` (`https://api.openai.com/v1`), or the whole address of
-    /// the call, query included.
+    /// the call, query included; a key in the query is refused.
     pub url: String,
     /// Send over plain HTTP too, where the address says so.
     pub allow_http: bool,
@@ -84,7 +84,7 @@ pub struct JudgeOptions {
     /// For how long.
     #[serde(with = "human")]
     pub pause: Duration,
-    /// Words in keys of JSON whose values do not leave.
+    /// Words in names whose values do not leave: keys of JSON, and what stands before `:` or `=` in other texts.
     pub redact_keys: Vec<String>,
     /// Regular expressions of texts that do not leave.
     pub redact_patterns: Vec<String>,
@@ -183,6 +183,9 @@ impl Default for JudgeOptions {
                 "access_token",
                 "refresh_token",
                 "id_token",
+                "auth_token",
+                "session_token",
+                "passphrase",
                 "client_secret",
             ]),
             redact_patterns: words(&[
@@ -191,6 +194,8 @@ impl Default for JudgeOptions {
                 r"\bgh[pousr]_[A-Za-z0-9]{20,}",
                 r"\bxox[abprs]-[A-Za-z0-9-]{10,}",
                 r"\bAIza[0-9A-Za-z_-]{30,}",
+                r"\b(?:[sr]k_(?:live|test)_|github_pat_|glpat-|hf_|npm_|ya29\.)[A-Za-z0-9_-]{16,}",
+                r"://[^/\s:@]{1,64}:[^/\s@]{1,256}@",
                 r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{8,}",
                 r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*",
                 r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|$)",

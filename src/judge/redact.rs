@@ -1,7 +1,8 @@
 //! Takes out of a transcript what must not leave: values under certain keys, and texts of certain forms.
 //!
-//! A text that is JSON is looked through by key and written again; then the patterns go over every text. A text that a
-//! pattern cannot be decided on is taken out whole: what is not known to be harmless stays.
+//! A text that is JSON is looked through by key and written again, and a text that is not by what stands before a colon or an
+//! equals sign; then the patterns go over every text. A text that a pattern cannot be decided on is taken out whole: what is
+//! not known to be harmless stays.
 //!
 //! Most patterns take a time that grows with the text, by an engine that looks for the letters they begin with first. Those
 //! with look-around, back-references or quantifiers that give nothing back are for the one that tries and goes back.
@@ -10,6 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use super::keyed::{Keyed, plain};
 use crate::engine::trace::{Step, Transcript};
 
 /// What stands for what was taken out.
@@ -18,8 +20,9 @@ pub const REDACTED: &str = "[redacted]";
 /// What is taken out.
 #[derive(Clone, Debug)]
 pub struct Redactor {
-    /// Lower case; a key that contains one of them counts.
+    /// As [`plain`] writes them; a key that contains one of them counts.
     keys: Vec<String>,
+    keyed: Keyed,
     patterns: Vec<Pattern>,
 }
 
@@ -47,12 +50,14 @@ impl Redactor {
     ///
     /// Fails on a pattern that is no regular expression.
     pub fn new(keys: &[String], patterns: &[String]) -> Result<Self, BadPattern> {
-        let compiled = patterns.iter().map(|pattern| {
-            Pattern::new(pattern)
-                .map_err(|error| BadPattern { pattern: pattern.clone(), why: error.to_string() })
-        });
+        let bad = |pattern: &str, why: String| BadPattern { pattern: pattern.to_owned(), why };
+        let keyed = Keyed::new(keys).map_err(|error| bad("redact_keys", error.to_string()))?;
+        let compiled = patterns
+            .iter()
+            .map(|pattern| Pattern::new(pattern).map_err(|error| bad(pattern, error.to_string())));
         Ok(Self {
-            keys: keys.iter().map(|key| key.to_lowercase()).collect(),
+            keys: keys.iter().map(|key| plain(key)).filter(|key| !key.is_empty()).collect(),
+            keyed,
             patterns: compiled.collect::<Result<_, _>>()?,
         })
     }
@@ -96,26 +101,29 @@ impl Redactor {
 
     /// Whether what goes by this name must not leave.
     fn is_kept(&self, name: &str) -> bool {
-        let name = name.to_lowercase();
+        let name = plain(name);
         self.keys.iter().any(|word| name.contains(word))
     }
 
-    /// JSON, or the JSON in `name(..)`, by key; `None` if the text is neither or nothing is taken out.
+    /// JSON, the JSON in `name(..)`, or another text, by key; `None` if nothing is taken out.
     fn call(&self, text: &str) -> Option<String> {
-        if let Some(json) = self.json(text) {
-            return Some(json);
+        if let Some(mut value) = json(text) {
+            return self.walk(&mut value, 0).then(|| value.to_string());
         }
-        let (name, rest) = text.split_once('(')?;
-        let json = self.json(rest.strip_suffix(')')?)?;
-        Some(format!("{name}({json})"))
+        let called = text.split_once('(').and_then(|(name, rest)| {
+            let arguments = json(rest.strip_suffix(')')?)?;
+            Some((name, arguments))
+        });
+        if let Some((name, mut arguments)) = called {
+            return self.walk(&mut arguments, 0).then(|| format!("{name}({arguments})"));
+        }
+        self.keyed.redacted(text)
     }
 
-    fn json(&self, text: &str) -> Option<String> {
-        if !text.trim_start().starts_with(['{', '[']) {
-            return None;
-        }
-        let mut value: Value = serde_json::from_str(text).ok()?;
-        self.walk(&mut value, 0).then(|| value.to_string())
+    /// Whether an object is one entry of a list of names and values, by a name that must not leave.
+    fn names_one(&self, map: &serde_json::Map<String, Value>) -> bool {
+        let names = ["name", "key"].into_iter().filter_map(|key| map.get(key)?.as_str());
+        map.contains_key("value") && names.into_iter().any(|name| self.is_kept(name))
     }
 
     /// Redacts in place; returns whether there was anything.
@@ -127,8 +135,9 @@ impl Redactor {
         match value {
             Value::Object(map) => {
                 let mut any = false;
+                let named = self.names_one(map);
                 for (key, value) in map.iter_mut() {
-                    if self.is_kept(key) {
+                    if self.is_kept(key) || (named && key == "value") {
                         *value = Value::String(REDACTED.to_owned());
                         any = true;
                     } else {
@@ -142,7 +151,7 @@ impl Redactor {
                 items.iter_mut().filter_map(|item| self.walk(item, depth + 1).then_some(())).count()
                     > 0
             }
-            Value::String(text) => match self.json(text) {
+            Value::String(text) => match self.call(text) {
                 Some(redacted) => {
                     *text = redacted;
                     true
@@ -152,6 +161,12 @@ impl Redactor {
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
     }
+}
+
+/// An object or a list.
+fn json(text: &str) -> Option<Value> {
+    let is_some = text.trim_start().starts_with(['{', '[']);
+    is_some.then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 impl Pattern {
@@ -208,11 +223,50 @@ mod tests {
     }
 
     #[test]
+    fn a_name_counts_however_it_is_written() {
+        for (text, left) in [
+            (r#"{"accessToken":"x"}"#, r#"{"accessToken":"[redacted]"}"#),
+            (r#"{"X-Api-Key":"x"}"#, r#"{"X-Api-Key":"[redacted]"}"#),
+            (r#"{"DB.PASSWORD":"x"}"#, r#"{"DB.PASSWORD":"[redacted]"}"#),
+            (r#"[{"name":"Cookie","value":"x"}]"#, r#"[{"name":"Cookie","value":"[redacted]"}]"#),
+            (
+                r#"[{"key":"auth-token","value":{"stringValue":"x"}}]"#,
+                r#"[{"key":"auth-token","value":"[redacted]"}]"#,
+            ),
+            (r#"{"name":"get_secret","input":"x"}"#, r#"{"name":"get_secret","input":"x"}"#),
+            (
+                r#"{"max_tokens":5,"key":"a","value":"b"}"#,
+                r#"{"max_tokens":5,"key":"a","value":"b"}"#,
+            ),
+        ] {
+            assert_eq!(redactor().text(text), left);
+        }
+    }
+
+    #[test]
+    fn what_was_cut_off_or_is_said_in_other_words_goes_by_name_too() {
+        for text in [
+            r#"login({"user":"u","password":"hunter2","note":"a long one [90 bytes left out]"#,
+            r#"{"log":"connecting with password=hunter2 to the host"}"#,
+            r#"{"args":"{\"a\":[{\"apiKey\":\"hunter2\"}]"#,
+            "{'password': 'hunter2', 'ok': True}",
+            "My password is in {\"password\": \"hunter2\"} as you know.",
+        ] {
+            let redacted = redactor().text(text);
+            assert!(redacted.contains(REDACTED) && !redacted.contains("hunter2"), "{redacted}");
+        }
+    }
+
+    #[test]
     fn keys_in_plain_text_go() {
         for (text, gone) in [
             ("use sk-abcdefghijklmnopqrstuvwxyz123456 please", "abcdefgh"),
             ("Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.x.y", "eyJ"),
             ("id AKIAIOSFODNN7EXAMPLE", "AKIA"),
+            ("Authorization: Basic dXNlcjpwYXNz", "dXNl"),
+            ("git clone https://bob:hunter2@example.com/x", "hunter2"),
+            ("sk_live_abcdefghijklmnopqrst", "sk_live"),
+            ("github_pat_11ABCDEFG0abcdefghijkl_mn", "github"),
         ] {
             let redacted = redactor().text(text);
             assert!(redacted.contains(REDACTED) && !redacted.contains(gone), "{redacted}");

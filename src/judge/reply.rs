@@ -2,7 +2,8 @@
 //!
 //! Nothing is guessed and nothing is clamped: an answer that is not of the form is asked for again, and in the end the
 //! score is absent. Source: PandaProbe takes the fences off and refuses what does not fit its schema (metrics.md 1.6). A
-//! rubric's answer is read as AgentCI reads it, which takes what it can find; see `engine::expect::judge`.
+//! rubric's answer is read as AgentCI reads it, which takes a score where it finds one; see `engine::expect::judge`. Departure:
+//! there an answer without a score fails the check, and any score is taken; a judge that did not judge says nothing here.
 
 use jsonschema::error::ValidationErrorKind;
 use serde::Deserialize;
@@ -40,10 +41,13 @@ impl ReplyError {
 ///
 /// # Errors
 ///
-/// Fails on whatever is not of the stage's form; an answer to a rubric always has one.
+/// Fails on whatever is not of the stage's form.
 pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
     if matches!(stage, Stage::Rubric | Stage::RubricOfText) {
-        let verdict = judge::parse(answer);
+        let verdict = judge::read(answer).ok_or(ReplyError::NotJson)?;
+        if !judge::is_in_range(verdict.score) {
+            return Err(ReplyError::OutOfRange);
+        }
         let rationale = verdict.rationale.unwrap_or_default();
         return Ok(
             json!({ "score": verdict.score, "label": verdict.label, "rationale": rationale }),
@@ -73,6 +77,7 @@ pub fn verdict(answer: &Value) -> Option<Verdict> {
         score: answer.get("score")?.as_i64()?,
         label: Label::deserialize(answer.get("label")?).ok()?,
         rationale: answer.get("rationale").and_then(Value::as_str).map(str::to_owned),
+        judge: None,
     })
 }
 
@@ -116,6 +121,28 @@ mod tests {
             ("{\"verdict\": 85}", ReplyError::OutOfRange),
         ] {
             assert_eq!(read(stage, bad), Err(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_rubric_s_answer_has_a_score_that_there_is_or_is_refused() {
+        let read = |answer: &str| read(Stage::Rubric, answer).map(|answer| answer["score"].clone());
+        for good in [
+            r#"{"score": 5, "label": "pass", "rationale": ""}"#,
+            "Well: {\"score\": 5, \"label\": \"pass\", \"rationale\": \"ok\"}, I would say.",
+            r#"{"score": 5, "rationale": "cut of"#,
+        ] {
+            assert_eq!(read(good), Ok(json!(5)), "{good}");
+        }
+        for (bad, why) in [
+            ("", ReplyError::NotJson),
+            ("It is polite.", ReplyError::NotJson),
+            (r#"{"label": "pass"}"#, ReplyError::NotJson),
+            (r#"{"score": 0, "label": "fail", "rationale": ""}"#, ReplyError::OutOfRange),
+            (r#"{"score": 9, "label": "pass", "rationale": ""}"#, ReplyError::OutOfRange),
+            (r#"{"score": 85, "label": "pass", "rationale": ""}"#, ReplyError::OutOfRange),
+        ] {
+            assert_eq!(read(bad), Err(why), "{bad}");
         }
     }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use super::case::Case;
 use super::metric::{Metric, Outcome, Violation};
+use super::prompt::VERSION;
+use crate::engine::expect::Judgements;
+use crate::engine::expect::judge::{self, Judgement};
 use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
@@ -36,6 +39,8 @@ pub(super) struct Verdict {
     pub(super) label: Option<String>,
     /// Evaluator and version; of a rule that was broken, the rule.
     pub(super) identifier: String,
+    /// Evaluator and version, where a rule was broken.
+    pub(super) judge: Option<String>,
     pub(super) explanation: Option<String>,
 }
 
@@ -47,6 +52,7 @@ impl Judged {
             score,
             label: label.map(str::to_owned),
             identifier: self.judge.clone(),
+            judge: None,
             explanation,
         };
         let one = Quanta(Quanta::ONE);
@@ -67,6 +73,7 @@ impl Judged {
                     score: kept(&violation.severity),
                     label: Some(violation.severity),
                     identifier: violation.constraint,
+                    judge: Some(self.judge.clone()),
                     explanation: violation.reason,
                 };
                 broken.into_values().map(verdict).collect()
@@ -85,8 +92,9 @@ impl Verdict {
             name: self.metric.name().to_owned(),
             score: self.score,
             label: self.label.clone(),
-            explanation: self.explanation.clone(),
+            explanation: self.explanation.as_deref().map(brief).map(str::to_owned),
             evaluator: judge.to_owned(),
+            rule: self.judge.is_some().then(|| self.identifier.clone()),
             time: now,
         }
     }
@@ -101,11 +109,44 @@ impl Verdict {
             explanation: self.explanation.map(|why| Arc::from(brief(&why))),
             source: Source::Judge,
             identifier: Arc::from(self.identifier),
+            judge: self.judge.map(Arc::from),
             time: now,
             tenant: None,
         }
     }
 }
+
+/// Who judged, as scores carry it: the model, and the version of the prompts.
+pub(super) fn evaluator(model: &str) -> String {
+    format!("judge/{model}/p{VERSION}")
+}
+
+/// What others are told of rules of expectations: of each what each judge said, a score as a share of the greatest.
+pub(super) fn told_of_rules<'j>(
+    judgements: &'j Judgements,
+    request: &'j Asked,
+    now: Timestamp,
+) -> impl Iterator<Item = Score> + 'j {
+    let told = move |(rule, verdict): (&'j String, &'j judge::Verdict)| Score {
+        trace_id: request.trace_id,
+        span_id: request.root,
+        agent: request.agent.clone(),
+        name: RUBRIC.to_owned(),
+        score: judge::share(verdict.score),
+        label: Some(verdict.label.name().to_owned()),
+        explanation: verdict.rationale.clone(),
+        evaluator: verdict.judge.clone().unwrap_or_default(),
+        rule: Some(rule.clone()),
+        time: now,
+    };
+    let of_each = |(rule, judgement): (&'j String, &'j Judgement)| {
+        judgement.verdicts().iter().map(move |verdict| (rule, verdict))
+    };
+    judgements.iter().flat_map(of_each).map(told)
+}
+
+/// What AgentCI calls a score by a rule.
+const RUBRIC: &str = "llm_judge";
 
 /// What an outcome comes to as one number: of rules that were broken the worst; `None` if there was nothing to score.
 pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {
@@ -187,6 +228,11 @@ mod tests {
             told,
             [("no_pii".into(), "high".into(), 0.0), ("polite".into(), "medium".into(), 0.5)]
         );
+        let one = |severity| {
+            judged.verdicts(Outcome::Violations(vec![violation("polite", severity)]), &case())
+        };
+        let kept = ["low", "medium", "high"].map(|severity| one(severity)[0].score);
+        assert_eq!(kept, [3, 2, 0].map(|quarters| Quanta(quarters * Quanta::ONE / 4)));
         let clean = judged.verdicts(Outcome::Violations(vec![]), &case());
         assert_eq!(
             (clean[0].label.as_deref(), clean[0].score),

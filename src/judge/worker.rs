@@ -20,17 +20,19 @@ use super::metric::{Metric, Outcome};
 use super::noise::{Noise, is_picked};
 use super::options::JudgeOptions;
 use super::pace::Pace;
-use super::prompt::VERSION;
 use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadPattern, Redactor};
-use super::verdict::{Asked, Judged, worth};
+use super::verdict::{Asked, Judged, evaluator, told_of_rules, worth};
 use crate::clock::Clock;
 use crate::engine::judging::{JudgeReply, JudgeRequest, Score};
 use crate::engine::math::Quanta;
 use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
 use crate::ingest::{Batch, Sink};
-use crate::outbound::{EndpointError, Secret, check};
+use crate::outbound::{EndpointError, Secret, check, check_keyless};
+
+/// How often the judge says how things stand though nobody asks it anything.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How long calls that are out may take when the daemon stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -97,7 +99,8 @@ impl Judge {
     ///
     /// Fails if the endpoint, the model or a pattern cannot be used.
     pub fn new(options: &JudgeOptions, given: Given<'_>) -> Result<(Self, Handle), JudgeError> {
-        check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
+        let url = check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
+        check_keyless("judge.url", &url)?;
         if options.model.is_empty() {
             return Err(JudgeError::NoModel);
         }
@@ -137,11 +140,13 @@ impl Judge {
             cases.spawn(round());
         }
         let mut due = Box::pin(pause(every));
+        let mut look = tokio::time::interval(LOOK);
         let stopped = loop {
             tokio::select! {
                 biased;
                 () = &mut stop => break true,
                 Some(_) = cases.join_next() => {}
+                _ = look.tick() => judge.asker.look(),
                 () = &mut due => {
                     cases.spawn(round());
                     due = Box::pin(pause(every));
@@ -195,6 +200,8 @@ impl Judge {
             ..JudgeReply::default()
         };
         let asked = Asked { trace_id: request.trace_id, root: request.root, agent: request.agent };
+        let now = self.clock.now();
+        told_of_rules(&reply.judgements, &asked, now).for_each(|score| self.tell(score));
         let reports = self.reports(&case, &asked);
         self.deliver(reply, reports, due, sink).await;
         if !metrics.is_empty() && is_picked(asked.trace_id, self.options.rejudge_rate) {
@@ -237,7 +244,8 @@ impl Judge {
                 }
             }
         }
-        round.drift().for_each(|(metric, drift)| self.meter.drift(metric, drift));
+        let metrics = self.options.metrics.iter();
+        metrics.for_each(|metric| self.meter.drift(*metric, round.drift(*metric)));
         self.paid(docket.unsaid(), due, sink).await;
     }
 
@@ -293,8 +301,8 @@ impl Judge {
         for (metric, result) in case.results() {
             self.meter.result(metric, result_name(&result));
             let model = self.options.model(metric, &asked.agent.agent_name);
-            let judge = format!("judge/{model}/p{VERSION}");
-            let judged = Judged { metric, judge, empty_is_one: self.empty_is_one };
+            let judged =
+                Judged { metric, judge: evaluator(model), empty_is_one: self.empty_is_one };
             let Ok(outcome) = result else { continue };
             for verdict in judged.verdicts(outcome, case) {
                 self.tell(verdict.told(asked, &judged.judge, now));

@@ -3,5 +3,5 @@
 pub mod client;
 pub mod secret;
 
-pub use client::{CallError, Client, ClientOptions, EndpointError, check};
+pub use client::{CallError, Client, ClientOptions, EndpointError, check, check_keyless};
 pub use secret::Secret;

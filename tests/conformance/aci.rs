@@ -129,7 +129,7 @@ fn judge_verdict(case: &Value, tolerance: f64) -> Result<(), String> {
 
 fn verdict(score: &Value, label: &Value) -> Verdict {
     let label = Label::deserialize(label).unwrap();
-    Verdict { score: score.as_i64().unwrap(), label, rationale: None }
+    Verdict { score: score.as_i64().unwrap(), label, rationale: None, judge: None }
 }
 
 /// Status, number of problems, and every number of the layer: those that are expected and no others.

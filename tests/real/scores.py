@@ -179,7 +179,8 @@ def tell(ports, bound):
     # Every one of them has come back, and was not read.
     own = 'agentgauge_records_unused_total{reason="own_score"}'
     until("the scores to come back", lambda: metric(page(), own) >= wanted)
-    until("the metrics", lambda: "agentgauge_agent_signal_score" in received()[1])
+    # What the daemon says of itself comes after what it says of agents.
+    until("the metrics", lambda: {"agentgauge_agent_signal_score", "agentgauge_judge_calls"} <= received()[1].keys())
 
     logs, metrics = received()
     assert len(logs) == wanted, f"{len(logs)} records, not {wanted}"

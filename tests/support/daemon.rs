@@ -14,6 +14,16 @@ use serde_json::Value;
 const LOOKS: u32 = 300;
 const BETWEEN: Duration = Duration::from_millis(100);
 
+/// Looks again and again until something is so; in vain if it never is.
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..LOOKS {
+        if is_so() {
+            return;
+        }
+        std::thread::park_timeout(BETWEEN);
+    }
+}
+
 pub(crate) struct Daemon {
     process: Child,
     pub grpc: String,
@@ -47,6 +57,18 @@ impl Daemon {
             otlp_http: address("otlp_http"),
             http: address("http"),
         }
+    }
+
+    /// One with a judge at this address, which is asked about everything, unless the environment says otherwise.
+    pub(crate) fn judging(format: &str, url: &str, environment: &[(&str, &str)]) -> Self {
+        let judge = [
+            ("AGENTGAUGE__JUDGE__FORMAT", format),
+            ("AGENTGAUGE__JUDGE__URL", url),
+            ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+            ("AGENTGAUGE__JUDGE__MODEL", "m"),
+            ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
+        ];
+        Self::start_with(&[&judge, environment].concat())
     }
 
     pub(crate) fn get(&self, path: &str) -> String {

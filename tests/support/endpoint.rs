@@ -28,8 +28,15 @@ pub(crate) struct Seen {
 pub(crate) struct Endpoint {
     pub url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
-    answers: Arc<Mutex<BTreeMap<Stage, Value>>>,
+    answers: Arc<Mutex<Answers>>,
     open: Arc<Open>,
+}
+
+/// What is answered at each stage, and what some models answer at any. A text is sent as it is.
+#[derive(Default)]
+struct Answers {
+    of_stages: BTreeMap<Stage, Value>,
+    of_models: BTreeMap<String, Value>,
 }
 
 /// Requests that are being answered, the most that ever were, and how many to a collector are still to be turned away.
@@ -53,15 +60,14 @@ impl Open {
     }
 }
 
-type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<BTreeMap<Stage, Value>>>, Arc<Open>);
+type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<Answers>>, Arc<Open>);
 
 impl Endpoint {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let answers: BTreeMap<Stage, Value> =
-            Stage::ALL.into_iter().map(|stage| (stage, good(stage))).collect();
-        let answers = Arc::new(Mutex::new(answers));
+        let of_stages = Stage::ALL.into_iter().map(|stage| (stage, good(stage))).collect();
+        let answers = Arc::new(Mutex::new(Answers { of_stages, ..Answers::default() }));
         let endpoint = Self { url, seen: Arc::default(), answers, open: Arc::default() };
         let shared = (endpoint.seen.clone(), endpoint.answers.clone(), endpoint.open.clone());
         std::thread::spawn(move || {
@@ -95,14 +101,20 @@ impl Endpoint {
     }
 
     pub(crate) fn answers(&self, stage: Stage, answer: Value) {
-        self.answers.lock().unwrap().insert(stage, answer);
+        self.answers.lock().unwrap().of_stages.insert(stage, answer);
+    }
+
+    /// A model answers so whatever it is asked.
+    pub(crate) fn model_answers(&self, model: &str, answer: Value) {
+        self.answers.lock().unwrap().of_models.insert(model.to_owned(), answer);
     }
 }
 
 /// An answer of the form of a stage.
 fn good(stage: Stage) -> Value {
+    let score = if stage.name().starts_with("rubric") { json!(4) } else { json!(0.75) };
     let all = json!({
-        "task": "refund the order", "outcome": "the order was refunded", "verdict": 0.75, "score": 0.75,
+        "task": "refund the order", "outcome": "the order was refunded", "verdict": 0.75, "score": score,
         "confidence": 0.75, "reason": "so", "user_input": "refund", "plan": ["look", "refund"],
         "tools_called": [{"name": "search", "parameters": {}}], "available_tools": [],
         "tool_calls": [{"name": "search", "parameters": {}, "reasoning": ""}],
@@ -140,7 +152,10 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
     };
     let now = open.now.fetch_add(1, Ordering::SeqCst) + 1;
     open.most.fetch_max(now, Ordering::SeqCst);
-    let answer = request.stage.map(|stage| answers.lock().unwrap()[&stage].clone());
+    let answer = request.stage.map(|stage| {
+        let answers = answers.lock().unwrap();
+        answers.of_models.get(&request.model).unwrap_or_else(|| &answers.of_stages[&stage]).clone()
+    });
     let less = |down: usize| down.checked_sub(1);
     let is_told = ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path));
     let is_down =
@@ -154,11 +169,26 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
         // Until the client has had enough.
         Some("timeout") => drop(stream.read(&mut [0])),
         Some("three_at_once") => open.three_at_once(),
+        // Until the client has had enough: a reply that does not end, and one that takes its time.
+        Some(how @ ("endless" | "dripping")) => return go_on(stream, how == "endless"),
         Some(_) | None => {}
     }
     // Before the client knows, who may ask the next thing at once.
     open.now.fetch_sub(1, Ordering::SeqCst);
     stream.write_all(&answered)
+}
+
+/// Says that there is more, and more.
+fn go_on(mut stream: &TcpStream, at_once: bool) -> std::io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    let text = "x".repeat(if at_once { 0x1_0000 } else { 1 });
+    for _ in 0..0x1_0000 {
+        write!(stream, "{:x}\r\n{text}\r\n", text.len())?;
+        if !at_once {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+    Ok(())
 }
 
 fn understood(path: String, head: String, raw: Vec<u8>) -> Seen {
@@ -184,9 +214,10 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
         return embeddings(request, before);
     }
     let Some(answer) = answer else { return http("404 Not Found", "", "{}") };
-    let text = answer.to_string();
-    let schema = ["/response_format", "/tools", "/generationConfig/responseJsonSchema"];
-    let has_schema = schema.iter().any(|at| request.body.pointer(at).is_some());
+    let text = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
+    let has = |places: &[&str]| places.iter().any(|at| request.body.pointer(at).is_some());
+    let has_schema = has(&["/response_format", "/tools", "/generationConfig/responseJsonSchema"]);
+    let has_temperature = has(&["/temperature", "/generationConfig/temperature"]);
     let good = |text: &str| http("200 OK", "", &wrapped(request, text, "").to_string());
     match failure(request, before) {
         None | Some("three_at_once") => good(&text),
@@ -218,8 +249,31 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
             http("307 Temporary Redirect", &to, "")
         }
         Some("too_large") => good(&"x".repeat(10 << 20)),
-        Some("no_schemas") if has_schema => http("400 Bad Request", "", "{}"),
-        Some("no_schemas") => good(&text),
+        Some("no_schemas" | "neither") if has_schema => http("400 Bad Request", "", "{}"),
+        Some("no_temperature" | "neither") if has_temperature => http("400 Bad Request", "", "{}"),
+        Some("no_schemas" | "no_temperature" | "neither") => good(&text),
+        Some("filtered") => http("400 Bad Request", "", r#"{"error": {"code": "content_filter"}}"#),
+        Some("no_such_model") => http("404 Not Found", "", "{}"),
+        Some("overloaded") => http("529 Site is overloaded", "", "{}"),
+        Some("gateway_timeout") => http("504 Gateway Timeout", "", "{}"),
+        Some("come_back_later") => http("429 Too Many Requests", "Retry-After: 3600\r\n", "{}"),
+        Some("come_back_by_a_date") => {
+            let dates = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 09:49:37 GMT\r\n";
+            http("503 Service Unavailable", dates, "{}")
+        }
+        // What it took is not said.
+        Some("uncounted") => {
+            let mut reply = wrapped(request, &text, "");
+            reply.as_object_mut().unwrap().retain(|key, _| !key.starts_with("usage"));
+            http("200 OK", "", &reply.to_string())
+        }
+        // Some forget to count.
+        Some("counted_as_nothing") => {
+            let zero = wrapped(request, &text, "").to_string().replace(":100", ":0");
+            http("200 OK", "", &zero)
+        }
+        // A body that says of itself to be small when inflated or not.
+        Some("compressed") => http("200 OK", "Content-Encoding: gzip\r\n", "\u{1f}not really"),
         Some("broken_off") => {
             let mut whole = good(&text);
             whole.truncate(whole.len() - 20);

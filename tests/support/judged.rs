@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agentgauge::clock::Clock;
-use agentgauge::engine::judging::JudgeRequest;
+use agentgauge::engine::expect::Judgements;
+use agentgauge::engine::judging::{JudgeRequest, RubricRequest};
 use agentgauge::engine::options::CostOptions;
 use agentgauge::engine::span::{Report, Source, TraceId};
 use agentgauge::engine::trace::{Step, Transcript};
@@ -18,13 +19,15 @@ use prometheus::Registry;
 
 use crate::endpoint::Endpoint;
 
-/// Keeps what is reported.
+/// Keeps what is reported, and what is judged by rules.
 #[derive(Clone, Default)]
-pub(crate) struct Kept(Arc<Mutex<Vec<Report>>>);
+pub(crate) struct Kept(Arc<Mutex<(Vec<Report>, Judgements)>>);
 
 impl Sink for Kept {
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
-        self.0.lock().unwrap().extend(batch.reports);
+        let mut kept = self.0.lock().unwrap();
+        kept.0.extend(batch.reports);
+        kept.1.extend(batch.judged.into_iter().flat_map(|reply| reply.judgements));
         Ok(())
     }
 }
@@ -32,6 +35,7 @@ impl Sink for Kept {
 /// What came of judging.
 pub(crate) struct Judged {
     pub reports: Vec<Report>,
+    pub judgements: Judgements,
     pub metrics: String,
 }
 
@@ -86,6 +90,13 @@ pub(crate) fn request(number: u8, transcript: Transcript) -> JudgeRequest {
     JudgeRequest { trace_id, metrics: true, transcript, ..JudgeRequest::default() }
 }
 
+/// A request for one rule, and for no metrics.
+pub(crate) fn rule(rule: &str) -> JudgeRequest {
+    let rubric =
+        RubricRequest { key: rule.to_owned(), rule: rule.to_owned(), ..RubricRequest::default() };
+    JudgeRequest { metrics: false, rubrics: vec![rubric], ..request(7, transcript("found")) }
+}
+
 /// Judges one trace and waits until that is over.
 pub(crate) async fn judged(options: &JudgeOptions, transcript: Transcript) -> Judged {
     all_judged(options, vec![request(7, transcript)]).await
@@ -111,7 +122,7 @@ pub(crate) async fn all_judged(options: &JudgeOptions, requests: Vec<JudgeReques
     drop(handle);
     let kept = Kept::default();
     judge.run(kept.clone(), std::future::pending()).await;
-    let reports = kept.0.lock().unwrap().clone();
+    let (reports, judgements) = kept.0.lock().unwrap().clone();
     let metrics = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-    Judged { reports, metrics }
+    Judged { reports, judgements, metrics }
 }

@@ -270,6 +270,7 @@ fn report(
         identifier: finding
             .identifier
             .map_or_else(|| Arc::from(""), |identifier| conventions.cap_name(identifier)),
+        judge: None,
         time,
         tenant: None,
     })

@@ -30,13 +30,18 @@ pub fn told(score: &Score) -> Vec<(&'static str, ToldValue)> {
         ("gen_ai.evaluation.explanation", score.explanation.as_deref().and_then(text)),
         ("gen_ai.agent.name", text(&score.agent.agent_name)),
         ("agentgauge.evaluator", text(&score.evaluator)),
+        ("agentgauge.rule", score.rule.as_deref().and_then(text)),
         ("agentgauge.service.name", text(&score.agent.service_name)),
     ];
     attributes.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The attributes of the resource that tells.
-pub fn told_by() -> Vec<(&'static str, ToldValue)> {
+/// The attributes of the resource that tells, which this id tells from others of its kind.
+pub fn told_by(instance: &str) -> Vec<(&'static str, ToldValue)> {
     let own = |text: &str| ToldValue::Text(text.to_owned());
-    vec![("service.name", own(OWN_SCOPE)), ("service.version", own(env!("CARGO_PKG_VERSION")))]
+    vec![
+        ("service.name", own(OWN_SCOPE)),
+        ("service.version", own(env!("CARGO_PKG_VERSION"))),
+        ("service.instance.id", own(instance)),
+    ]
 }

@@ -23,7 +23,7 @@
 
 use serde_json::json;
 
-use super::judge::{self, Judgement, Judgements};
+use super::judge::{self, Judgement, Judgements, Verdict};
 use super::result::{Findings, LayerResult};
 use super::spec::{CorrectnessSpec, Rubric};
 
@@ -89,6 +89,14 @@ pub(super) fn judged(
     let Some(outcome) = outcome else {
         return found.cannot(&format!("{what}: nobody has judged: {rule}"));
     };
+    let verdicts = judgement.map(Judgement::verdicts).unwrap_or_default();
+    // Where it is known who said it; AgentCI's own details do not tell.
+    for verdict in verdicts.iter().filter(|verdict| verdict.judge.is_some()) {
+        let Verdict { score, label, rationale, judge } = verdict;
+        found.judged(json!({
+            "check": what, "rule": rule, "score": score, "label": label, "evaluator": judge, "explanation": rationale,
+        }));
+    }
     let score = outcome.score;
     found.check(
         outcome.passed,
@@ -214,7 +222,7 @@ fn strip(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::expect::judge::{Label, Verdict};
+    use crate::engine::expect::judge::Label;
     use crate::engine::expect::result::LayerStatus;
 
     fn rubric(rule: &str) -> Rubric {
@@ -228,8 +236,14 @@ mod tests {
     }
 
     fn judgements(scores: &[(&str, i64)]) -> Judgements {
-        let judgement =
-            |score| Judgement::Single(Verdict { score, label: Label::Borderline, rationale: None });
+        let judgement = |score| {
+            Judgement::Single(Verdict {
+                score,
+                label: Label::Borderline,
+                rationale: None,
+                judge: None,
+            })
+        };
         scores.iter().map(|(rule, score)| ((*rule).to_owned(), judgement(*score))).collect()
     }
 

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::result::rounded;
+use crate::engine::math::Quanta;
 
 /// The greatest score.
 const MAX_SCORE: i64 = 5;
@@ -44,6 +45,9 @@ pub struct Verdict {
     pub label: Label,
     /// Why; `None` if it could not be read.
     pub rationale: Option<String>,
+    /// Who said so: our judge, its model and version of the prompts; `None` if it is not known.
+    #[serde(default)]
+    pub judge: Option<String>,
 }
 
 /// What became of a rule that was to be judged.
@@ -55,6 +59,17 @@ pub enum Judgement {
     Ensemble(Vec<Verdict>),
     /// The judge could not be asked, and why: that fails the check.
     Failed(String),
+}
+
+impl Judgement {
+    /// What was said.
+    pub fn verdicts(&self) -> &[Verdict] {
+        match self {
+            Self::Single(verdict) => std::slice::from_ref(verdict),
+            Self::Ensemble(verdicts) => verdicts,
+            Self::Failed(_) => &[],
+        }
+    }
 }
 
 /// Judgements by the text of the rule, and of texts other than the answer by [`key`]; what is not in here has not been judged.
@@ -69,6 +84,22 @@ pub struct Outcome {
     pub score: f64,
     /// The label; of several judges the most frequent.
     pub label: Label,
+}
+
+impl Label {
+    /// As verdicts have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Borderline => "borderline",
+            Self::Pass => "pass",
+        }
+    }
+}
+
+/// A score as a share of the greatest, as thresholds are, in `[0,1]`.
+pub fn share(score: i64) -> Quanta {
+    Quanta(score.clamp(0, MAX_SCORE) * (Quanta::ONE / MAX_SCORE))
 }
 
 /// What the judgement of a text goes by that is not the answer. Equal texts are judged once.
@@ -108,14 +139,21 @@ pub fn ensemble(verdicts: &[Verdict], threshold: f64) -> Option<Outcome> {
     Some(Outcome { passed: label != Label::Fail && high, score, label })
 }
 
-/// Reads a judge's answer: fenced JSON, JSON, the first object with a score in it, else the score by itself; an answer
-/// without one is the worst verdict.
+/// Reads a judge's answer as AgentCI does, to which an answer without a score is the worst verdict.
 pub fn parse(answer: &str) -> Verdict {
+    read(answer).unwrap_or(Verdict { score: 1, label: Label::Fail, rationale: None, judge: None })
+}
+
+/// Reads a judge's answer: fenced JSON, JSON, the first object with a score in it, else the score by itself; `None` without
+/// one.
+pub fn read(answer: &str) -> Option<Verdict> {
     let text = fenced(answer).unwrap_or(answer).trim();
-    whole(text)
-        .or_else(|| whole(scored_object(text)?))
-        .or_else(|| pieces(text))
-        .unwrap_or(Verdict { score: 1, label: Label::Fail, rationale: None })
+    whole(text).or_else(|| whole(scored_object(text)?)).or_else(|| pieces(text))
+}
+
+/// Whether a score is one of those that there are.
+pub fn is_in_range(score: i64) -> bool {
+    (1..=MAX_SCORE).contains(&score)
 }
 
 /// The object in the first fence that holds one, up to the first closing brace before a fence.
@@ -143,7 +181,7 @@ fn whole(text: &str) -> Option<Verdict> {
     }?;
     let label = Label::deserialize(object.get("label")?).ok()?;
     let rationale = object.get("rationale")?.as_str()?;
-    Some(Verdict { score, label, rationale: Some(rationale.to_owned()) })
+    Some(Verdict { score, label, rationale: Some(rationale.to_owned()), judge: None })
 }
 
 fn integral(value: f64) -> Option<i64> {
@@ -176,7 +214,7 @@ fn pieces(text: &str) -> Option<Verdict> {
         labels.iter().find(|(word, _)| value.starts_with(word)).map(|(_, label)| *label)
     });
     let inferred = if score >= PASSING_SCORE { Label::Pass } else { Label::Fail };
-    Some(Verdict { score, label: label.unwrap_or(inferred), rationale: None })
+    Some(Verdict { score, label: label.unwrap_or(inferred), rationale: None, judge: None })
 }
 
 /// What stands after each `key :`.
@@ -219,7 +257,7 @@ mod tests {
 
     #[test]
     fn of_labels_that_are_equally_frequent_the_worst_counts() {
-        let verdict = |score, label| Verdict { score, label, rationale: None };
+        let verdict = |score, label| Verdict { score, label, rationale: None, judge: None };
         let tie = [verdict(5, Label::Pass), verdict(5, Label::Fail)];
         let outcome = ensemble(&tie, 0.5).unwrap();
         assert_eq!((outcome.label, outcome.passed), (Label::Fail, false));

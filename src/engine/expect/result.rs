@@ -28,6 +28,9 @@ pub enum LayerStatus {
 /// Numbers of a layer by the document's names; shares are rounded to three decimals, what gates compare is not.
 pub type Details = BTreeMap<&'static str, Value>;
 
+/// The detail that has what judges said: a list with the check, the rule, the score, the label, who said so and why.
+const JUDGED: &str = "judged";
+
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerResult {
@@ -76,7 +79,13 @@ impl LayerResult {
         self.status = self.status.max(other.status);
         self.problems.extend(other.problems);
         self.notes.extend(other.notes);
-        self.details.extend(other.details);
+        for (name, detail) in other.details {
+            match (self.details.get_mut(name), detail) {
+                // Both may have asked judges.
+                (Some(Value::Array(own)), Value::Array(more)) if name == JUDGED => own.extend(more),
+                (_, detail) => drop(self.details.insert(name, detail)),
+            }
+        }
         self
     }
 }
@@ -117,6 +126,14 @@ impl Findings {
             format!("{what}: {value:.3} >= {least}"),
             format!("{what}: {value:.3} < {least}"),
         );
+    }
+
+    /// Adds what a judge said.
+    pub(super) fn judged(&mut self, verdict: Value) {
+        let verdicts = self.details.entry(JUDGED).or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(verdicts) = verdicts {
+            verdicts.push(verdict);
+        }
     }
 
     /// Says something that decides nothing.

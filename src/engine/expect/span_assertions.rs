@@ -276,8 +276,14 @@ mod tests {
         );
         let asserts = assertion.asserts.into_iter().take(2).collect();
         let assertions = [SpanAssertion { asserts, ..assertion }];
-        let verdict =
-            |score| Judgement::Single(Verdict { score, label: Label::Borderline, rationale: None });
+        let verdict = |score| {
+            Judgement::Single(Verdict {
+                score,
+                label: Label::Borderline,
+                rationale: None,
+                judge: None,
+            })
+        };
         let run = |judged: &[(&str, &str, i64)]| {
             let judged = judged.iter();
             let judged =

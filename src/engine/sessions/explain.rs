@@ -25,7 +25,7 @@ use crate::engine::math::Quanta;
 use crate::engine::score::risk::{TraceRisk, risks};
 use crate::engine::signal::{coherence, confidence, error, loop_detection, tool_loop};
 use crate::engine::span::{Source, TraceId};
-use crate::engine::update::{Loop, ToolCall};
+use crate::engine::update::{Loop, OutputDigest, ToolCall};
 
 /// Calls of one loop that are shown.
 const MAX_CALLS: usize = 100;
@@ -99,13 +99,18 @@ fn signal(
         weight: rules.weights.get(name).copied(),
         risk: risk.map(Quanta::to_f64),
         decides: risk.is_some_and(|risk| risk.0 > 0) && risk == held.scored.risk.risk,
-        evidence: evidence(held, name, source, found),
+        evidence: evidence((session, held), name, source, found),
         without: outlook(session, held.id, &BTreeMap::from([(held.id, rest)]), rules),
     }
 }
 
 /// What a signal was made of.
-fn evidence(held: &Held, name: &str, source: Source, found: &[&Loop]) -> Vec<String> {
+fn evidence(
+    (session, held): (&Session, &Held),
+    name: &str,
+    source: Source,
+    found: &[&Loop],
+) -> Vec<String> {
     if source != Source::Computed {
         return reported(held, name, source);
     }
@@ -125,17 +130,16 @@ fn evidence(held: &Held, name: &str, source: Source, found: &[&Loop]) -> Vec<Str
             }
             evidence
         }
-        loop_detection::NAME => match &held.scored.output_repeat {
-            Some(entry) => {
+        loop_detection::NAME => {
+            let mut evidence = vec![compared(session, held)];
+            if let Some(entry) = &held.scored.output_repeat {
                 let ids = entry.trace_ids.iter().filter_map(|id| trace_id(id));
-                let earlier = ids.filter(|id| *id != held.id).map(|id| id.to_string());
-                vec![format!(
-                    "the output repeats that of {}",
-                    earlier.collect::<Vec<_>>().join(", ")
-                )]
+                let earlier: Vec<String> =
+                    ids.filter(|id| *id != held.id).map(|id| id.to_string()).collect();
+                evidence.insert(0, format!("the output repeats that of {}", earlier.join(", ")));
             }
-            None => vec!["compared with the outputs of the three traces before it".to_owned()],
-        },
+            evidence
+        }
         coherence::NAME => {
             vec!["how near the output is to the input, by the embedding model".to_owned()]
         }
@@ -143,14 +147,35 @@ fn evidence(held: &Held, name: &str, source: Source, found: &[&Loop]) -> Vec<Str
     }
 }
 
+/// What an output was compared with, and by which embeddings: where there is no model, or it could not be asked, by hashed ones.
+fn compared(session: &Session, held: &Held) -> String {
+    let current = held.update.output_digest.as_ref();
+    let earlier = session.earlier(held);
+    let outputs = earlier.iter().filter_map(|earlier| earlier.output).zip(current.iter().cycle());
+    let by_model = |(earlier, current): (&OutputDigest, &&OutputDigest)| {
+        loop_detection::of_one_model(earlier, current)
+    };
+    let (model, hashed): (Vec<bool>, Vec<bool>) = outputs.map(by_model).partition(|by| *by);
+    let by = match (model.len(), hashed.len()) {
+        (0, 0) => return "there is no output to compare with".to_owned(),
+        (_, 0) => "the embedding model".to_owned(),
+        (0, _) => "hashed embeddings".to_owned(),
+        (model, hashed) => {
+            format!("the embedding model ({model}) and hashed embeddings ({hashed})")
+        }
+    };
+    format!("compared with the outputs of the traces before it, three at most, by {by}")
+}
+
 /// Who said so; the score that holds is among these.
 fn reported(held: &Held, name: &str, source: Source) -> Vec<String> {
     let said = held.update.reported.iter();
     let said = said.filter(|score| score.name == name && score.source == source.name());
     said.map(|score| {
-        let by = match score.identifier.as_str() {
-            "" => String::new(),
-            identifier => format!(" by {identifier}"),
+        let by = match (score.identifier.as_str(), &score.judge) {
+            ("", _) => String::new(),
+            (rule, Some(judge)) => format!(" by {judge}, of the rule {rule}"),
+            (identifier, None) => format!(" by {identifier}"),
         };
         let label = score.label.as_ref().map(|label| format!(", labelled {label}"));
         let value = Quanta(score.score_quanta).to_f64();

@@ -32,6 +32,7 @@ pub(super) fn trace(
                 time_unix_nano: report.time.0,
                 label: report.label.as_ref().map(ToString::to_string),
                 explanation: None,
+                judge: None,
             });
         }
     }

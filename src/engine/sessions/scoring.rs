@@ -169,6 +169,7 @@ mod tests {
             time_unix_nano: time,
             label: None,
             explanation: None,
+            judge: None,
         }
     }
 

@@ -439,14 +439,20 @@ impl Session {
         ids
     }
 
-    fn rescore(&mut self, trace: TraceId, shared: &mut Shared) {
-        let Some(mut held) = self.traces.remove(&trace) else { return };
+    /// The last few traces before one, oldest first.
+    pub(super) fn earlier(&self, held: &Held) -> Vec<Earlier<'_>> {
         let earlier = self.order.range(..held.position()).rev().take(WINDOW);
         let mut earlier: Vec<_> = earlier
             .filter_map(|(_, id)| Some((*id, self.traces.get(id)?)))
             .map(|(id, held)| Earlier { id, output: held.update.output_digest.as_ref() })
             .collect();
         earlier.reverse();
+        earlier
+    }
+
+    fn rescore(&mut self, trace: TraceId, shared: &mut Shared) {
+        let Some(mut held) = self.traces.remove(&trace) else { return };
+        let earlier = self.earlier(&held);
         held.scored = Scored::new(&held.update, held.loop_severity(), &earlier, &shared.rules);
         let contribution = held.contribution(&shared.rules, &mut shared.fleet);
         if !held.gives(contribution.as_ref()) {

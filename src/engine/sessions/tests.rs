@@ -306,6 +306,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
         explanation: None,
         source,
         identifier: "x".into(),
+        judge: None,
         time: Timestamp(time),
         tenant: None,
     };

@@ -105,11 +105,19 @@ pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
 fn attempt(update: &TraceUpdate) -> Option<AttemptView> {
     let said = update.attempt.as_deref().cloned().unwrap_or_default();
     let judged = update.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
-    let judged = judged.filter(|score| score.score_quanta < Quanta::ONE).map(|score| {
-        ViolationView { constraint: score.identifier.clone(), severity: score.label.clone() }
-    });
+    let judged =
+        judged.filter(|score| score.score_quanta < Quanta::ONE).map(|score| ViolationView {
+            constraint: score.identifier.clone(),
+            severity: score.label.clone(),
+            evaluator: score.judge.clone(),
+            explanation: score.explanation.clone(),
+        });
     let own = said.violations.into_iter();
-    let own = own.map(|Violation { constraint, severity }| ViolationView { constraint, severity });
+    let own = own.map(|Violation { constraint, severity }| ViolationView {
+        constraint,
+        severity,
+        ..ViolationView::default()
+    });
     let view = AttemptView {
         task: said.task,
         run: said.run,
@@ -147,7 +155,9 @@ pub(super) fn explained(
     };
     let made = held.update.reported.iter().find(made);
     SignalView {
-        evaluator: made.map(|made| made.identifier.clone()).filter(|name| !name.is_empty()),
+        evaluator: made
+            .map(|made| made.judge.as_ref().unwrap_or(&made.identifier).clone())
+            .filter(|name| !name.is_empty()),
         explanation: made.and_then(|made| made.explanation.clone()),
         ..signal(name, score, source, rules)
     }

@@ -33,14 +33,18 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
     Quanta::from_f64((1.0 - worst).clamp(0.0, 1.0))
 }
 
+/// Whether one embedding model has read both. Vectors of different models have nothing to do with each other; those of hashes are
+/// always there.
+pub fn of_one_model(a: &OutputDigest, b: &OutputDigest) -> bool {
+    a.embedder != 0
+        && a.embedder == b.embedder
+        && a.model_embedding.len() == b.model_embedding.len()
+}
+
 /// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so where the cosine is
 /// not above it, nothing is.
 fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
-    // Vectors of different models have nothing to do with each other; those of hashes are always there.
-    let of_model = a.embedder != 0
-        && a.embedder == b.embedder
-        && a.model_embedding.len() == b.model_embedding.len();
-    let cosine = if of_model {
+    let cosine = if of_one_model(a, b) {
         cosine(&a.model_embedding, &b.model_embedding)
     } else {
         cosine(&a.embedding, &b.embedding)

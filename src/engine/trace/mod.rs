@@ -24,7 +24,7 @@ use self::seen::{Model, Said, Seen};
 use self::shape::{ModelCall, Shape};
 use serde::{Deserialize, Serialize};
 
-pub use self::transcript::{Step, Transcript, transcript};
+pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
@@ -496,6 +496,7 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
             identifier: report.identifier.to_string(),
             label: report.label.as_ref().map(ToString::to_string),
             explanation: report.explanation.as_ref().map(ToString::to_string),
+            judge: report.judge.as_ref().map(ToString::to_string),
             time_unix_nano: report.time.0,
         })
         .collect()

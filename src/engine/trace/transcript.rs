@@ -71,7 +71,8 @@ impl Step {
     }
 }
 
-/// The transcript of a trace, of at most about `max_bytes` bytes, and its root's id; `None` if it is no agent's.
+/// The transcript of a trace, of at most about `max_bytes` bytes, and the id of its root, or of its outermost span where
+/// the root is not there.
 pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
     let Laid { shape, logs, .. } = trace;
     let models = shape.model_calls();
@@ -86,7 +87,8 @@ pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<Spa
     let (steps, steps_left_out) = bounded(steps, max_bytes.saturating_sub(own));
     let ended_in_error = root.is_some_and(|root| root.failed);
     let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out };
-    (transcript, root.map(|root| root.span_id))
+    let judged = root.map(|root| root.span_id).or_else(|| Some(outermost.first()?.span_id));
+    (transcript, judged)
 }
 
 fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
@@ -186,10 +188,24 @@ fn cut(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }
-    let end = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    let kept = text.get(..end).unwrap_or_default();
-    format!("{kept} [{} bytes left out]", text.len() - end)
+    let kept = whole_words(text, &text[..text.floor_char_boundary(max)]);
+    format!("{kept} [{} bytes left out]", text.len() - kept.len())
 }
+
+/// The beginning of a text without the word that it breaks off in, if that is not too long to be one. Half of a key is not
+/// known for one any more.
+pub fn whole_words<'a>(text: &str, beginning: &'a str) -> &'a str {
+    let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
+    if !text[beginning.len()..].starts_with(of_word) {
+        return beginning;
+    }
+    let before = beginning.trim_end_matches(of_word);
+    let is_word = !before.is_empty() && beginning.len() - before.len() <= MAX_WORD_BYTES;
+    if is_word { before } else { beginning }
+}
+
+/// Bytes of the longest key that is expected: some tokens are whole documents.
+const MAX_WORD_BYTES: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
@@ -264,6 +280,22 @@ mod tests {
             (Some("{\"q\":1}"), Some("none"))
         );
         assert_eq!((first.input.is_some(), second.input.is_some()), (true, false));
+    }
+
+    #[test]
+    fn no_word_is_cut_in_two() {
+        for (text, max, kept) in [
+            ("the key sk-abcdef is", 13, "the key  [12 bytes left out]"),
+            ("the key sk-abcdef is", 17, "the key sk-abcdef [3 bytes left out]"),
+            ("the key sk-abcdef is", 8, "the key  [12 bytes left out]"),
+            ("{\"a\":\"eyJh.eyJz.x\"}", 12, "{\"a\":\" [13 bytes left out]"),
+            ("abcdef", 3, "abc [3 bytes left out]"),
+            ("a é", 3, "a  [2 bytes left out]"),
+        ] {
+            assert_eq!(cut(text, max), kept, "{text} {max}");
+        }
+        let long = format!("a {}", "x".repeat(9_000));
+        assert_eq!(cut(&long, 8_000).len(), 8_000 + " [1002 bytes left out]".len());
     }
 
     #[test]

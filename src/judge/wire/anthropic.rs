@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
+use super::{Answer, Call, NoAnswer, Request, address, count, texts};
 use crate::outbound::Secret;
 
 /// The version of the format.
@@ -18,10 +18,10 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
         "system": call.prompt.system,
         "messages": [{ "role": "user", "content": call.prompt.user }],
     });
-    if call.dialect < Dialect::Bare {
+    if call.dialect.has_temperature() {
         body["temperature"] = json!(call.temperature);
     }
-    if call.dialect == Dialect::Full {
+    if call.dialect.has_schema() {
         let name = call.stage.name();
         body["tools"] = json!([{
             "name": name,

@@ -13,11 +13,13 @@ const REFUSALS: [&str; 6] =
 
 pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
     let mut config = json!({ "maxOutputTokens": call.max_output_tokens });
-    if call.dialect < Dialect::Bare {
+    if call.dialect.has_temperature() {
         config["temperature"] = json!(call.temperature);
+    }
+    if call.dialect < Dialect::Bare {
         config["responseMimeType"] = json!("application/json");
     }
-    if call.dialect == Dialect::Full {
+    if call.dialect.has_schema() {
         config["responseJsonSchema"] = call.stage.sent_schema();
     }
     let body = json!({
@@ -28,7 +30,8 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
     let url = if url.contains(":generateContent") {
         url.to_owned()
     } else {
-        address(url, &format!("models/{}:generateContent", call.model))
+        let model = call.model.strip_prefix("models/").unwrap_or(call.model);
+        address(url, &format!("models/{model}:generateContent"))
     };
     let headers = key.map(|key| ("x-goog-api-key", key.reveal().to_owned())).into_iter().collect();
     Request { url, headers, body }

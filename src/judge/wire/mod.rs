@@ -6,6 +6,8 @@ mod openai;
 
 pub(crate) use openai::bearer;
 
+use std::fmt;
+
 use serde_json::Value;
 
 use super::options::Format;
@@ -36,21 +38,30 @@ pub enum Dialect {
     /// All of it.
     #[default]
     Full,
+    /// Schemas, but no temperature, and the newer name of the limit: models that think by themselves refuse the others.
+    WithoutTemperature,
     /// No schemas: the form stands in the words alone.
     WithoutSchema,
-    /// Nor a temperature, and newer names of limits.
+    /// Neither.
     Bare,
 }
 
 /// A request to be posted.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Request {
     /// Where to.
     pub url: String,
-    /// Headers beside the content type; none of them may be logged.
+    /// Headers beside the content type, the key among them.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Value,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| *name).collect();
+        f.debug_struct("Request").field("headers", &names).finish_non_exhaustive()
+    }
 }
 
 /// What was answered.
@@ -93,10 +104,21 @@ impl Dialect {
     /// The next plainer one; `None` if there is none.
     pub fn plainer(self) -> Option<Self> {
         match self {
-            Self::Full => Some(Self::WithoutSchema),
+            Self::Full => Some(Self::WithoutTemperature),
+            Self::WithoutTemperature => Some(Self::WithoutSchema),
             Self::WithoutSchema => Some(Self::Bare),
             Self::Bare => None,
         }
+    }
+
+    /// Whether it has schemas.
+    pub fn has_schema(self) -> bool {
+        matches!(self, Self::Full | Self::WithoutTemperature)
+    }
+
+    /// Whether it has a temperature.
+    pub fn has_temperature(self) -> bool {
+        matches!(self, Self::Full | Self::WithoutSchema)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
+use super::{Answer, Call, NoAnswer, Request, address, count, texts};
 use crate::outbound::Secret;
 
 pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
@@ -16,12 +16,13 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
             { "role": "user", "content": call.prompt.user },
         ],
     });
-    let limit = if call.dialect == Dialect::Bare { "max_completion_tokens" } else { "max_tokens" };
-    body[limit] = json!(call.max_output_tokens);
-    if call.dialect < Dialect::Bare {
+    if call.dialect.has_temperature() {
+        body["max_tokens"] = json!(call.max_output_tokens);
         body["temperature"] = json!(call.temperature);
+    } else {
+        body["max_completion_tokens"] = json!(call.max_output_tokens);
     }
-    if call.dialect == Dialect::Full {
+    if call.dialect.has_schema() {
         body["response_format"] = json!({
             "type": "json_schema",
             "json_schema": {
@@ -39,7 +40,8 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
     let choice = reply.pointer("/choices/0");
     let message = choice.and_then(|choice| choice.get("message"));
     let refused = message.and_then(|message| message.get("refusal")?.as_str());
-    let (text, missing) = texts(message.and_then(|message| content(message.get("content")?)));
+    let said = message.and_then(|message| content(message.get("content")?));
+    let (text, missing) = texts(said.map(|text| spoken(&text).to_owned()));
     let why = match choice.and_then(|choice| choice.get("finish_reason")?.as_str()) {
         Some("content_filter") => Some(NoAnswer::Refused),
         _ if refused.is_some_and(|refusal| !refusal.is_empty()) => Some(NoAnswer::Refused),
@@ -72,7 +74,14 @@ fn content(content: &Value) -> Option<String> {
     Some(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
 }
 
+/// The answer without what was thought before it, which servers that do not know a model's way to think leave in.
+fn spoken(text: &str) -> &str {
+    let is_answer = text.trim_start().starts_with(['{', '`']);
+    text.split_once("</think>").filter(|_| !is_answer).map_or(text, |(_, spoken)| spoken)
+}
+
 fn is_azure(url: &str) -> bool {
     let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
-    host.is_some_and(|host| host.ends_with(".azure.com"))
+    let host = host.unwrap_or_default().to_ascii_lowercase();
+    [".azure.com", ".azure.us", ".azure.cn"].iter().any(|clouds| host.ends_with(clouds))
 }

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from fleet import FIRST, PARTITIONS, Fleet, make, request, value
-from pipeline import Broker, Daemon, trace
+from pipeline import Daemon, run, trace
 from end_to_end import free_port, get, running, until
 
 # What the fake S3 asks for and does not check.
@@ -204,20 +204,7 @@ def growth(binary, work, broker):
 
 
 def main():
-    binary, work = sys.argv[1], pathlib.Path(sys.argv[2])
-    named = sys.argv[3:]
-    broker = Broker(work)
-    passed = 0
-    try:
-        for part in [checkpoints_in_s3, retention, growth]:
-            if not named or part.__name__ in named:
-                passed += part(binary, work, broker)
-    except BaseException:
-        print((work / "instances.log").read_text()[-4000:])
-        raise
-    finally:
-        broker.stop(signal.SIGKILL)
-    print(f"{passed} passed, 0 failed")
+    run([checkpoints_in_s3, retention, growth], "instances.log")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE.parent))
 from alerts import ROOT, shortened  # noqa: E402
 from end_to_end import get, listening, until  # noqa: E402
-from pipeline import Broker  # noqa: E402
+from pipeline import run  # noqa: E402
 
 PARTITIONS = 8
 ROLES = ["assemble", "score", "fleet"]
@@ -566,21 +566,7 @@ def producers(binary, work, broker):
 
 
 def main():
-    binary, work = sys.argv[1], pathlib.Path(sys.argv[2])
-    parts = [topics, one_two_three, rebalances, outage, producers]
-    named = sys.argv[3:]
-    broker = Broker(work)
-    passed = 0
-    try:
-        for part in parts:
-            if not named or part.__name__ in named:
-                passed += part(binary, work, broker)
-    except BaseException:
-        print((work / "instances.log").read_text()[-4000:])
-        raise
-    finally:
-        broker.stop(signal.SIGKILL)
-    print(f"{passed} passed, 0 failed")
+    run([topics, one_two_three, rebalances, outage, producers], "instances.log")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ queries:
         requests.into_iter().flat_map(|request| request.rubrics).map(|rubric| rubric.rule).collect()
     };
     let judgements = |rules: &[&str], score| -> Judgements {
-        let verdict = Verdict { score, label: Label::Borderline, rationale: None };
+        let verdict = Verdict { score, label: Label::Borderline, rationale: None, judge: None };
         rules.iter().map(|rule| ((*rule).to_owned(), Judgement::Single(verdict.clone()))).collect()
     };
     let judged = |id: u8, judgements: Judgements| {

@@ -76,6 +76,7 @@ fn report(score: i64) -> Report {
         explanation: None,
         source: Source::Reported,
         identifier: Arc::from(""),
+        judge: None,
         time: at(0),
         tenant: None,
     }
