@@ -51,10 +51,7 @@ impl EmbedRequest {
     pub fn new(trace_id: TraceId, content: &Content, max_bytes: usize) -> Option<Self> {
         let text = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
-            let end = text.floor_char_boundary(max_bytes);
-            // Half of a key would not be known for one.
-            let kept = if end < text.len() { whole_words(text, &text[..end]) } else { text };
-            Some(kept.to_owned())
+            Some(whole_words(text, max_bytes).to_owned())
         };
         let (input, output) = (text(&content.input), text(&content.output));
         let hash = |text: &Option<String>| text.as_ref().map_or(0, |text| xxh3_64(text.as_bytes()));

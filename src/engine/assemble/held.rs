@@ -14,7 +14,9 @@ use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{Laid, Names, Parts, ReadId, Sign, Spans, Transcript, transcript};
+use crate::engine::trace::{
+    Laid, Names, Parts, ReadId, Sign, Spans, Transcript, transcript, whole_words,
+};
 use crate::engine::update::{
     AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
@@ -56,9 +58,9 @@ pub(super) struct Held {
     /// Its texts are not in it; what came since the last drain has them.
     #[serde(skip)]
     pub(super) bare: bool,
-    /// Something failed that is no tool call: it may have ended in error.
-    #[serde(default)]
-    pub(super) failed: bool,
+    /// Something failed that is no tool call, or a root does not pass it over: it may be for a judge to read.
+    #[serde(default, alias = "failed")]
+    pub(super) wanted: bool,
     /// When what is new of it while it is open has to be told at the latest.
     #[serde(default = "never")]
     pub(super) tell_at: Timestamp,
@@ -142,7 +144,7 @@ impl Held {
             untold: false,
             passed_over: false,
             bare: false,
-            failed: false,
+            wanted: false,
             tell_at: NEVER,
             queued: deadline,
             look: Look::No,
@@ -191,7 +193,7 @@ impl Held {
             self.untold,
             self.spending.is_some(),
             self.decided,
-            self.failed,
+            self.wanted,
             self.is_told(),
         ];
         let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
@@ -259,7 +261,7 @@ impl Held {
         }
         held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
         (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
-        (held.decided, held.failed) = (has(10), has(11));
+        (held.decided, held.wanted) = (has(10), has(11));
         held.done_at = has(12).then_some(revision);
         (held.signs.tools, held.signs.called) = (from.size(), from.size());
         held.spending = has(9).then(|| {
@@ -319,8 +321,8 @@ impl Held {
         (rules, unread): (&JudgeRules, bool),
     ) -> JudgeRequest {
         for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
-            let end = judged.text.floor_char_boundary(rules.max_transcript_bytes);
-            judged.text.truncate(end);
+            let kept = whole_words(&judged.text, rules.max_transcript_bytes).len();
+            judged.text.truncate(kept);
         }
         let unread = unread || self.untold;
         let read = || transcript(trace, rules.max_transcript_bytes);

@@ -260,7 +260,7 @@ impl Assemble {
         let due = look == Look::Tell || held.state != State::Open || held.is_linked();
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
-        let undecided = passed_over && self.decide(id, may_loop);
+        let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
         if !due && !may_loop {
             return None;
         }
@@ -308,6 +308,8 @@ impl Assemble {
         let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
         let untold = self.judging.is_some() && !texts;
         let passed_over = texts && self.passes_over(span);
+        let failed = span.failed && span.operation != Operation::ExecuteTool;
+        let wanted = failed || (texts && span.parent.is_none() && !passed_over);
         self.traces.advance(now);
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
@@ -322,7 +324,7 @@ impl Assemble {
             held.note(Sign::of(span));
             held.untold |= untold;
             held.passed_over |= passed_over;
-            held.failed |= span.failed && span.operation != Operation::ExecuteTool;
+            held.wanted |= wanted;
             self.touch(span.trace_id, now);
         }
     }

@@ -43,10 +43,7 @@ impl Together {
 impl Assemble {
     /// Applies spans that came together at `now`.
     pub fn spans(&mut self, together: Together, now: Timestamp) {
-        let roots = together.spans().filter(|span| self.passes_over(span));
-        let mut passed_over: Vec<TraceId> = roots.map(|root| root.trace_id).collect();
-        passed_over.sort_unstable();
-        self.came.passed_over = passed_over;
+        self.came.passed_over = self.passed_over(&together);
         together.spans().for_each(|span| self.span(span, now));
         if !std::mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
             self.came.batches.push(together);
@@ -64,17 +61,17 @@ impl Assemble {
         reads && self.judging.as_ref().is_some_and(|rules| rules.passes_over(span))
     }
 
-    /// Decides whether the texts of a trace that its root passes over are kept. Returns whether it is undecided: then it has to
-    /// be read whether it has a loop.
-    pub(super) fn decide(&mut self, id: TraceId, may_loop: bool) -> bool {
+    /// Decides whether the texts of a trace are kept that its root may pass over. Returns whether it is undecided: then it has to be
+    /// read whether it has a loop.
+    pub(super) fn decide(&mut self, id: TraceId, passed_over: bool, may_loop: bool) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
-        let unflagged = held.is_unflagged();
-        if unflagged && !may_loop {
+        let unwanted = passed_over && held.is_unwanted();
+        if unwanted && !may_loop {
             held.forgo_texts();
-        } else if !unflagged {
+        } else if !unwanted && held.bare {
             self.put_texts(id);
         }
-        unflagged && may_loop
+        unwanted && may_loop
     }
 
     /// Gives a trace that came without its texts these after all.
@@ -88,6 +85,19 @@ impl Assemble {
                 held.parts.spans.add_from(span, &resource, true);
             }
         }
+    }
+
+    /// The traces all of whose roots among these pass them over, in order.
+    fn passed_over(&self, together: &Together) -> Vec<TraceId> {
+        if self.attention != Attention::Reads || self.judging.is_none() || self.has_readers() {
+            return Vec::new();
+        }
+        let roots = together.spans().filter(|span| span.parent.is_none());
+        let mut roots: Vec<_> = roots.map(|root| (root.trace_id, self.passes_over(root))).collect();
+        roots.sort_unstable();
+        // One that does not comes before those of the same trace that do.
+        roots.dedup_by_key(|(id, _)| *id);
+        roots.into_iter().filter_map(|(id, passes)| passes.then_some(id)).collect()
     }
 
     /// Whether anybody but a judge does.
@@ -133,10 +143,10 @@ impl Came {
 }
 
 impl Held {
-    /// Whether what its spans said when they came gives a judge no reason to read it if it does not read all: nothing failed,
-    /// and no other process takes part in it, of which more may come. Whether it has a loop takes longer to say.
-    pub(super) fn is_unflagged(&self) -> bool {
-        !self.failed && self.parts.spans.are_of_one_process()
+    /// Whether what its spans said when they came gives a judge no reason to read it: nothing failed, no root is sampled, and no
+    /// other process takes part in it, of which more may come. Whether it has a loop takes longer to say.
+    pub(super) fn is_unwanted(&self) -> bool {
+        !self.wanted && self.parts.spans.are_of_one_process()
     }
 
     /// Whether there is room for a span, or it is there.

@@ -188,15 +188,16 @@ fn cut(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }
-    let kept = whole_words(text, &text[..text.floor_char_boundary(max)]);
+    let kept = whole_words(text, max);
     format!("{kept} [{} bytes left out]", text.len() - kept.len())
 }
 
-/// The beginning of a text without the word that it breaks off in, if that is not too long to be one. Half of a key is not
-/// known for one any more.
-pub fn whole_words<'a>(text: &str, beginning: &'a str) -> &'a str {
+/// At most `max` bytes of a text, without the word that they break off in, if that is not too long to be one. Half of a key is
+/// not known for one any more.
+pub fn whole_words(text: &str, max: usize) -> &str {
     let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
-    if !text[beginning.len()..].starts_with(of_word) {
+    let (beginning, rest) = text.split_at(text.floor_char_boundary(max));
+    if !rest.starts_with(of_word) {
         return beginning;
     }
     let before = beginning.trim_end_matches(of_word);

@@ -126,10 +126,11 @@ fn span_of_some() -> impl Strategy<Value = Span> {
                 |of: u8| Some(Text { text: Arc::from(format!("{of} ").repeat(60)), rank: 0 });
             let mut span = match (id, kind) {
                 (1, _) => root(),
+                (2, Operation::Chat) => Span { span_id: SpanId([2; 8]), ..root() },
                 (_, Operation::ExecuteTool) => tool(id),
                 _ => Span { input: long(id), ..span(id, 1, Operation::Chat) },
             };
-            let session = format!("s{trace}");
+            let session = format!("s{}", trace + id);
             let named = SessionName { attribute: Arc::from("session"), id: Arc::from(session) };
             span.session = span.session.map(|_| named);
             if elsewhere {
