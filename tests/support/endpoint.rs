@@ -39,12 +39,11 @@ struct Answers {
     of_models: BTreeMap<String, Value>,
 }
 
-/// Requests that are being answered, the most that ever were, and how many to a collector are still to be turned away.
+/// Requests that are being answered, and the most that ever were.
 #[derive(Default)]
 struct Open {
     now: AtomicUsize,
     most: AtomicUsize,
-    down: AtomicUsize,
 }
 
 impl Open {
@@ -93,11 +92,6 @@ impl Endpoint {
     /// The most requests that it had at once.
     pub(crate) fn most_at_once(&self) -> usize {
         self.open.most.load(Ordering::SeqCst)
-    }
-
-    /// As a collector it is down for so many requests.
-    pub(crate) fn is_down_for(&self, requests: usize) {
-        self.open.down.store(requests, Ordering::SeqCst);
     }
 
     pub(crate) fn answers(&self, stage: Stage, answer: Value) {
@@ -156,15 +150,7 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
         let answers = answers.lock().unwrap();
         answers.of_models.get(&request.model).unwrap_or_else(|| &answers.of_stages[&stage]).clone()
     });
-    let less = |down: usize| down.checked_sub(1);
-    let is_told = ["/v1/logs", "/v1/metrics"].iter().any(|path| request.path.ends_with(path));
-    let is_down =
-        is_told && open.down.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
-    let answered = match is_down {
-        true => http("503 Service Unavailable", "Retry-After: 0\r\n", ""),
-        false if is_told => http("200 OK", "", ""),
-        false => reply(&request, answer, before),
-    };
+    let answered = reply(&request, answer, before);
     match failure(&request, before) {
         // Until the client has had enough.
         Some("timeout") => drop(stream.read(&mut [0])),
@@ -211,7 +197,11 @@ fn failure(request: &Seen, before: usize) -> Option<&str> {
 
 fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
     if request.path.ends_with("/embeddings") {
-        return embeddings(request, before);
+        return embeddings(request);
+    }
+    // As a collector.
+    if ["/v1/logs", "/v1/metrics"].contains(&request.path.as_str()) {
+        return http("200 OK", "", "");
     }
     let Some(answer) = answer else { return http("404 Not Found", "", "{}") };
     let text = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
@@ -329,12 +319,8 @@ fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first. A model named `flaky` is down at
-/// first.
-fn embeddings(request: &Seen, before: usize) -> Vec<u8> {
-    if request.model == "flaky" && before == 0 {
-        return http("503 Service Unavailable", "Retry-After: 0\r\n", "{}");
-    }
+/// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first.
+fn embeddings(request: &Seen) -> Vec<u8> {
     let texts = request.body["input"].as_array().unwrap().iter().enumerate();
     let vector = |(index, text): (usize, &Value)| {
         let has = |word| f64::from(u8::from(text.as_str().unwrap().contains(word)));
