@@ -9,7 +9,8 @@ use agentgauge::daemon::Daemon;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -146,6 +147,29 @@ where
     let body = body.collect().await.ok()?.to_bytes();
     connection.abort();
     Some(Answer { status: head.status, headers: head.headers, body })
+}
+
+/// A connection over HTTP/2.
+pub(crate) async fn http2<S>(stream: S) -> SendRequest<Full<Bytes>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// Spans over gRPC, of which there are none.
+pub(crate) fn no_spans(scheme: &str) -> Request<Full<Bytes>> {
+    Request::post(format!(
+        "{scheme}://localhost/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+    ))
+    .header("content-type", "application/grpc")
+    .body(Full::from(vec![0; 5]))
+    .unwrap()
 }
 
 pub(crate) fn text(answer: &Answer) -> String {

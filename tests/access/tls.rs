@@ -8,7 +8,6 @@ use agentgauge::daemon::Daemon;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, SanType, date_time_ymd,
@@ -23,10 +22,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
 use crate::support::{
-    Answer, Running, anonymous, configured, eventually, exchange, get, plain, post, spans, write,
+    Answer, Running, anonymous, configured, eventually, exchange, get, http2, no_spans, plain,
+    post, spans, write,
 };
-
-const TLS: &str = "[tls]\ncert_file = \"{}/cert\"\nkey_file = \"{}/key\"\n";
 
 /// An authority and what it signs.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -73,6 +71,16 @@ impl Authority {
         let cert = params.signed_by(&key, &self.0).unwrap();
         Certified { cert: cert.pem(), key: key.serialize_pem() }
     }
+}
+
+/// A daemon with a certificate of this authority's and, for those of clients, another one's; the options begin in `[tls]`.
+async fn serving(authority: &Authority, clients: Option<&Authority>, options: &str) -> Running {
+    let Certified { cert, key } = authority.server();
+    let clients = clients.map(Authority::pem);
+    let mut files = vec![("cert", &*cert), ("key", &*key)];
+    files.extend(clients.iter().map(|pem| ("ca", pem.as_str())));
+    let tls = "[tls]\ncert_file = \"{}/cert\"\nkey_file = \"{}/key\"\n";
+    Running::start(&files, &format!("{tls}{options}")).await
 }
 
 /// A client that trusts this authority, and may show a certificate.
@@ -127,8 +135,7 @@ fn export(session: &str) -> Request<Full<Bytes>> {
 #[tokio::test]
 async fn every_listener_speaks_tls_and_nothing_else() {
     let authority = Authority::new();
-    let Certified { cert, key } = authority.server();
-    let running = Running::start(&[("cert", &cert), ("key", &key)], TLS).await;
+    let running = serving(&authority, None, "").await;
     let http1 = client(&authority, None, "http/1.1");
     let answer = secure(running.otlp(), &http1, anonymous(export("s"))).await.unwrap();
     assert_eq!(answer.status, StatusCode::OK);
@@ -138,18 +145,7 @@ async fn every_listener_speaks_tls_and_nothing_else() {
     let grpc = running.daemon.bound().otlp_grpc;
     let stream = connect(grpc.unwrap(), &client(&authority, None, "h2")).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
-    let request = Request::post(
-        "https://localhost/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-    )
-    .header("content-type", "application/grpc")
-    .body(Full::<Bytes>::from(vec![0; 5]))
-    .unwrap();
-    let answer = sender.send_request(request).await.unwrap();
+    let answer = http2(stream).await.send_request(no_spans("https")).await.unwrap();
     assert_eq!(answer.headers()["content-type"], "application/grpc");
 
     // In plain text there is no answer, and who trusts another authority gets no connection.
@@ -169,12 +165,8 @@ async fn every_listener_speaks_tls_and_nothing_else() {
 #[tokio::test]
 async fn a_client_needs_a_certificate_that_is_good() {
     let (authority, clients) = (Authority::new(), Authority::new());
-    let Certified { cert, key } = authority.server();
-    let files = [("cert", &*cert), ("key", &*key), ("ca", &*clients.pem())];
-    let options = format!(
-        "{TLS}client_ca_file = \"{{}}/ca\"\n[access]\ncertificates = [{{ name = \"spiffe://t/shop\", tenant = \"shop\", may = [\"ingest\", \"read\"] }}]\n[assemble]\ntrace_idle = \"50ms\"\n"
-    );
-    let running = Running::start(&files, &options).await;
+    let options = "client_ca_file = \"{}/ca\"\n[access]\ncertificates = [{ name = \"spiffe://t/shop\", tenant = \"shop\", may = [\"ingest\", \"read\"] }]\n[assemble]\ntrace_idle = \"50ms\"\n";
+    let running = serving(&authority, Some(&clients), options).await;
     let shop = "spiffe://t/shop";
     for (shown, alert) in [
         (None, "CertificateRequired"),
@@ -204,12 +196,8 @@ async fn a_client_needs_a_certificate_that_is_good() {
 #[tokio::test]
 async fn a_certificate_that_is_only_asked_for_is_needed_for_all_but_health() {
     let (authority, clients) = (Authority::new(), Authority::new());
-    let Certified { cert, key } = authority.server();
-    let files = [("cert", &*cert), ("key", &*key), ("ca", &*clients.pem())];
-    let options = format!(
-        "{TLS}client_ca_file = \"{{}}/ca\"\nclient_auth = \"request\"\nlisteners = [\"http\"]\n"
-    );
-    let running = Running::start(&files, &options).await;
+    let options = "client_ca_file = \"{}/ca\"\nclient_auth = \"request\"\nlisteners = [\"http\"]\n";
+    let running = serving(&authority, Some(&clients), options).await;
     let nobody = client(&authority, None, "http/1.1");
     let somebody = client(&authority, Some(&clients.client("spiffe://t/any")), "http/1.1");
     for (connector, path, expected) in [
@@ -228,9 +216,7 @@ async fn a_certificate_that_is_only_asked_for_is_needed_for_all_but_health() {
 #[tokio::test]
 async fn a_certificate_that_was_replaced_holds_for_new_connections() {
     let (old, new) = (Authority::new(), Authority::new());
-    let Certified { cert, key } = old.server();
-    let options = format!("{TLS}reload_interval = \"20ms\"\n");
-    let running = Running::start(&[("cert", &cert), ("key", &key)], &options).await;
+    let running = serving(&old, None, "reload_interval = \"20ms\"\n").await;
     let healthy = || anonymous(get("/healthz", ""));
     let before = client(&old, None, "http/1.1");
     assert!(secure(running.http(), &before, healthy()).await.is_ok());
@@ -256,9 +242,8 @@ async fn a_certificate_that_was_replaced_holds_for_new_connections() {
 #[tokio::test]
 async fn a_handshake_that_takes_too_long_is_cut() {
     let authority = Authority::new();
-    let Certified { cert, key } = authority.server();
-    let options = format!("{TLS}[server]\nheader_read_timeout = \"1s\"\nmax_connections = 1\n");
-    let running = Running::start(&[("cert", &cert), ("key", &key)], &options).await;
+    let options = "[server]\nheader_read_timeout = \"1s\"\nmax_connections = 1\n";
+    let running = serving(&authority, None, options).await;
     let mut silent = TcpStream::connect(running.http()).await.unwrap();
     silent.write_all(&[22, 3, 1]).await.unwrap();
     // The only slot is the silent client's until it is cut.

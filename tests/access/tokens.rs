@@ -1,13 +1,11 @@
 //! Tokens: what is answered without a good one, and what each may.
 
-use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::support::{OPERATOR, Running, SCRAPER, SHOP, anonymous, get, plain, spans};
+use crate::support::{Running, SCRAPER, SHOP, anonymous, get, http2, no_spans, plain, spans};
 
 #[tokio::test]
 async fn without_a_good_token_nothing_is_answered_but_health() {
@@ -56,6 +54,8 @@ async fn without_a_good_token_nothing_is_answered_but_health() {
 #[cfg(feature = "kafka")]
 #[tokio::test]
 async fn why_it_is_not_ready_is_for_those_who_may_read_everything() {
+    use crate::support::OPERATOR;
+    use serde_json::json;
     let options = r#"[access]
     tokens = [
       { name = "shop", env = "SHOP", tenant = "shop", may = ["read"] },
@@ -95,19 +95,11 @@ async fn senders_are_refused_in_their_own_words() {
     assert_eq!(status.code, 16);
 
     let stream = TcpStream::connect(running.daemon.bound().otlp_grpc.unwrap()).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
+    let mut sender = http2(stream).await;
     for (token, code) in [("wrong", "16"), (SCRAPER, "7"), (SHOP, "0")] {
-        let request = Request::post(
-            "http://localhost/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-        )
-        .header("content-type", "application/grpc")
-        .header("authorization", format!("Bearer {token}"))
-        .body(Full::<Bytes>::from(vec![0; 5]))
-        .unwrap();
+        let mut request = no_spans("http");
+        let bearer = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert("authorization", bearer);
         let answer = sender.send_request(request).await.unwrap();
         let (head, body) = answer.into_parts();
         let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
