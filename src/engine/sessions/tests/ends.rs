@@ -26,7 +26,7 @@ fn a_quiet_session_closes_counts_once_and_goes_later() {
 #[test]
 fn over_the_cap_the_quietest_session_goes_and_its_traces_are_final() {
     let options = SessionOptions { max_sessions: 1, ..SessionOptions::default() };
-    let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
+    let mut stage = stage_of(options, AgentOptions::default());
     stage.handle(trace(1, 10).done(), at(20));
     stage.handle(trace(2, 20).session("other").done(), at(30));
     stage.handle(trace(1, 10).revision(2).error().done(), at(31));
@@ -88,7 +88,7 @@ fn a_session_rests_when_it_was_quiet_and_is_sealed_as_it_is() {
 #[test]
 fn over_the_cap_agents_share_the_overflow() {
     let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
-    let mut stage = Sessions::new(0, SessionOptions::default(), LoopOptions::default(), agents);
+    let mut stage = stage_of(SessionOptions::default(), agents);
     for (id, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "a")] {
         stage.handle(trace(id, 10).agent(name).session(name).done(), at(20));
     }

@@ -14,7 +14,11 @@ use crate::engine::update::{
 };
 
 fn stage() -> Sessions {
-    Sessions::new(3, SessionOptions::default(), LoopOptions::default(), AgentOptions::default())
+    stage_of(SessionOptions::default(), AgentOptions::default())
+}
+
+fn stage_of(options: SessionOptions, agents: AgentOptions) -> Sessions {
+    Sessions::new(3, options, LoopOptions::default(), agents)
 }
 
 fn at(seconds: u64) -> Timestamp {

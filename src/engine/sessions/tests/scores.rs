@@ -25,7 +25,7 @@ fn a_session_over_nothing_has_no_score_unless_the_empty_score_is_one() {
     let empty_score = EmptyScore::One;
     let options = SessionOptions { empty_score, ..SessionOptions::default() };
     for (options, score) in [(SessionOptions::default(), None), (options, Some(1.0))] {
-        let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
+        let mut stage = stage_of(options, AgentOptions::default());
         stage.handle(trace(1, 10), at(20));
         let view = stage.session("", "s").unwrap();
         assert_eq!((view.reliability, view.consistency), (score, score));
@@ -67,7 +67,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
 #[test]
 fn further_signals_without_a_weight_have_no_sums() {
     let agents = AgentOptions { max_signals_per_agent: 1, ..AgentOptions::default() };
-    let mut stage = Sessions::new(0, SessionOptions::default(), LoopOptions::default(), agents);
+    let mut stage = stage_of(SessionOptions::default(), agents);
     stage.handle(trace(1, 10).reported("a", 1).reported("b", 2).reported("error", 3).done(), at(1));
     let sum = everything(&only(stage.drain()));
     assert!(sum.signals.contains_key("a") && !sum.signals.contains_key("b"));
@@ -80,7 +80,7 @@ fn further_signals_without_a_weight_have_no_sums() {
 fn the_documents_profile_shows_four_decimals() {
     let profile = Profile::Pandaprobe;
     let options = SessionOptions { profile, ..SessionOptions::default() };
-    let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
+    let mut stage = stage_of(options, AgentOptions::default());
     for (id, score) in [(1, 911_111_111_111), (2, 955_555_555_555)] {
         stage.handle(trace(id, u64::from(id)).reported("confidence", score).error().done(), at(20));
     }

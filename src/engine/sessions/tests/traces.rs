@@ -130,7 +130,7 @@ fn spend_counts_by_the_excess_and_never_falls() {
 #[test]
 fn a_trace_over_the_cap_of_its_session_is_refused() {
     let options = SessionOptions { max_traces_per_session: 1, ..SessionOptions::default() };
-    let mut stage = Sessions::new(0, options, LoopOptions::default(), AgentOptions::default());
+    let mut stage = stage_of(options, AgentOptions::default());
     stage.handle(trace(1, 10), at(20));
     stage.handle(trace(2, 10), at(20));
     stage.handle(trace(1, 10).revision(2).done(), at(20));
