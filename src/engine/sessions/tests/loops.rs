@@ -1,0 +1,62 @@
+//! Loops within a trace, and outputs that repeat from one trace to the next.
+
+use super::*;
+
+#[test]
+fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
+    let mut stage = stage();
+    stage.handle(trace(2, 20).output(&[7]).done(), at(30));
+    stage.handle(trace(3, 30).output(&[8]).done(), at(31));
+    let loops = |stage: &Sessions| {
+        let view = stage.session("", "s").unwrap();
+        let traces = view.traces.iter();
+        traces
+            .map(|trace| {
+                trace.loops.iter().map(|found| found.trace_ids.clone()).collect::<Vec<_>>()
+            })
+            .collect::<Vec<_>>()
+    };
+    let none: Vec<Vec<Vec<String>>> = vec![vec![], vec![]];
+    assert_eq!(loops(&stage), none);
+    stage.handle(trace(1, 10).output(&[8]).done(), at(32));
+    let found: Vec<Vec<Vec<String>>> = vec![vec![], vec![], vec![vec![hex(1), hex(3)]]];
+    assert_eq!(loops(&stage), found);
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "loops", &["output_repeat"]), 1);
+    assert_eq!(counter(&update, "trace_evaluations", &["loop_detection", "fail"]), 1);
+    assert_eq!(counter(&update, "trace_evaluations", &["loop_detection", "pass"]), 2);
+    assert_eq!(counter(&update, "trace_evaluations", &["coherence", "skipped"]), 3);
+}
+
+#[test]
+fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).looping(3, "warning"), at(20));
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
+    assert_eq!(counter(&update, "tokens", &["input"]), 0);
+    assert_eq!(looping(&update), [("warning".to_owned(), 1)]);
+    stage.handle(trace(1, 10).revision(2).looping(10, "critical"), at(40));
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
+    assert_eq!(counter(&update, "loops", &["exact_repeat"]), 1);
+    assert_eq!(looping(&update), [("critical".to_owned(), 1)]);
+    // Not grown: the hold runs from 40 s.
+    stage.handle(trace(1, 10).revision(3).looping(10, "critical"), at(60));
+    stage.handle_timeout(at(339));
+    assert_eq!(looping(&only(stage.drain())), [("critical".to_owned(), 1)]);
+    stage.handle_timeout(at(340));
+    assert_eq!(looping(&only(stage.drain())), []);
+}
+
+#[test]
+fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).looping(10, "critical").done(), at(20));
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input"]), 5);
+    assert_eq!(looping(&update), []);
+}

@@ -1,0 +1,110 @@
+//! What a session is scored from, what was reported of it, and the order in which sessions come.
+
+use super::*;
+use crate::engine::math::Quanta;
+use crate::engine::options::{EmptyScore, Profile};
+use crate::engine::span::Source;
+
+#[test]
+fn a_session_is_scored_from_its_done_traces_in_order() {
+    let mut stage = stage();
+    stage.handle(trace(2, 20).error().done(), at(30));
+    stage.handle(trace(1, 10).done(), at(31));
+    stage.handle(trace(3, 30).error(), at(32));
+    let view = stage.session("", "s").unwrap();
+    assert_eq!(ids(&view), [hex(1), hex(2), hex(3)]);
+    assert_eq!((view.total_traces, view.traces_evaluated), (3, 2));
+    assert_eq!((view.max_risk, view.reliability), (Some(1.0), Some(0.0)));
+    assert_eq!(view.flagged, [hex(2)]);
+    assert_eq!(view.agent.agent_name.as_deref(), Some("a"));
+    assert_eq!(view.session_source, "session.id");
+}
+
+#[test]
+fn a_session_over_nothing_has_no_score_unless_the_empty_score_is_one() {
+    let empty_score = EmptyScore::One;
+    let options = SessionOptions { empty_score, ..SessionOptions::default() };
+    for (options, score) in [(SessionOptions::default(), None), (options, Some(1.0))] {
+        let mut stage = stage_of(options, AgentOptions::default());
+        stage.handle(trace(1, 10), at(20));
+        let view = stage.session("", "s").unwrap();
+        assert_eq!((view.reliability, view.consistency), (score, score));
+        assert_eq!((view.traces_evaluated, view.max_risk), (0, None));
+    }
+}
+
+#[test]
+fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
+    let mut stage = stage();
+    let report = |source, time, score| Report {
+        target: Target::Session { tenant: None, id: "s".into() },
+        name: "helpfulness".into(),
+        score: Quanta(score),
+        label: None,
+        explanation: None,
+        source,
+        identifier: "x".into(),
+        judge: None,
+        time: Timestamp(time),
+        tenant: None,
+    };
+    stage.report(report(Source::Reported, 1, 500), at(1));
+    stage.report(report(Source::Judge, 2, 600), at(1));
+    stage.handle(trace(1, 10), at(20));
+    let view = stage.session("", "s").unwrap();
+    assert_eq!(view.signals["helpfulness"].source, "reported");
+    let other = Report { target: Target::Trace(TraceId([1; 16])), ..report(Source::Judge, 1, 1) };
+    stage.report(other, at(21));
+    let lost = Target::Session { tenant: Some("t".into()), id: "s".into() };
+    stage.report(Report { target: lost, ..report(Source::Judge, 1, 1) }, at(21));
+    stage.handle_timeout(at(700));
+    assert_eq!(
+        (stage.counts().get("reports", "misdirected"), stage.counts().get("reports", "unmatched")),
+        (1, 1)
+    );
+}
+
+#[test]
+fn further_signals_without_a_weight_have_no_sums() {
+    let agents = AgentOptions { max_signals_per_agent: 1, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
+    stage.handle(trace(1, 10).reported("a", 1).reported("b", 2).reported("error", 3).done(), at(1));
+    let sum = everything(&only(stage.drain()));
+    assert!(sum.signals.contains_key("a") && !sum.signals.contains_key("b"));
+    assert_eq!(sum.signals["error"].sum_quanta, Some(3.into()));
+    assert_eq!(stage.counts().get("signals", "agent_full"), 1);
+    assert!(stage.session("", "s").unwrap().traces[0].signals.contains_key("b"));
+}
+
+#[test]
+fn the_documents_profile_shows_four_decimals() {
+    let profile = Profile::Pandaprobe;
+    let options = SessionOptions { profile, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    for (id, score) in [(1, 911_111_111_111), (2, 955_555_555_555)] {
+        stage.handle(trace(id, u64::from(id)).reported("confidence", score).error().done(), at(20));
+    }
+    let view = stage.session("", "s").unwrap();
+    assert_eq!((view.reliability, view.consistency), (Some(0.9111), Some(0.9297)));
+    assert!(view.traces[0].signals.keys().eq(["confidence", "loop_detection"]));
+}
+
+#[test]
+fn a_low_flat_session_stalls_at_its_sixth_trace() {
+    let mut stage = stage();
+    for id in 1..=6 {
+        let score = Quanta::ONE / 5;
+        stage.handle(trace(id, u64::from(id)).reported("coherence", score).done(), at(20));
+    }
+    assert_eq!(counter(&only(stage.drain()), "gate_breaches", &["coherence", "stall"]), 1);
+}
+
+#[test]
+fn sessions_come_by_the_start_of_their_first_trace_then_id() {
+    let mut stage = stage();
+    for (id, start, session) in [(1, 30, "a"), (2, 10, "c"), (3, 10, "b"), (4, 20, "c")] {
+        stage.handle(trace(id, start).session(session), at(40));
+    }
+    let ids: Vec<_> = stage.sessions().map(|view| view.session_id).collect();
+    assert_eq!(ids, ["b", "c", "a"]);
+}
