@@ -1,5 +1,5 @@
 //! The configuration: the listed defaults are the code's, and a mistake is named.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::path::Path;
 
@@ -217,4 +217,21 @@ fn a_password_is_in_no_message() {
     let text =
         "[kafka]\nbrokers = [\"a:1\"]\nsasl_password = \"hunter2\"\nsasl_password_file = \"x\"\n";
     assert!(!error(text, &[]).contains("hunter2"));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn what_documents_show_can_be_configured() {
+    let documents = [
+        include_str!("../README.md"),
+        include_str!("../docs/judge.md"),
+        include_str!("../docs/operations.md"),
+    ];
+    let blocks = documents.iter().flat_map(|document| document.split("```toml\n").skip(1));
+    let mut count = 0;
+    for block in blocks.filter_map(|rest| rest.split("```").next()) {
+        load(block, &[]).unwrap_or_else(|error| panic!("{error}\n{block}"));
+        count += 1;
+    }
+    assert!(count >= 11, "only {count} are found");
 }
