@@ -310,6 +310,7 @@ fn judge(config: &Config, check: &mut Check<'_>) {
     check.within("judge.concurrency", judge.concurrency, 1, 10_000);
     check.within("judge.max_queue", judge.max_queue, 1, 1 << 20);
     check.within("judge.max_pending_bytes", judge.max_pending_bytes, 1 << 16, usize::MAX);
+    check.within("judge.max_open_bytes", judge.max_open_bytes, 1 << 16, usize::MAX);
     check.within("judge.max_transcript_bytes", judge.max_transcript_bytes, 1 << 10, 16 << 20);
     check.within("judge.max_reply_bytes", judge.max_reply_bytes, 1 << 10, 64 << 20);
     let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));

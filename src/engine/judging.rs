@@ -32,6 +32,8 @@ pub struct JudgeRules {
     pub flagged: bool,
     /// Bytes of texts in one transcript.
     pub max_transcript_bytes: usize,
+    /// Bytes of long texts that are held for a judge in all traces of a shard; what comes beyond is not kept.
+    pub max_open_bytes: usize,
 }
 
 /// Whether a judge reads what it is asked. Where it does not, nothing is kept for it of what comes in either.
@@ -212,6 +214,7 @@ mod tests {
             sample_rates: [("vip".to_owned(), 1.0)].into(),
             flagged: true,
             max_transcript_bytes: 1_000,
+            max_open_bytes: 1_000_000,
         }
     }
 

@@ -64,6 +64,9 @@ pub struct JudgeOptions {
     pub max_queue: usize,
     /// Bytes of texts of all traces that wait or are judged; further ones are not judged.
     pub max_pending_bytes: usize,
+    /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; a trace with texts beyond that is not
+    /// judged.
+    pub max_open_bytes: usize,
     /// Bytes of texts of one trace; the steps in the middle are left out.
     pub max_transcript_bytes: usize,
     /// Bytes of one answer, as sent.
@@ -118,6 +121,7 @@ impl JudgeOptions {
             sample_rates: self.sample_rates.clone(),
             flagged: self.flagged,
             max_transcript_bytes: self.max_transcript_bytes,
+            max_open_bytes: self.max_open_bytes,
         })
     }
 
@@ -160,6 +164,7 @@ impl Default for JudgeOptions {
             concurrency: 4,
             max_queue: 1_000,
             max_pending_bytes: 67_108_864,
+            max_open_bytes: 67_108_864,
             max_transcript_bytes: 65_536,
             max_reply_bytes: 1_048_576,
             timeout: Duration::from_secs(30),

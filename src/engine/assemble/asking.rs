@@ -90,8 +90,8 @@ impl Assemble {
         drop(held);
         request.into_iter().for_each(|request| self.ask_judge(id, request));
         self.ask_embedder(texts);
-        if undecided && let Some(held) = self.traces.get_mut(id) {
-            held.forgo_texts();
+        if undecided {
+            self.forgo_texts(id);
         }
         Some(update)
     }
@@ -123,6 +123,10 @@ impl Assemble {
             if request.is_some() || held.hearing.is_some() {
                 held.hearing().asked(request.as_ref());
             }
+            let unread = request.as_ref().is_some_and(|request| request.unread);
+            if unread || !held.is_heard() {
+                self.forgo_texts_of_judge(id);
+            }
         }
         self.requests.extend(request);
     }
@@ -138,7 +142,11 @@ impl Assemble {
             self.counts.add("late", "judgement_dropped");
             return;
         };
-        if held.hearing().take(reply) {
+        let changes = held.hearing().take(reply);
+        if !held.is_heard() {
+            self.forgo_texts_of_judge(id);
+        }
+        if changes {
             self.reported(id, now);
         }
     }

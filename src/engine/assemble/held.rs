@@ -312,6 +312,11 @@ impl Held {
         self.hearing.get_or_insert_with(|| Box::new(Hearing::new(decided)))
     }
 
+    /// Whether something of it is with the judge.
+    pub(super) fn is_heard(&self) -> bool {
+        self.hearing.as_ref().is_some_and(|hearing| hearing.is_open())
+    }
+
     /// What the judge is given.
     pub(super) fn request(
         &self,
@@ -335,6 +340,7 @@ impl Held {
 
     /// Fills in what is not written down.
     pub(super) fn restored(&mut self) {
+        self.parts.spans.count_texts();
         self.parts.spans.signs().for_each(|sign| self.signs.note(sign));
         self.parts.logs.values().for_each(|log| self.signs.note_log(log));
         self.queued = self.due();

@@ -70,6 +70,8 @@ pub struct Assemble {
     attention: Attention,
     // Since the last drain.
     came: Came,
+    // Of all traces: what their spans say of long texts that only people and models read.
+    text_bytes: usize,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
@@ -116,6 +118,7 @@ impl Assemble {
             judging: None,
             attention: Attention::default(),
             came: Came::default(),
+            text_bytes: 0,
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
@@ -305,7 +308,7 @@ impl Assemble {
 
     /// Applies a span that arrived at `now`.
     fn span(&mut self, span: &Span, now: Timestamp) {
-        let (max, texts) = (self.options.max_spans_per_trace, self.needs_texts());
+        let (max, texts) = (self.options.max_spans_per_trace, self.keeps_texts());
         let untold = self.judging.is_some() && !texts;
         let passed_over = texts && self.passes_over(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
@@ -314,6 +317,7 @@ impl Assemble {
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
         let Some(held) = self.open(span.trace_id, tenant, now) else { return };
+        let before = held.parts.spans.extra_bytes();
         if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
         } else if !held.has_room(span, max) {
@@ -325,6 +329,8 @@ impl Assemble {
             held.untold |= untold;
             held.passed_over |= passed_over;
             held.wanted |= wanted;
+            let after = held.parts.spans.extra_bytes();
+            self.text_bytes = self.text_bytes.saturating_sub(before).saturating_add(after);
             self.touch(span.trace_id, now);
         }
     }
@@ -566,6 +572,7 @@ impl Assemble {
     }
 
     fn remove(&mut self, id: TraceId) {
+        self.text_bytes = self.text_bytes.saturating_sub(self.traces.text_bytes(id));
         if let Some(queued) = self.traces.remove(id) {
             self.deadlines.remove(&(queued, id));
         }

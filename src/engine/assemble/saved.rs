@@ -57,6 +57,7 @@ impl Assemble {
         let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
         for (id, mut held) in traces {
             held.restored();
+            self.text_bytes += held.parts.spans.extra_bytes();
             self.deadlines.insert((held.queued, id), held.state != State::Open);
             self.traces.insert(id, held);
         }

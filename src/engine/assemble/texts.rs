@@ -50,9 +50,18 @@ impl Assemble {
         }
     }
 
-    /// Whether anybody reads what was said, beyond the final answer.
-    pub(super) fn needs_texts(&self) -> bool {
-        self.has_readers() || (self.judging.is_some() && self.attention == Attention::Reads)
+    /// Whether what was said is kept, beyond the final answer: somebody reads it, and if that is the judge alone there is room.
+    pub(super) fn keeps_texts(&mut self) -> bool {
+        if self.has_readers() {
+            return true;
+        }
+        let max = self.judging.as_ref().map(|rules| rules.max_open_bytes);
+        let Some(max) = max.filter(|_| self.attention == Attention::Reads) else { return false };
+        let has_room = self.text_bytes < max;
+        if !has_room {
+            self.counts.add("texts", "full");
+        }
+        has_room
     }
 
     /// Whether a span is the root of a trace that nobody is going to read unless it is flagged.
@@ -67,11 +76,26 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let unwanted = passed_over && held.is_unwanted();
         if unwanted && !may_loop {
-            held.forgo_texts();
+            self.forgo_texts(id);
         } else if !unwanted && held.bare {
             self.put_texts(id);
         }
         unwanted && may_loop
+    }
+
+    /// Does without the texts of a trace.
+    pub(super) fn forgo_texts(&mut self, id: TraceId) {
+        if let Some(held) = self.traces.get_mut(id) {
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.extra_bytes());
+            held.forgo_texts();
+        }
+    }
+
+    /// Likewise, if nobody but the judge has read them, who has.
+    pub(super) fn forgo_texts_of_judge(&mut self, id: TraceId) {
+        if !self.has_readers() {
+            self.forgo_texts(id);
+        }
     }
 
     /// Gives a trace that came without its texts these after all.
@@ -85,6 +109,7 @@ impl Assemble {
                 held.parts.spans.add_from(span, &resource, true);
             }
         }
+        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.extra_bytes());
     }
 
     /// The traces all of whose roots among these pass them over, in order.

@@ -99,6 +99,19 @@ impl Traces {
         }
     }
 
+    /// Bytes of its long texts that only people and models read.
+    pub(super) fn text_bytes(&self, id: TraceId) -> usize {
+        let Some(number) = self.number(id) else { return 0 };
+        match self.slots.get(at(number)).map(|slot| &slot.kept) {
+            Some(Kept::Awake(Some(held))) => held.parts.spans.extra_bytes(),
+            Some(Kept::AtRest(..)) => {
+                let extra = self.texts.get(&number).map(|[_, extra]| extra);
+                extra.into_iter().flatten().map(|text| text.len()).sum()
+            }
+            Some(Kept::Awake(None)) | None => 0,
+        }
+    }
+
     /// The trace of this id, to be changed.
     pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut Held> {
         let number = self.number(id)?;

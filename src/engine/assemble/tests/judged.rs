@@ -6,8 +6,12 @@ use crate::engine::assemble::texts::Together;
 #[test]
 fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
     let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
-    let rules =
-        JudgeRules { sample_rate: 1.0, max_transcript_bytes: 1_000, ..JudgeRules::default() };
+    let rules = JudgeRules {
+        sample_rate: 1.0,
+        max_transcript_bytes: 1_000,
+        max_open_bytes: 100_000,
+        ..JudgeRules::default()
+    };
     for (while_it_came, when_done, asks) in [
         (Attention::Reads, Attention::Reads, true),
         (Attention::Full, Attention::Reads, false),
@@ -40,8 +44,12 @@ fn what_nobody_is_going_to_judge_is_not_kept_for_it() {
     let other = Arc::new(Resource { instance_id: Some(Arc::from("2")), ..Resource::default() });
     let elsewhere = vec![Span { resource: other, ..long(3) }];
     for (flags, kept) in [(looping, true), (failed, true), (elsewhere, true), (vec![], false)] {
-        let rules =
-            JudgeRules { flagged: true, max_transcript_bytes: 10_000, ..JudgeRules::default() };
+        let rules = JudgeRules {
+            flagged: true,
+            max_transcript_bytes: 10_000,
+            max_open_bytes: 1_000_000,
+            ..JudgeRules::default()
+        };
         let mut stage = stage().judging(Some(rules));
         let spans: Vec<Span> = [long(2)].into_iter().chain(flags).chain([root()]).collect();
         feed(&mut stage, spans, at(0));
@@ -71,7 +79,11 @@ queries:
     );
     let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
     let root = Span { input: text("Hello"), output: text("Hi"), ..root() };
-    let rules = JudgeRules { max_transcript_bytes: 1_000, ..JudgeRules::default() };
+    let rules = JudgeRules {
+        max_transcript_bytes: 1_000,
+        max_open_bytes: 100_000,
+        ..JudgeRules::default()
+    };
     let mut stage =
         stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])])).judging(Some(rules));
     feed(&mut stage, vec![root], at(0));
@@ -117,6 +129,49 @@ queries:
     assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
 }
 
+/// What the traces hold of long texts, counted anew.
+fn text_bytes(stage: &Assemble) -> usize {
+    let ids: Vec<_> = stage.deadlines.traces().collect();
+    ids.into_iter().map(|id| stage.traces.text_bytes(id)).sum()
+}
+
+#[test]
+fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
+    let rules = JudgeRules {
+        sample_rate: 1.0,
+        max_transcript_bytes: 10_000,
+        max_open_bytes: 1_500,
+        ..JudgeRules::default()
+    };
+    let mut stage = stage().judging(Some(rules));
+    let mut turn = |ids: std::ops::Range<u8>, second: u64| {
+        for id in ids {
+            let own = |span| Span { trace_id: TraceId([id; 16]), ..span };
+            let input = Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 });
+            let said = Span { input, ..span(2, 1, Operation::Chat) };
+            feed(&mut stage, vec![own(said), own(root())], at(second));
+        }
+        let held = stage.text_bytes;
+        assert_eq!(held, text_bytes(&stage));
+        stage.handle_timeout(at(second + 20));
+        stage.drain();
+        let asked = stage.requests();
+        let unread: Vec<bool> = asked.iter().map(|request| request.unread).collect();
+        for request in asked.iter().filter(|request| !request.unread) {
+            let metrics_over = JudgeReply {
+                trace_id: request.trace_id,
+                metrics_over: true,
+                ..JudgeReply::default()
+            };
+            stage.handle(Input::Judged(Box::new(metrics_over)), at(second + 21));
+        }
+        (held, unread, stage.text_bytes)
+    };
+    assert_eq!(turn(1..6, 0), (1_800, vec![false, false, true, true, true], 0));
+    assert_eq!(turn(6..8, 60), (1_200, vec![false, false], 0));
+    assert!(stage.counts().iter().any(|count| count == ("texts", "full", 5)));
+}
+
 /// One of several traces, whose roots say that they are passed over or not, in a request of its own or with others.
 fn span_of_some() -> impl Strategy<Value = Span> {
     let kind = prop_oneof![Just(Operation::Chat), Just(Operation::ExecuteTool)];
@@ -156,6 +211,7 @@ proptest! {
             sample_rate: 0.5,
             flagged: true,
             max_transcript_bytes: 10_000,
+            max_open_bytes: 1_000_000,
             ..JudgeRules::default()
         };
         let [mut together, mut apart] = [(); 2].map(|()| stage().judging(Some(rules())));
@@ -173,12 +229,23 @@ proptest! {
                 (updates, stage.requests(), stage.paid_to_judge().count())
             });
             prop_assert_eq!(one, other);
+            prop_assert_eq!(together.text_bytes, text_bytes(&together));
+            prop_assert_eq!(apart.text_bytes, text_bytes(&apart));
             now += seconds;
             let [one, other] = [&mut together, &mut apart].map(|stage| {
                 stage.handle_timeout(at(now));
                 (stage.drain(), stage.requests())
             });
-            prop_assert_eq!(one, other);
+            prop_assert_eq!(&one, &other);
+            // Some are answered.
+            for request in one.1.iter().filter(|request| request.trace_id.0[0] > 2) {
+                let (trace_id, metrics_over) = (request.trace_id, true);
+                let over = JudgeReply { trace_id, metrics_over, ..JudgeReply::default() };
+                together.handle(Input::Judged(Box::new(over.clone())), at(now));
+                apart.handle(Input::Judged(Box::new(over)), at(now));
+            }
+            prop_assert_eq!(together.text_bytes, text_bytes(&together));
+            prop_assert_eq!(apart.text_bytes, text_bytes(&apart));
         }
     }
 }

@@ -36,6 +36,9 @@ pub struct Spans {
     // Likewise those that only people and models read; none once they were forgone.
     #[serde(default)]
     extra: Vec<Arc<str>>,
+    // Bytes of these.
+    #[serde(skip)]
+    extra_bytes: usize,
     #[serde(default)]
     forgone: bool,
     values: Vec<u64>,
@@ -176,7 +179,12 @@ impl Spans {
 
     /// Does without the long texts that only people and models read, now and later.
     pub fn forgo(&mut self) {
-        (self.extra, self.forgone) = (Vec::new(), true);
+        (self.extra, self.extra_bytes, self.forgone) = (Vec::new(), 0, true);
+    }
+
+    /// Bytes of the long texts that only people and models read.
+    pub fn extra_bytes(&self) -> usize {
+        self.extra_bytes
     }
 
     /// Gives back room that is not used.
@@ -356,7 +364,12 @@ impl Spans {
             Some(text) => {
                 self.number(if extra { EXTRA_TEXT } else { LONG_TEXT });
                 let shared = shared.map_or_else(|| Arc::from(text), Arc::clone);
-                if extra { self.extra.push(shared) } else { self.texts.push(shared) }
+                if extra {
+                    self.extra_bytes += shared.len();
+                    self.extra.push(shared);
+                } else {
+                    self.texts.push(shared);
+                }
             }
         }
     }

@@ -59,12 +59,19 @@ impl Spans {
 
     /// Takes the long texts out, which are kept as they are: nobody has to copy them.
     pub fn take_texts(&mut self) -> [Vec<Arc<str>>; 2] {
+        self.extra_bytes = 0;
         [&mut self.texts, &mut self.extra].map(mem::take)
     }
 
     /// Puts them back.
     pub fn put_texts(&mut self, texts: [Vec<Arc<str>>; 2]) {
         [self.texts, self.extra] = texts;
+        self.count_texts();
+    }
+
+    /// Fills in what is not written down.
+    pub fn count_texts(&mut self) {
+        self.extra_bytes = self.extra.iter().map(|text| text.len()).sum();
     }
 
     /// Writes spans that rest, without their long texts; `base` is a time near theirs.
