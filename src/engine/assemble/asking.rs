@@ -124,7 +124,8 @@ impl Assemble {
                 held.hearing().asked(request.as_ref());
             }
             let unread = request.as_ref().is_some_and(|request| request.unread);
-            if unread || !held.is_heard() {
+            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            if unread || !open {
                 self.forgo_texts_of_judge(id);
             }
         }
@@ -142,8 +143,9 @@ impl Assemble {
             self.counts.add("late", "judgement_dropped");
             return;
         };
-        let changes = held.hearing().take(reply);
-        if !held.is_heard() {
+        let hearing = held.hearing();
+        let changes = hearing.take(reply);
+        if hearing.is_over() {
             self.forgo_texts_of_judge(id);
         }
         if changes {

@@ -65,6 +65,12 @@ impl Hearing {
         self.metrics || !self.open_rules.is_empty()
     }
 
+    /// Whether nothing is going to be asked of its metrics, and nothing is with the judge. Answers that an earlier process was given may come
+    /// before their question.
+    pub(super) fn is_over(&self) -> bool {
+        self.decided && !self.is_open()
+    }
+
     /// Takes what the judge says; returns whether the trace reads differently by it.
     pub(super) fn take(&mut self, reply: JudgeReply) -> bool {
         if reply.metrics_over {
@@ -75,7 +81,7 @@ impl Hearing {
             self.rules.insert(rule);
         }
         self.answered.extend(reply.answered);
-        if self.decided && !self.is_open() {
+        if self.is_over() {
             self.answered.clear();
         }
         let changes = !reply.judgements.is_empty();
@@ -137,6 +143,7 @@ mod tests {
         let mut hearing = Hearing::default();
         let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
         hearing.take(JudgeReply { answered, ..JudgeReply::default() });
+        assert!(!hearing.is_over());
         assert!(hearing.to_ask(|| true, Vec::new()).is_some());
         hearing.asked(None);
         assert!(hearing.to_ask(|| true, Vec::new()).is_none());

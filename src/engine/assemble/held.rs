@@ -312,11 +312,6 @@ impl Held {
         self.hearing.get_or_insert_with(|| Box::new(Hearing::new(decided)))
     }
 
-    /// Whether something of it is with the judge.
-    pub(super) fn is_heard(&self) -> bool {
-        self.hearing.as_ref().is_some_and(|hearing| hearing.is_open())
-    }
-
     /// What the judge is given.
     pub(super) fn request(
         &self,

@@ -172,6 +172,30 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
     assert!(stage.counts().iter().any(|count| count == ("texts", "full", 5)));
 }
 
+#[test]
+fn an_answer_that_comes_before_its_question_takes_no_texts_away() {
+    let rules = JudgeRules {
+        sample_rate: 1.0,
+        max_transcript_bytes: 10_000,
+        max_open_bytes: 10_000,
+        ..JudgeRules::default()
+    };
+    let mut stage = stage().judging(Some(rules));
+    let input = Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 });
+    feed(&mut stage, vec![Span { input, ..span(2, 1, Operation::Chat) }], at(0));
+    let known = JudgeReply {
+        trace_id: TraceId([7; 16]),
+        answered: [("task".to_owned(), "{}".to_owned())].into(),
+        ..JudgeReply::default()
+    };
+    stage.handle(Input::Judged(Box::new(known.clone())), at(0));
+    feed(&mut stage, vec![root()], at(1));
+    stage.handle_timeout(at(20));
+    stage.drain();
+    let [asked] = stage.requests().try_into().unwrap();
+    assert_eq!((asked.unread, asked.answered), (false, known.answered));
+}
+
 /// One of several traces, whose roots say that they are passed over or not, in a request of its own or with others.
 fn span_of_some() -> impl Strategy<Value = Span> {
     let kind = prop_oneof![Just(Operation::Chat), Just(Operation::ExecuteTool)];
