@@ -82,7 +82,7 @@ fn coherence_and_loops_of_the_daemon_are_by_it() {
     ];
     for (number, name, expected) in expected {
         let is_right = || signal(number, name).is_some_and(|shown| (shown - expected).abs() < 1e-4);
-        until(|| is_right());
+        until(&is_right);
         assert!(is_right(), "{name} {number}: {:?} instead of {expected}", signal(number, name));
     }
     #[cfg(unix)]
