@@ -7,20 +7,32 @@ fmt:
     cargo fmt --check
 
 clippy:
-    cargo clippy --all-targets -- -D warnings
+    cargo clippy --workspace --all-targets -- -D warnings
 
 test:
-    cargo test
+    cargo test --workspace
 
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 deny:
     cargo deny check bans licenses sources
 
 bench:
-    cargo bench
+    cargo bench -p agentgauge-bench
 
-# Real parts: the Python SDK's exporters, Prometheus, Alertmanager, promtool, Kafka, the Collector.
+# Real parts: the Python SDK's exporters, Prometheus, Alertmanager, promtool, the Collector, Kafka.
 real:
-    tests/real/run
+    .ci/run packaged real kafka
+
+# What takes hours, by the same tests: new random cases, many kills, losses of power, changes of owners, long outages.
+# docs/reliability.md has what came of it last.
+soak rounds="10":
+    #!/usr/bin/env bash
+    set -euxo pipefail
+    for round in $(seq {{rounds}}); do
+        PROPTEST_RNG_SEED=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ') cargo test --workspace --lib --test engine
+    done
+    AGENTGAUGE_STORE_SEEDS=$(({{rounds}} * 1000)) cargo test --lib loss_of_power
+    AGENTGAUGE_KILLS=$(({{rounds}} * 20)) cargo test --test daemon kill
+    AGENTGAUGE_REBALANCES=$(({{rounds}} * 10)) AGENTGAUGE_OUTAGE_SECONDS=240 .ci/run packaged kafka

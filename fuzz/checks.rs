@@ -26,12 +26,14 @@ static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
     Decoder::new(limits, ConventionOptions::default())
 });
 
-/// The pre-scan keeps its bounds, and what it lets through under tight ones it lets through under wide ones.
+/// The pre-scan keeps its bounds, and what it lets through whole under tight ones it lets through under wide ones.
 pub(crate) fn prescan(bytes: &[u8]) {
     let Some((signal, body)) = chosen(bytes) else { return };
     if let Ok(tight) = scanned(signal, body, 100, 4) {
         assert!(tight.items <= 100 && tight.records <= 100);
-        assert_eq!(scanned(signal, body, MAX_ITEMS, MAX_NESTING), Ok(tight));
+        if !tight.deep {
+            assert_eq!(scanned(signal, body, MAX_ITEMS, MAX_NESTING), Ok(tight));
+        }
     }
 }
 

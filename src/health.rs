@@ -8,6 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
+use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::ingest::Tally;
 
@@ -78,6 +79,18 @@ const FAMILIES: &[Family] = &[
         "Requests that waited for room before their bodies were read, by outcome: entered or refused.",
         "outcome",
     ),
+    (
+        CLOSED,
+        "connections_closed_total",
+        "Connections that the daemon closed, by reason: displaced by new ones, idle, slow_head, slow_bodies, or stalled as nothing was taken of an answer.",
+        "reason",
+    ),
+    (
+        CUT,
+        "scrapes_cut_total",
+        "Scrapes that were cut off, by reason: displaced by another one of the same identity, memory, or time.",
+        "reason",
+    ),
     (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
 
@@ -86,6 +99,12 @@ const CERTIFICATES: &str = "certificates";
 
 /// The family of requests that waited.
 const WAITED: &str = "waited";
+
+/// The family of connections that were closed.
+const CLOSED: &str = "closed";
+
+/// The family of scrapes that were cut off.
+const CUT: &str = "cut";
 
 /// The family of everything else.
 const OTHER: &str = "other";
@@ -178,6 +197,16 @@ impl Health {
         self.add(WAITED, outcome, 1);
     }
 
+    /// Counts a connection that the daemon closed.
+    pub fn closed(&self, why: &str) {
+        self.add(CLOSED, why, 1);
+    }
+
+    /// Counts a scrape that was cut off.
+    pub fn cut(&self, why: &str) {
+        self.add(CUT, why, 1);
+    }
+
     /// Counts a look at certificate files that had changed; `outcome` is `loaded` or `failed`.
     pub fn certificates(&self, outcome: &str) {
         self.add(CERTIFICATES, outcome, 1);
@@ -236,6 +265,23 @@ impl Health {
         self.registry.register(Box::new(Queues { gauge, lengths }))
     }
 
+    /// Shows how often the wall clock was set.
+    ///
+    /// # Errors
+    ///
+    /// Fails if that is shown already.
+    pub fn clock(&self, clock: &Clock) -> Result<(), prometheus::Error> {
+        let help = "Steps of the wall clock of a second or more, at the start against the time of the store, by direction: forward \
+                    or back.";
+        let family =
+            IntCounterVec::new(Opts::new("agentgauge_clock_steps_total", help), &["direction"])?;
+        self.registry.register(Box::new(Steps {
+            family,
+            clock: clock.clone(),
+            asked: Mutex::default(),
+        }))
+    }
+
     fn add(&self, what: &str, why: &str, count: u64) {
         if let Some(family) = self.stages.get(what).filter(|_| count > 0) {
             family.with_label_values(&[why]).inc_by(count);
@@ -281,6 +327,29 @@ impl<F: Fn() -> Vec<(&'static str, usize)> + Send + Sync> Collector for Queues<F
             self.gauge.with_label_values(&[stage]).set(length);
         }
         self.gauge.collect()
+    }
+}
+
+/// Steps of the wall clock, which the clock counts.
+struct Steps {
+    family: IntCounterVec,
+    clock: Clock,
+    // Held while the counters are brought up to the clock's.
+    asked: Mutex<()>,
+}
+
+impl Collector for Steps {
+    fn desc(&self) -> Vec<&Desc> {
+        self.family.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let _asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        for (direction, count) in self.clock.steps() {
+            let counter = self.family.with_label_values(&[direction]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+        self.family.collect()
     }
 }
 

@@ -9,7 +9,6 @@
 //! [`engine`] is pure; everything else is a thin shell around it.
 
 pub mod access;
-pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -3,12 +3,11 @@
 //! `AGENTGAUGE_MINILM` names the directory of all-MiniLM-L6-v2 (`tests/real/minilm/run` fetches it);
 //! `tests/data/minilm/pairs.py` has computed `pairs.json`.
 
-#![cfg(feature = "minilm")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-#[path = "support/daemon.rs"]
+#[path = "daemon/support/daemon.rs"]
 mod daemon;
-#[path = "support/turn.rs"]
+#[path = "daemon/support/turn.rs"]
 mod turn;
 
 use std::path::{Path, PathBuf};

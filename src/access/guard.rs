@@ -18,7 +18,7 @@ use prost::Message;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Access, Denied, Identity, May, PeerNames};
+use super::{Access, Denied, Hosts, Identity, May, PeerNames};
 
 /// Health can be asked for by anybody: what asks is often a machine without a token.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
@@ -35,17 +35,23 @@ const MAX_DISCARDING: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub struct Insider;
 
-/// Lets in whom `access` knows, as an [`Identity`] among the request's extensions; `denied` is told why
-/// a request was not answered.
+/// Lets in whom `access` knows, as an [`Identity`] among the request's extensions, if the request is for one of `hosts`;
+/// `denied` is told why a request was not answered.
 pub fn guard(
     router: Router,
+    hosts: Hosts,
     access: Arc<Access>,
     denied: Arc<dyn Fn(&'static str) + Send + Sync>,
 ) -> Router {
     router.layer(from_fn(move |request: Request, next: Next| {
         let (access, denied) = (Arc::clone(&access), Arc::clone(&denied));
+        let hosts = hosts.clone();
         async move {
-            match enter(&access, request) {
+            let entered = match hosts.check(&request) {
+                Ok(()) => enter(&access, request),
+                Err(why) => Err((why, Box::new(request))),
+            };
+            match entered {
                 Ok(request) => next.run(request).await,
                 Err((why, request)) => {
                     denied(why.reason());
@@ -167,28 +173,37 @@ impl Denied {
         match self {
             Self::Unknown => "unauthenticated",
             Self::Forbidden => "forbidden",
+            Self::Host => "unknown_host",
+            Self::Origin => "other_site",
         }
     }
 
     fn status(self) -> StatusCode {
         match self {
             Self::Unknown => StatusCode::UNAUTHORIZED,
-            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::Origin => StatusCode::FORBIDDEN,
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
         }
     }
 
     fn code(self) -> tonic::Code {
         match self {
             Self::Unknown => tonic::Code::Unauthenticated,
-            Self::Forbidden => tonic::Code::PermissionDenied,
+            Self::Forbidden | Self::Host | Self::Origin => tonic::Code::PermissionDenied,
         }
     }
 
-    /// The same whatever was wrong, so that nobody learns which tokens there are.
+    /// The same whatever was wrong with a token, so that nobody learns which there are.
     fn message(self) -> &'static str {
         match self {
             Self::Unknown => "a token or a client certificate that is known here is needed",
             Self::Forbidden => "this token or certificate is not good for that",
+            Self::Host => {
+                "nothing is answered under this name: on loopback there are localhost and its addresses, and what `listen.hosts` names"
+            }
+            Self::Origin => {
+                "pages of other sites change nothing here; name hosts whose pages may in `listen.hosts`"
+            }
         }
     }
 }

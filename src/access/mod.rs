@@ -2,9 +2,11 @@
 //!
 //! A connection is plain or TLS, with or without a certificate of the client ([`tls`]); a request names who sends it by
 //! that certificate or by a bearer token ([`guard()`]). Both are an [`Identity`]: what it may do, and its tenant. The
-//! tenant of a span is that of its sender, never what the span says.
+//! tenant of a span is that of its sender, never what the span says. Before that, a browser is kept from doing what another site
+//! asks it to ([`Hosts`]).
 
 mod guard;
+mod hosts;
 mod options;
 pub mod tls;
 
@@ -15,11 +17,12 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::FromRequestParts;
 use http::request::Parts;
+use ring::digest::{SHA256, digest};
 
 pub use guard::{Insider, guard, needed};
+pub use hosts::{Hosts, is_host};
 pub use options::{
     AccessOptions, CertificateOptions, ClientAuth, Listener, May, Secret, TlsOptions, TokenOptions,
 };
@@ -61,6 +64,10 @@ pub enum Denied {
     Unknown,
     /// Who sends it may not do that.
     Forbidden,
+    /// It goes to another name than those of a listener on loopback.
+    Host,
+    /// A page of another site would change something.
+    Origin,
 }
 
 /// Why access cannot be set up as configured.
@@ -207,6 +214,11 @@ impl Identity {
             return Err("may do nothing: `may` takes ingest, read, metrics");
         }
         Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec() })
+    }
+
+    /// Whether both are known by one name, and of one tenant.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.tenant, &self.name) == (&other.tenant, &other.name)
     }
 
     /// Whose things it is shown that asks for a tenant's, or for all: its own, whatever it asks for.

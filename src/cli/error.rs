@@ -6,7 +6,6 @@ use std::io;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
 use crate::access::AccessError;
-use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
@@ -69,9 +68,6 @@ pub enum CliError {
         /// Why.
         why: String,
     },
-    /// There is no figure.
-    #[error(transparent)]
-    Bench(#[from] BenchError),
     /// A score is below its floor.
     #[error("{score} is {was}, below {floor}")]
     Gate {
@@ -129,7 +125,6 @@ impl CliError {
             | Self::Output(_)
             | Self::Json(_)
             | Self::Client { .. }
-            | Self::Bench(_)
             | Self::Different { .. } => EXIT_FAILURE,
         }
     }

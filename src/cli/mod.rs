@@ -1,6 +1,5 @@
 //! The command line: arguments and exit codes. One command, one file.
 
-mod bench;
 mod check;
 mod completions;
 mod conventions;
@@ -69,11 +68,6 @@ enum Command {
     Topics(topics::Topics),
     /// Starts the daemon and sends it recorded sessions
     Demo(demo::Demo),
-    /// Measures what a span costs, beside a floor and a stock server
-    Bench(bench::Bench),
-    /// A server that `bench` compares with
-    #[command(hide = true)]
-    BenchServer(bench::BenchServer),
 }
 
 /// What a command may use of the process it runs in.
@@ -113,8 +107,6 @@ pub fn run(
         Command::Rules(rules) => rules.run(&mut process),
         Command::Topics(topics) => topics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
-        Command::Bench(bench) => bench.run(&mut process),
-        Command::BenchServer(server) => server.run(&mut process),
     };
     // Nobody is left to tell if standard error is gone; the exit code still says it.
     match result.and_then(|()| process.out.flush().map_err(CliError::Output)) {

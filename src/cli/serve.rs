@@ -26,6 +26,7 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         memory::take_small_pages();
+        take_files();
         let config = self.settings.load(process, &self.flags())?;
         logging::start(&config.log);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -58,6 +59,18 @@ impl Serve {
         .into_iter()
         .filter_map(|(flag, key, value)| Some((flag, key, value.clone()?)))
         .collect()
+    }
+}
+
+/// Has as many files open as this process may: each connection is one, and many systems begin with fewer than there are
+/// connections to be.
+fn take_files() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        // Where it is not allowed, connections of no use make room.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 

@@ -113,6 +113,9 @@ pub struct Listen {
     pub otlp_http: String,
     /// Metrics, health and API.
     pub http: String,
+    /// Names that listeners on loopback answer to besides localhost and addresses of loopback, and whose pages may change
+    /// something; without ports. With any, listeners on other addresses answer to these alone, and to addresses.
+    pub hosts: Vec<String>,
 }
 
 /// How the engine is spread over tasks; no result depends on it.
@@ -285,6 +288,7 @@ impl Default for Listen {
             otlp_grpc: "127.0.0.1:4317".to_owned(),
             otlp_http: "127.0.0.1:4318".to_owned(),
             http: "127.0.0.1:9464".to_owned(),
+            hosts: Vec::new(),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::fleet;
 use super::kafka;
 use super::layer::Origins;
 use super::{Config, ConfigError, Origin};
+use crate::access::is_host;
 use crate::engine::convention::concepts;
 use crate::engine::loops::{OUTPUT_REPEAT, kinds};
 use crate::engine::options::{Thresholds, human};
@@ -99,6 +100,10 @@ fn shell(config: &Config, check: &mut Check<'_>) {
             check.fail(key, "an address like 127.0.0.1:4317".to_owned(), format!("`{address}`"));
         }
     }
+    if let Some(host) = config.listen.hosts.iter().find(|host| !is_host(host)) {
+        let expected = "names of hosts without a scheme or a port, like gauge.example.org";
+        check.fail("listen.hosts", expected.to_owned(), format!("`{host}`"));
+    }
     let server = &config.server;
     check.within("server.max_connections", server.max_connections, 1, 1_000_000);
     check.within("server.max_header_bytes", server.max_header_bytes, 1024, 1 << 20);
@@ -124,6 +129,7 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
         ingest.max_request_bytes,
         usize::MAX,
     );
+    check.within("ingest.body_progress", ingest.body_progress, 0, 1 << 20);
     let minute = Duration::from_secs(60);
     check.lasting("ingest.max_wait", ingest.max_wait, Duration::ZERO, minute);
     let day = Duration::from_secs(86_400);
@@ -356,6 +362,8 @@ fn api(config: &Config, check: &mut Check<'_>) {
     check.lasting("api.history_step", api.history_step, short, long);
     check.within("api.history_points", api.history_points, 1, 10_000);
     check.within("api.max_streams", api.max_streams, 1, 10_000);
+    check.within("api.max_scrapes", api.max_scrapes, 1, 10_000);
+    check.within("api.max_scrape_bytes", api.max_scrape_bytes, 1 << 20, usize::MAX);
 }
 
 fn store(config: &Config, check: &mut Check<'_>) {

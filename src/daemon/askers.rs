@@ -132,11 +132,11 @@ fn metrics_out(
     let (file, variable) = (&options.authorization_file, &options.authorization_env);
     let key = key::read("scores_out.authorization_file", file, variable)?;
     let (board, begun, detail, clock) =
-        (Arc::clone(board), clock.now(), config.metrics.detail, clock.clone());
+        (Arc::clone(board), clock.wall(), config.metrics.detail, clock.clone());
     let own = health.registry().clone();
     let page: Page = Arc::new(move || {
         let agents = Exposition::new(board.sorted(), Format::OpenMetrics, detail);
-        (agents, own.gather(), clock.now())
+        (agents, own.gather(), clock.wall())
     });
     Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (page, begun))?))
 }

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::Bound;
 use crate::access::tls::Tls;
-use crate::access::{self, Access, AccessError, Listener, May, TlsOptions};
+use crate::access::{self, Access, AccessError, Hosts, Listener, May, TlsOptions};
 use crate::config::Config;
 use crate::health::Health;
 use crate::ingest::server::Port;
@@ -21,6 +21,7 @@ pub(super) struct Doors {
     // Whether somebody is named: nobody else comes in, but to what is open.
     named: bool,
     open: Vec<May>,
+    hosts: Vec<String>,
 }
 
 impl Doors {
@@ -35,6 +36,7 @@ impl Doors {
             access: Access::read(&config.access, certified)?,
             named: config.access.is_any(),
             open: config.access.open.clone(),
+            hosts: config.listen.hosts.clone(),
         })
     }
 
@@ -44,12 +46,20 @@ impl Doors {
     }
 
     /// The router of a listener, which lets in only whom it should.
-    pub(super) fn guard(&self, name: Listener, router: Router, health: &Arc<Health>) -> Router {
+    pub(super) fn guard(
+        &self,
+        name: Listener,
+        address: Option<SocketAddr>,
+        router: Router,
+        health: &Arc<Health>,
+    ) -> Router {
+        let loopback = address.is_none_or(|address| address.ip().to_canonical().is_loopback());
+        let hosts = Hosts::new(loopback, &self.hosts);
         let health = Arc::clone(health);
         let denied = Arc::new(move |reason| health.refused(reason));
         let access = self.access.clone();
         let access = if self.tls_of(name).is_some() { access } else { access.in_plain_text() };
-        access::guard(router, Arc::new(access), denied)
+        access::guard(router, hosts, Arc::new(access), denied)
     }
 
     /// Warns of every address that other machines can reach and that is not secured.
@@ -94,11 +104,19 @@ impl Doors {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use axum::routing::get;
+    use http::header::HOST;
+    use http::{Request, StatusCode};
+    use tower::ServiceExt;
+
     use super::*;
+    use crate::access::AccessOptions;
+    use crate::engine::span::Timestamp;
 
     fn doors(named: bool, open: &[May]) -> Doors {
         let (options, access) = (TlsOptions::default(), Access::default());
-        Doors { tls: None, options, access, named, open: open.to_vec() }
+        Doors { tls: None, options, access, named, open: open.to_vec(), hosts: Vec::new() }
     }
 
     #[test]
@@ -119,5 +137,26 @@ mod tests {
         let read = doors(true, &[May::Read]);
         assert!(lacks(&read, Listener::Http).contains("by anybody"));
         assert!(!lacks(&read, Listener::OtlpHttp).contains("by anybody"));
+    }
+
+    #[tokio::test]
+    async fn only_loopback_knows_all_of_its_names() {
+        let health = Health::new(Timestamp(0)).unwrap();
+        for (address, expected) in [
+            ("127.0.0.1:1", StatusCode::MISDIRECTED_REQUEST),
+            ("[::1]:1", StatusCode::MISDIRECTED_REQUEST),
+            ("[::ffff:127.0.0.1]:1", StatusCode::MISDIRECTED_REQUEST),
+            ("0.0.0.0:1", StatusCode::OK),
+            ("[::]:1", StatusCode::OK),
+            ("192.0.2.1:1", StatusCode::OK),
+        ] {
+            let address = Some(address.parse().unwrap());
+            let router = Router::new().route("/", get(|| async {}));
+            let mut doors = doors(false, &[]);
+            doors.access = Access::read(&AccessOptions::default(), false).unwrap();
+            let router = doors.guard(Listener::Http, address, router, &health);
+            let request = Request::get("/").header(HOST, "gauge").body(Body::empty()).unwrap();
+            assert_eq!(router.oneshot(request).await.unwrap().status(), expected, "{address:?}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use rmp_serde::Deserializer;
 use rmp_serde::decode::ReadReader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -29,7 +29,8 @@ use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
 use crate::engine::sessions::{Attic, Sessions};
-use crate::engine::span::{Report, TraceId};
+use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::time::WallShift;
 use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
 use crate::ingest::{Batch, Overloaded, Request};
@@ -53,6 +54,9 @@ const AHEAD: usize = 16;
 /// Bytes of a section that are inflated together.
 const PIECE: usize = 128 << 10;
 
+/// The section of a snapshot that has the time when it was made.
+const CLOCK: &str = "clock";
+
 /// Timers of a replay that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -62,6 +66,9 @@ pub(super) struct Durable {
     pub(super) committer: Committer,
     // Spans and log records of the log since the start, and of what was replayed then.
     items: Arc<AtomicU64>,
+    clock: Clock,
+    // How far the log says that wall time is ahead.
+    shift: Arc<Mutex<WallShift>>,
     // Held as long as anybody can write.
     _lock: Arc<Lock>,
 }
@@ -72,6 +79,8 @@ pub(super) struct Recovered {
     opened: Opened,
     metrics: Arc<StoreMetrics>,
     items: u64,
+    clock: Clock,
+    shift: WallShift,
 }
 
 /// Writes snapshots when they are due.
@@ -81,6 +90,7 @@ pub(super) struct Snapshots {
     budget: Arc<Budget>,
     metrics: Arc<StoreMetrics>,
     items: Arc<AtomicU64>,
+    clock: Clock,
     snapshot_bytes: u64,
     snapshot_spans: u64,
     // What had been written to the log when the last one began, and how many items.
@@ -98,10 +108,32 @@ pub(super) struct Stream {
 impl Durable {
     /// Returns when the record is as safe as the configuration asks for.
     pub(super) async fn append(&self, record: Record, items: usize) -> Result<Ticket, Overloaded> {
+        self.note_shift(record.arrival).await?;
         let appended = self.committer.append(record).await;
         self.items.fetch_add(items as u64, Ordering::Relaxed);
         appended.map_err(|_| Overloaded { retry_after: RETRY_AFTER })
     }
+
+    /// What follows was stamped after the wall clock was set, if it was: the log says so before it.
+    async fn note_shift(&self, now: Timestamp) -> Result<(), Overloaded> {
+        let shift = self.clock.shift();
+        let mut told = self.shift.lock().await;
+        if *told != shift {
+            let payload = Bytes::copy_from_slice(&shift.0.to_le_bytes());
+            let record = Record { arrival: now, kind: Kind::Clock, payload };
+            let appended = self.committer.append(record).await;
+            appended.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?.applied();
+            *told = shift;
+        }
+        Ok(())
+    }
+}
+
+/// The time when a snapshot was made.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct SavedClock {
+    now: Timestamp,
+    shift: WallShift,
 }
 
 /// What a judge or an embedding model said, as the log holds it: it was paid for.
@@ -131,7 +163,7 @@ impl Told {
 impl Recovered {
     /// Takes appends from here on.
     pub(super) fn start(self, config: &Config) -> (Durable, Snapshots) {
-        let Self { lock, opened, metrics, items } = self;
+        let Self { lock, opened, metrics, items, clock, shift } = self;
         let items = Arc::new(AtomicU64::new(items));
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
         let last = opened.recovery.base();
@@ -140,6 +172,8 @@ impl Recovered {
         let durable = Durable {
             committer: committer.clone(),
             items: Arc::clone(&items),
+            clock: clock.clone(),
+            shift: Arc::new(Mutex::new(shift)),
             _lock: Arc::new(lock),
         };
         let snapshots = Snapshots {
@@ -148,6 +182,7 @@ impl Recovered {
             budget,
             metrics,
             items,
+            clock,
             snapshot_bytes: config.store.snapshot_bytes,
             snapshot_spans: config.store.snapshot_spans,
             // What was replayed counts as written: after a long replay a snapshot is due soon.
@@ -215,9 +250,15 @@ impl Snapshots {
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
         let Stream { router, saved, .. } = stream;
         let mut missing = router.assemble.len() + router.sessions.len() + 1;
-        let all = missing + 2;
+        let all = missing + 3;
         let writer = spawn_blocking(move || write(disk, budget, (seq, keep), (all, inbox)));
-        for section in [section("route".to_owned(), &router.route), router.saved_resolve()] {
+        let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
+        let first = [
+            section("route".to_owned(), &router.route),
+            section(CLOCK.to_owned(), &clock),
+            router.saved_resolve(),
+        ];
+        for section in first {
             let section = section.ok_or_else(absent)?;
             sections.send(section).await.map_err(|_| absent())?;
         }
@@ -294,7 +335,7 @@ fn read_into<'s, T>(
 fn restore(
     options: &EngineOptions,
     shards: u32,
-    snapshot: &Snapshot,
+    (snapshot, clock): (&Snapshot, SavedClock),
 ) -> Result<Pipeline, StoreError> {
     let route: Route = read(snapshot, "route")?;
     if route.shards() != shards {
@@ -302,6 +343,7 @@ fn restore(
         tracing::warn!(kept, asked, "`engine.shards` stays what the store was written with");
     }
     let mut pipeline = Pipeline::routed(options, route);
+    pipeline.shift_to(clock.shift);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
     // Most of a start is this: each shard by itself.
@@ -347,25 +389,34 @@ pub(super) fn recover(
     if config.store.durability == Durability::Memory {
         return Ok((fresh().into_stages(clock.now()), None));
     }
-    let begun = clock.now();
+    let begun = clock.elapsed();
     let directory = Path::new(&config.store.directory);
     let folder = Folder::new(directory)
         .map_err(|source| StoreError::Directory { path: directory.to_owned(), source })?;
     let lock = Lock::take(directory)?;
     let disk: Arc<dyn Disk> = Arc::new(folder);
     let mut opened = Opened::open(disk, &config.store)?;
+    let mut last = SavedClock::default();
     let mut pipeline = match opened.recovery.take_snapshot() {
-        Some(snapshot) => restore(&options, config.engine.shards, &snapshot)?,
+        Some(snapshot) => {
+            // The first snapshots did not say.
+            if snapshot.sections.contains_key(CLOCK) {
+                last = read(&snapshot, CLOCK)?;
+            }
+            restore(&options, config.engine.shards, (&snapshot, last))?
+        }
         None => fresh(),
     };
-    let restored = Duration::from_nanos(clock.now().0.saturating_sub(begun.0));
+    let restored = clock.elapsed().saturating_sub(begun);
     let attics = attics(config, &opened, &mut pipeline)?;
     pipeline.keep_away(attics);
     pipeline.leave_board();
-    let (replayed, items) = replay(config, clock, &opened, &mut pipeline)?;
+    let (replayed, items) = replay(config, &mut last, &opened, &mut pipeline)?;
+    clock.resume(last.now, last.shift);
+    pipeline.shift_to(clock.shift());
     let stages = pipeline.into_stages(clock.now());
     let metrics = StoreMetrics::new(registry, clock.clone(), Arc::clone(opened.budget()))?;
-    let took = Duration::from_nanos(clock.now().0.saturating_sub(begun.0));
+    let took = clock.elapsed().saturating_sub(begun);
     metrics.recovered(&opened.recovery.found, replayed, took);
     let found = opened.recovery.found;
     tracing::info!(
@@ -377,7 +428,8 @@ pub(super) fn recover(
         seconds_of_snapshot = restored.as_secs_f64(),
         "recovered the store"
     );
-    Ok((stages, Some(Recovered { lock, opened, metrics, items })))
+    let (clock, shift) = (clock.clone(), last.shift);
+    Ok((stages, Some(Recovered { lock, opened, metrics, items, clock, shift })))
 }
 
 /// Where sessions of each shard go for which there is no room.
@@ -399,15 +451,16 @@ fn attics(
 enum Read {
     Told(Told),
     Batch(Box<Batch>),
+    Shift(WallShift),
     /// Over a limit that was lowered since.
     Refused,
 }
 
-/// Feeds the log to the stages, each record at the time at which it arrived; returns how many there were, and how many spans
-/// and log records were in them. Another thread reads ahead.
+/// Feeds the log to the stages, each record at the time at which it arrived, and takes the clock to the last of them; returns how
+/// many there were, and how many spans and log records were in them. Another thread reads ahead.
 fn replay(
     config: &Config,
-    clock: &Clock,
+    clock: &mut SavedClock,
     opened: &Opened,
     pipeline: &mut Pipeline,
 ) -> Result<(u64, u64), StoreError> {
@@ -427,7 +480,7 @@ fn replay(
         });
         for record in records {
             let (arrival, read) = record?;
-            clock.not_before(arrival);
+            clock.now = clock.now.max(arrival);
             replayed += 1;
             pipeline.advance_in_steps(arrival, STEP);
             match read {
@@ -439,6 +492,10 @@ fn replay(
                     let Batch { spans, logs, reports, .. } = *batch;
                     items += (spans.len() + logs.len()) as u64;
                     pipeline.apply(spans, logs, reports, arrival);
+                }
+                Read::Shift(shift) => {
+                    clock.shift = shift;
+                    pipeline.shift_to(shift);
                 }
                 Read::Refused => refused += 1,
             }
@@ -454,6 +511,10 @@ fn replay(
 fn decode(decoder: &Decoder, Record { arrival, payload, kind }: Record) -> Read {
     if kind == Kind::Judged {
         return rmp_serde::from_slice(&payload).map_or(Read::Refused, Read::Told);
+    }
+    if kind == Kind::Clock {
+        let shift = payload.as_ref().try_into().map(i64::from_le_bytes);
+        return shift.map_or(Read::Refused, |shift| Read::Shift(WallShift(shift)));
     }
     let batch = Request::from_bytes(payload).and_then(|request| {
         let Request { signal, encoding, compression, sent, tenant, body } = request;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::askers::Askers;
 use super::doors::Doors;
 use super::{
-    Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, opener, receiver, source,
+    Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, cut, opener, receiver, source,
     stopped, tasks, upkeep, webhook,
 };
 use crate::access::Listener;
@@ -40,7 +40,8 @@ pub(super) fn start(
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
     let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
-        .stopping(stopping.clone());
+        .stopping(stopping.clone())
+        .counting(cut(&health));
     let Listeners { grpc, otlp, http: export } = listeners;
     let mut routes = exporter.router();
 

@@ -180,7 +180,8 @@ impl Daemon {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
         let clock = Clock::system();
-        let health = Health::new(clock.now())?;
+        let health = Health::new(clock.wall())?;
+        health.clock(&clock)?;
         let doors = Doors::open(config, &health)?;
         let (bound, listeners) = Listeners::bind(config).await?;
         doors.warn(&bound);
@@ -204,7 +205,8 @@ impl Daemon {
         let gathered = health.clone();
         let gather = Arc::new(move || gathered.registry().gather());
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
-            .stopping(stopping.clone());
+            .stopping(stopping.clone())
+            .counting(cut(&health));
         let routes = http::reports(receiver.clone()).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes)];
 
@@ -476,7 +478,7 @@ impl Observe for Health {
 fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Health>) -> Receiver<S> {
     let decoder = Decoder::new(config.ingest.clone(), convention(config));
     let clock = clock.clone();
-    let now = Arc::new(move || clock.now());
+    let now = Arc::new(move || clock.moment());
     Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
 }
 
@@ -489,10 +491,17 @@ fn opener(
 ) -> impl Fn(Listener, TcpListener, axum::Router) -> JoinHandle<()> {
     let (options, health, stopping) = (config.server.clone(), health.clone(), stopping.clone());
     move |name, listener, routes| {
-        let (port, routes) = (doors.port(name, listener), doors.guard(name, routes, &health));
+        let routes = doors.guard(name, listener.local_addr().ok(), routes, &health);
+        let port = doors.port(name, listener);
         let stop = stopped(stopping.clone());
         tokio::spawn(serve(port, routes, options.clone(), tell(&health), stop))
     }
+}
+
+/// Counts scrapes that are cut off.
+fn cut(health: &Arc<Health>) -> Arc<dyn Fn(&'static str) + Send + Sync> {
+    let health = Arc::clone(health);
+    Arc::new(move |why| health.cut(why))
 }
 
 /// Counts what happens to connections.
@@ -501,6 +510,7 @@ fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     move |event| match event {
         Event::Full => health.limit_reached("server_connections"),
         Event::Handshake => health.refused("tls_handshake"),
+        Event::Closed(why) => health.closed(why),
     }
 }
 

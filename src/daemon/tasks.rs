@@ -358,14 +358,18 @@ pub(super) async fn sessions(
     let pace = Pace::default();
     let mut task = SessionTask { shard, stage, attic, agents, alignment, waiting, pace, common };
     let mut burst = Vec::with_capacity(BURST);
+    let mut shift = task.common.clock.shift();
     loop {
         let due = task.stage.poll_timeout().into_iter().chain(task.pace.due()).min();
         let wait = sleep_until(due, &task.common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
             () = wait => {}
+            () = task.common.clock.stepped_from(shift) => {}
         }
         let now = task.common.clock.now();
+        shift = task.common.clock.shift();
+        task.stage.shift_to(shift);
         let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
         while let Some(message) = left.pop_front() {
             let Some(message) = task.waiting.admit(message) else { continue };
@@ -386,7 +390,7 @@ pub(super) async fn sessions(
             }
         }
         task.stage.run_timers(now, task.attic.as_mut());
-        tell(&mut task.stage, &*task.attic, now, task.common.webhook.as_ref());
+        tell(&mut task.stage, &*task.attic, shift.wall(now), task.common.webhook.as_ref());
         task.pace.note();
         if task.pace.is_due(now) && task.hand_on(now).await.is_err() {
             return;
@@ -522,14 +526,18 @@ pub(super) async fn agents(
 ) {
     let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
     let (mut burst, mut pace) = (Vec::with_capacity(BURST), Pace::default());
+    let mut shift = common.clock.shift();
     loop {
         let due = stage.poll_timeout().into_iter().chain(pace.due()).min();
         let wait = sleep_until(due, &common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
             () = wait => {}
+            () = common.clock.stepped_from(shift) => {}
         }
         let now = common.clock.now();
+        shift = common.clock.shift();
+        stage.shift_to(shift);
         let mut epoch = None;
         let mut left: VecDeque<ToAgents> = burst.drain(..).collect();
         while let Some(message) = left.pop_front() {

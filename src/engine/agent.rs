@@ -77,14 +77,14 @@ impl Agent {
         }
     }
 
-    /// Lets old panes go; returns whether there were any.
-    pub(super) fn expire(&mut self, now: Timestamp) -> bool {
+    /// Lets panes go that are in no window any more, or, after the wall clock was set back, not yet; returns whether there
+    /// were any.
+    pub(super) fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for shard in self.shards.values_mut() {
-            let old = |(width, index): &(u64, u64)| {
-                *width > 0 && index.saturating_add(PANES) < now.0 / *width
-            };
-            let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(old).collect();
+            let out =
+                |(width, index): &(u64, u64)| *width > 0 && index.abs_diff(wall.0 / *width) > PANES;
+            let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(out).collect();
             for key in keys {
                 if let Some(((_, pane), window)) =
                     shard.panes.remove(&key).zip(self.windows.get_mut(&key.0))

@@ -19,6 +19,7 @@ use super::run_scores::{AgentRuns, SavedAgentRuns};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::span::{Report, RunTarget, Target, Timestamp};
+use super::time::WallShift;
 use super::update::{AgentKey, SessionUpdate};
 use super::view::VersionView;
 use super::window::{Window, last_traces, pane_width, window_name};
@@ -53,7 +54,9 @@ pub struct Agents {
     // Something changed of an agent without series of its own.
     overflowed: bool,
     now: Timestamp,
-    // Until when no pane has to go.
+    // How far wall time is ahead of it.
+    shift: WallShift,
+    // Until when no pane has to go, by wall time.
     edge: Timestamp,
     counts: Counts,
 }
@@ -92,6 +95,7 @@ impl Agents {
             dirty: BTreeSet::new(),
             overflowed: false,
             now: Timestamp::default(),
+            shift: WallShift::default(),
             edge: Timestamp::default(),
             counts: Counts::default(),
         }
@@ -112,7 +116,7 @@ impl Agents {
                 Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars))
             });
             for trace in std::mem::take(&mut update.run_traces) {
-                runs.trace(trace, now, &mut self.counts);
+                runs.trace(trace, self.shift.moment(now), &mut self.counts);
             }
         }
         for trace in std::mem::take(&mut update.done_traces) {
@@ -172,7 +176,7 @@ impl Agents {
             agent.drift = drift;
             if let Some(runs) = runs {
                 let mut held = AgentRuns::new(&self.options, &self.tasks, &self.ars);
-                held.restore(runs, self.now, &mut self.counts);
+                held.restore(runs, self.shift.moment(self.now), &mut self.counts);
                 agent.runs = Some(Box::new(held));
             }
             self.dirty.insert(key);
@@ -197,7 +201,7 @@ impl Agents {
         let runs = agent
             .runs
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
-        runs.report(&target, report, now, &mut self.counts);
+        runs.report(&target, report, self.shift.moment(now), &mut self.counts);
         self.export(&key);
         self.dirty.insert(key);
     }
@@ -219,24 +223,47 @@ impl Agents {
         let next = self.next_edge()?;
         let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(next);
         let drift = self.agents.values().filter_map(|agent| agent.drift.poll_timeout(&self.drift));
-        pane.into_iter().chain(drift).min()
+        pane.into_iter().chain(drift).min().map(|due| self.shift.time(due))
     }
 
-    /// When the open pane of the narrowest window is over.
+    /// When the open pane of the narrowest window is over, by wall time.
     fn next_edge(&self) -> Option<Timestamp> {
         let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
-        Some(Timestamp((self.now.0 / width).saturating_add(1).saturating_mul(width)))
+        Some(Timestamp((self.wall().0 / width).saturating_add(1).saturating_mul(width)))
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.shift.wall(self.now)
+    }
+
+    /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; what is then in no window
+    /// goes.
+    pub fn shift_to(&mut self, shift: WallShift) {
+        let is_back = shift < self.shift;
+        if shift == self.shift {
+            return;
+        }
+        self.shift = shift;
+        self.edge = Timestamp::default();
+        let wall = self.wall();
+        for (key, agent) in self.agents.iter_mut().filter(|_| is_back) {
+            agent.drift.stepped_back(&self.drift, &mut self.counts);
+            agent.runs.iter_mut().for_each(|runs| runs.expire_ahead(wall));
+            self.dirty.insert(key.clone());
+        }
+        self.handle_timeout(self.now);
     }
 
     /// Lets panes go that are in no window any more.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
+        let wall = self.wall();
         for (key, agent) in &mut self.agents {
-            if agent.drift.advance(self.now, &self.drift, &mut self.counts) {
+            if agent.drift.advance(wall, &self.drift, &mut self.counts) {
                 self.dirty.insert(key.clone());
             }
         }
-        if self.now < self.edge {
+        if wall < self.edge {
             return;
         }
         self.edge = self.next_edge().unwrap_or_default();
@@ -248,8 +275,8 @@ impl Agents {
                 self.counts.add("runs", "idle");
                 self.dirty.insert(key.clone());
             }
-            let left = agent.runs.as_mut().is_some_and(|runs| runs.expire(self.now));
-            if agent.expire(self.now) || left {
+            let left = agent.runs.as_mut().is_some_and(|runs| runs.expire(wall));
+            if agent.expire(wall) || left {
                 self.dirty.insert(key.clone());
             }
         }

@@ -52,7 +52,14 @@ impl DriftWatch {
         }
     }
 
-    /// Takes the traces whose turn has come; returns whether there were any.
+    /// The wall clock was set back: what came before has its turn, and what comes is held against nothing of it. Otherwise
+    /// traces would be late, or wait, until the clock gets to where it was.
+    pub fn stepped_back(&mut self, options: &DriftOptions, counts: &mut Counts) {
+        self.advance(Timestamp(u64::MAX), options, counts);
+        self.taken = None;
+    }
+
+    /// Takes the traces whose turn has come by wall time; returns whether there were any.
     pub fn advance(&mut self, now: Timestamp, options: &DriftOptions, counts: &mut Counts) -> bool {
         let until = now.before(options.lag);
         let mut any = false;
@@ -72,7 +79,7 @@ impl DriftWatch {
         any
     }
 
-    /// When the next trace's turn comes.
+    /// When the next trace's turn comes, by wall time.
     pub fn poll_timeout(&self, options: &DriftOptions) -> Option<Timestamp> {
         self.waiting.first_key_value().map(|((start, _), _)| start.after(options.lag))
     }

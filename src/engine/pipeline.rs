@@ -21,6 +21,7 @@ use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::sessions::{Attic, Nowhere, Sessions};
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
+use super::time::WallShift;
 use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
 
@@ -129,6 +130,12 @@ impl Pipeline {
     pub fn keep_away(&mut self, attics: Vec<Box<dyn Attic + Send>>) {
         self.attics = attics;
         self.sessions.iter_mut().for_each(Sessions::keep_away);
+    }
+
+    /// From here on wall time is ahead of the time by `shift`: the wall clock was set.
+    pub fn shift_to(&mut self, shift: WallShift) {
+        self.sessions.iter_mut().for_each(|stage| stage.shift_to(shift));
+        self.agents.shift_to(shift);
     }
 
     /// Applies one batch that arrived at `now`.

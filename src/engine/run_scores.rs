@@ -13,6 +13,7 @@ use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
 use super::span::{Report, RunTarget, Timestamp};
+use super::time::Moment;
 use super::update::RunTrace;
 use super::view::{ArsComponentView, ArsView, TaskView};
 
@@ -113,19 +114,13 @@ impl AgentRuns {
     }
 
     /// Takes what a trace adds to a run.
-    pub fn trace(&mut self, trace: RunTrace, now: Timestamp, counts: &mut Counts) {
+    pub fn trace(&mut self, trace: RunTrace, now: Moment, counts: &mut Counts) {
         let changes = self.runs.trace(trace, counts);
         self.apply(changes, now, counts);
     }
 
     /// Takes what somebody reported of a run.
-    pub fn report(
-        &mut self,
-        target: &RunTarget,
-        report: Report,
-        now: Timestamp,
-        counts: &mut Counts,
-    ) {
+    pub fn report(&mut self, target: &RunTarget, report: Report, now: Moment, counts: &mut Counts) {
         let changes = self.runs.report(target, report, counts);
         self.apply(changes, now, counts);
     }
@@ -136,7 +131,7 @@ impl AgentRuns {
     }
 
     /// Takes over what an earlier process held at `now`.
-    pub(super) fn restore(&mut self, saved: SavedAgentRuns, now: Timestamp, counts: &mut Counts) {
+    pub(super) fn restore(&mut self, saved: SavedAgentRuns, now: Moment, counts: &mut Counts) {
         let Saved { runs, touched } = saved.0;
         let changes = self.runs.restore(runs, counts);
         self.apply(changes, now, counts);
@@ -158,13 +153,29 @@ impl AgentRuns {
         self.touched.after(idle) <= now
     }
 
+    /// The wall clock was set back: runs that ended ahead of windows by all of one leave these, or they would be there until it
+    /// gets to them.
+    pub fn expire_ahead(&mut self, wall: Timestamp) {
+        for view in &mut self.views {
+            let Scope::Window(width) = view.scope else { continue };
+            while let Some(member) =
+                view.members.last().filter(|(end, _)| is_ahead(*end, width, wall)).cloned()
+            {
+                view.members.remove(&member);
+                view.forget(&member.1);
+                view.refill(&member.1, &self.held);
+                self.scores = None;
+            }
+        }
+    }
+
     /// Lets runs leave the windows that they are in no more; returns whether any did.
-    pub fn expire(&mut self, now: Timestamp) -> bool {
+    pub fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for view in &mut self.views {
             let Scope::Window(width) = view.scope else { continue };
             while let Some((end, key)) =
-                view.members.first().filter(|(end, _)| !is_in(*end, width, now))
+                view.members.first().filter(|(end, _)| !is_in(*end, width, wall))
             {
                 let member = (*end, key.clone());
                 view.members.remove(&member);
@@ -205,8 +216,8 @@ impl AgentRuns {
         tasks.collect()
     }
 
-    fn apply(&mut self, changes: Vec<Change>, now: Timestamp, counts: &mut Counts) {
-        self.touched = self.touched.max(now);
+    fn apply(&mut self, changes: Vec<Change>, moment: Moment, counts: &mut Counts) {
+        self.touched = self.touched.max(moment.now);
         for change in changes {
             self.scores = None;
             let (key, run) = match change {
@@ -218,7 +229,7 @@ impl AgentRuns {
             }
             if let Some(run) = run {
                 for view in &mut self.views {
-                    view.admit(&key, &run, now, counts);
+                    view.admit(&key, &run, moment.wall, counts);
                 }
                 self.held.insert(key.clone(), run);
             }
@@ -267,10 +278,10 @@ impl Held {
 
 impl View {
     /// Adds a run if it certainly belongs here.
-    fn admit(&mut self, key: &RunKey, run: &Run, now: Timestamp, counts: &mut Counts) {
+    fn admit(&mut self, key: &RunKey, run: &Run, wall: Timestamp, counts: &mut Counts) {
         match self.scope {
             Scope::All => {}
-            Scope::Window(width) if is_in(run.end, width, now) => {
+            Scope::Window(width) if is_in(run.end, width, wall) => {
                 self.members.insert((run.end, key.clone()));
             }
             Scope::Window(_) => return,
@@ -387,8 +398,13 @@ fn renamed(name: &'static str) -> &'static str {
 }
 
 /// Whether a time is in the open pane of this width or in one of those before it that make a window.
-fn is_in(end: Timestamp, width: u64, now: Timestamp) -> bool {
-    (end.0 / width).saturating_add(super::window::PANES) >= now.0 / width
+fn is_in(end: Timestamp, width: u64, wall: Timestamp) -> bool {
+    (end.0 / width).saturating_add(super::window::PANES) >= wall.0 / width
+}
+
+/// Whether a time is further ahead of the open pane than a window is long.
+fn is_ahead(end: Timestamp, width: u64, wall: Timestamp) -> bool {
+    end.0 / width > (wall.0 / width).saturating_add(super::window::PANES)
 }
 
 fn record(key: &RunKey, run: &Run) -> RunRecord {

@@ -23,6 +23,11 @@ pub struct ApiOptions {
     pub history_points: usize,
     /// Live streams at a time; further ones are told to come back.
     pub max_streams: usize,
+    /// Scrapes of one identity at a time; for one more the one goes whose reader is slowest.
+    pub max_scrapes: usize,
+    /// Bytes of metrics that wait for slow readers, half of it for those of tenants; over it the slowest is cut off of whoever
+    /// holds most.
+    pub max_scrape_bytes: usize,
 }
 
 /// One agent over time: columns of equal length, oldest first.
@@ -78,7 +83,13 @@ const MOST: u16 = 10_000;
 
 impl Default for ApiOptions {
     fn default() -> Self {
-        Self { history_step: Duration::from_secs(15), history_points: 240, max_streams: 64 }
+        Self {
+            history_step: Duration::from_secs(15),
+            history_points: 240,
+            max_streams: 64,
+            max_scrapes: 16,
+            max_scrape_bytes: 64 << 20,
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The HTTP endpoints: metrics, health, and the JSON API.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,25 +10,19 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use futures_util::stream;
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
 use serde_json::json;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::board::Board;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
+use super::scrapes::Scrapes;
 use super::{api, grpc, runbook as runbooks, web};
 use crate::access::{Identity, Insider};
-
-/// Scrapes at a time; more wait.
-const MAX_SCRAPES: usize = 4;
-
-/// How long a scrape may take. Prometheus waits ten seconds unless told otherwise.
-const SCRAPE_TIME: Duration = Duration::from_secs(30);
 
 /// Lists of sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
@@ -42,6 +35,9 @@ const PIECES: u64 = 4;
 /// Gathers the daemon's own metrics.
 pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 
+/// Counts a scrape that was cut off, for one of a few reasons.
+pub type Cut = Arc<dyn Fn(&'static str) + Send + Sync>;
+
 /// What the endpoints read.
 #[derive(Clone)]
 pub struct Exporter<Q> {
@@ -49,7 +45,7 @@ pub struct Exporter<Q> {
     health: Gather,
     pub(super) query: Q,
     detail: Detail,
-    scrapes: Arc<Semaphore>,
+    scrapes: Scrapes,
     /// Permits for lists of sessions; more wait.
     pub(super) lists: Arc<Semaphore>,
     /// Permits for live streams; more are refused.
@@ -62,7 +58,8 @@ impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions.
     pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail) -> Self {
         let permits = |most| Arc::new(Semaphore::new(most));
-        let (scrapes, lists) = (permits(MAX_SCRAPES), permits(MAX_LISTS));
+        let scrapes = Scrapes::new(board.options(), Arc::new(|_| {}));
+        let lists = permits(MAX_LISTS);
         let streams = permits(board.options().max_streams);
         let (_, stopping) = watch::channel(false);
         Self { board, health, query, detail, scrapes, lists, streams, stopping }
@@ -72,6 +69,12 @@ impl<Q: Query> Exporter<Q> {
     #[must_use]
     pub fn stopping(self, stopping: watch::Receiver<bool>) -> Self {
         Self { stopping, ..self }
+    }
+
+    /// Calls this for every scrape that is cut off, with a reason.
+    #[must_use]
+    pub fn counting(self, cut: Cut) -> Self {
+        Self { scrapes: Scrapes::new(self.board.options(), cut), ..self }
     }
 
     /// The routes.
@@ -102,8 +105,10 @@ async fn metrics<Q: Query>(
     identity: Identity,
     headers: HeaderMap,
 ) -> Response {
-    // The semaphore is never closed.
-    let permit = Arc::clone(&exporter.scrapes).acquire_owned().await.ok();
+    let Some((making, reading)) = exporter.scrapes.begin(&identity).await else {
+        let message = "too many scrapes are under way (`api.max_scrapes`); come back later";
+        return error(StatusCode::SERVICE_UNAVAILABLE, "too_many_scrapes", message);
+    };
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
@@ -121,34 +126,8 @@ async fn metrics<Q: Query>(
     let mut agents = exporter.board.sorted();
     agents.retain(|update| identity.sees(&update.agent.tenant));
     let page = Exposition::new(agents, format, exporter.detail);
-    let (pieces, sent) = mpsc::channel(1);
-    tokio::spawn(async move {
-        let _permit = permit;
-        // What is not read in this time is cut off.
-        let _ = timeout(SCRAPE_TIME, send(page, last, pieces)).await;
-    });
-    let body = stream::unfold(sent, |mut sent| async {
-        let piece = match sent.recv().await {
-            Some(Some(piece)) => Ok(piece),
-            Some(None) => return None,
-            // Ended without its last piece: the reader has to know that the page is not whole.
-            None => Err(io::Error::from(io::ErrorKind::TimedOut)),
-        };
-        Some((piece, sent))
-    });
-    ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(body)).into_response()
-}
-
-/// Sends a page and what comes after it, then that it is whole; less if nobody reads.
-async fn send(page: Exposition, last: String, pieces: mpsc::Sender<Option<String>>) {
-    for (number, piece) in (0_u64..).zip(page.chain([last])) {
-        give_way(number).await;
-        if !piece.is_empty() && pieces.send(Some(piece)).await.is_err() {
-            return;
-        }
-    }
-    // Fails where nobody reads any more.
-    let _ = pieces.send(None).await;
+    tokio::spawn(making.send(page.chain([last]), give_way));
+    ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(reading)).into_response()
 }
 
 /// Lets others go before a piece of a page, whose number this is.
@@ -338,33 +317,6 @@ mod tests {
         );
         assert!(body.contains("# TYPE agentgauge_test counter\nagentgauge_test_total 0\n"));
         assert!(body.ends_with("# EOF\n"));
-    }
-
-    #[tokio::test]
-    async fn a_page_that_is_cut_off_is_not_taken_for_a_whole_one() {
-        let page = || {
-            let agent = Arc::new(AgentUpdate::default());
-            Exposition::new(vec![agent; 1_000], Format::Text, Detail::Core)
-        };
-        let (pieces, mut sent) = mpsc::channel(1);
-        let sending = tokio::spawn(send(page(), "last\n".to_owned(), pieces));
-        let mut received = Vec::new();
-        while let Some(piece) = sent.recv().await {
-            received.push(piece);
-        }
-        sending.await.unwrap();
-        assert_eq!(received.pop(), Some(None));
-        assert_eq!(received.pop(), Some(Some("last\n".to_owned())));
-        assert!(received.len() > 2 && received.iter().all(Option::is_some));
-        // Its time is over before it was read: it never says that it was whole.
-        let (pieces, mut sent) = mpsc::channel(1);
-        let sending = tokio::spawn(send(page(), String::new(), pieces));
-        assert!(sent.recv().await.is_some_and(|piece| piece.is_some()));
-        sending.abort();
-        assert!(sending.await.is_err());
-        while let Some(piece) = sent.recv().await {
-            assert!(piece.is_some());
-        }
     }
 
     #[tokio::test]

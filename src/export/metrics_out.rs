@@ -99,7 +99,8 @@ impl MetricsOut {
         let own = health(&own, Format::Text).unwrap_or_default();
         for (number, piece) in (0_u64..).zip(page.chain([own])) {
             give_way(number).await;
-            for metric in families(&piece, &mut head, (self.begun, now)) {
+            // It has not begun in the future, even if the clock was set back.
+            for metric in families(&piece, &mut head, (self.begun.min(now), now)) {
                 for full in batch.add(metric) {
                     self.send(full).await;
                 }

@@ -15,6 +15,7 @@ pub mod prometheus;
 mod push;
 pub mod query;
 mod runbook;
+mod scrapes;
 mod web;
 
 pub use openapi::openapi;

@@ -13,6 +13,7 @@ use super::wire::{Record, pack, unpack};
 use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::{Report, Timestamp};
+use crate::engine::time::WallShift;
 use crate::engine::update::envelope::Message;
 use crate::engine::update::{AgentKey, LastTrace};
 use crate::export::board::Board;
@@ -115,6 +116,10 @@ impl Part for Summed {
 
     fn timers(&mut self, now: Timestamp, _: &mut Vec<Record>) {
         self.stage.handle_timeout(now);
+    }
+
+    fn shift_to(&mut self, shift: WallShift) {
+        self.stage.shift_to(shift);
     }
 
     fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {

@@ -6,6 +6,7 @@ use super::checkpoint::Checkpoint;
 use super::wire::Record;
 use crate::engine::sessions::Sessions;
 use crate::engine::span::Timestamp;
+use crate::engine::time::WallShift;
 use crate::engine::update::envelope::Message;
 
 /// Where a partition without a checkpoint begins.
@@ -71,6 +72,9 @@ pub(super) trait Part {
 
     /// Runs the timers that are due.
     fn timers(&mut self, now: Timestamp, out: &mut Vec<Record>);
+
+    /// From here on wall time is ahead of its time by `shift`.
+    fn shift_to(&mut self, _: WallShift) {}
 
     /// Tells what has changed since; never before it has caught up.
     fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>);

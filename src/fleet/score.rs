@@ -12,6 +12,7 @@ use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::sessions::Sessions;
 use crate::engine::span::{Report, Target, Timestamp};
+use crate::engine::time::WallShift;
 use crate::engine::update::Began;
 use crate::engine::update::envelope::Message;
 
@@ -109,6 +110,12 @@ impl Part for Scored {
             if self.due[place].is_some_and(|due| due <= now) {
                 self.change(place, |stage| stage.handle_timeout(now));
             }
+        }
+    }
+
+    fn shift_to(&mut self, shift: WallShift) {
+        for place in 0..self.shards.len() {
+            self.change(place, |stage| stage.shift_to(shift));
         }
     }
 

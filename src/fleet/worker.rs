@@ -33,6 +33,7 @@ use super::question::{Question, answer};
 use super::wire::{Hop, Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
+use crate::engine::time::WallShift;
 use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, client};
 
 /// How long a poll waits for a record.
@@ -232,15 +233,21 @@ impl<S: Stage> Worker<S> {
 
     /// Runs timers, tells, writes checkpoints, and says how it stands.
     fn keep_time(&mut self) {
-        let now = self.clock.now();
+        let moment = self.clock.moment();
+        let now = moment.now;
         let hop = self.hop;
-        for (partition, held) in self.held.iter_mut().filter(|(_, held)| held.live && held.at_end) {
+        for (partition, held) in &mut self.held {
+            held.follow(moment);
+            if !(held.live && held.at_end) {
+                continue;
+            }
+            let time = held.time(now);
             match (S::PACE, u32::try_from(*partition)) {
-                (Pace::Records, Ok(partition)) if held.wants_tick(now) => {
-                    self.out.push(Map::tick(hop, partition, now));
+                (Pace::Records, Ok(partition)) if held.wants_tick(time) => {
+                    self.out.push(Map::tick(hop, partition, time));
                 }
                 (Pace::Records, _) => {}
-                (Pace::Clock, _) => held.advance(now, &mut self.out),
+                (Pace::Clock, _) => held.advance(time, &mut self.out),
             }
         }
         self.send();
@@ -436,12 +443,12 @@ impl<S: Stage> Worker<S> {
             // More than there were: nobody writes to it.
             return Ok(Offset::End);
         }
-        let now = self.clock.now();
+        let moment = self.clock.moment();
         let told = |error: KafkaError| error.to_string();
         let ends = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
         let (low, target) = ends.map_err(told)?;
         let of = format!("{}/{partition}", self.topic);
-        let claimed = self.checkpoints.claim(&of, now);
+        let claimed = self.checkpoints.claim(&of, moment.wall);
         let (generation, checkpoint) = claimed.map_err(|error| error.to_string())?;
         let next = match (&checkpoint, S::BEGIN) {
             (_, Begin::Everything) => low,
@@ -454,7 +461,7 @@ impl<S: Stage> Worker<S> {
             }
             (None, Begin::Lookback) => {
                 // From before there was time means all that there is.
-                match now.before(self.fleet.lookback) {
+                match moment.wall.before(self.fleet.lookback) {
                     Timestamp(0) => low,
                     from => {
                         self.offset_at(partition, from).map_err(told)?.unwrap_or(target).max(low)
@@ -466,7 +473,8 @@ impl<S: Stage> Worker<S> {
         let part = self.stage.take_over(&taken)?;
         self.metrics.well();
         let whole = checkpoint.is_some() || S::BEGIN == Begin::Everything || next == low;
-        let held = Held {
+        let now = checkpoint.as_ref().map_or(Timestamp(0), |checkpoint| checkpoint.now);
+        let mut held = Held {
             part,
             generation,
             next,
@@ -474,11 +482,14 @@ impl<S: Stage> Worker<S> {
             live: next >= target,
             at_end: false,
             whole,
-            now: checkpoint.as_ref().map_or(Timestamp(0), |checkpoint| checkpoint.now),
+            now,
+            seen: (now, moment.now),
+            shift: WallShift::default(),
             ticked: Timestamp(0),
             senders: checkpoint.map(|checkpoint| checkpoint.senders).unwrap_or_default(),
             saved: None,
         };
+        held.follow(moment);
         tracing::info!(of, generation, next, target, "took a partition over");
         self.held.insert(partition, held);
         Ok(Offset::Offset(next))

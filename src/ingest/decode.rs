@@ -22,14 +22,16 @@ pub struct IngestLimits {
     pub max_request_bytes: usize,
     /// Spans, records, events, links, attributes and values of one request, together; more are refused.
     pub max_request_items: usize,
-    /// Nesting of attribute values; deeper requests are refused.
+    /// Nesting of attribute values; deeper values are left out.
     pub max_nesting: usize,
     /// Estimated bytes of decoded requests in flight, over all transports; beyond it senders are told to come back.
     pub max_decoded_bytes: usize,
     /// Times further in the future than this are replaced by the arrival time.
     #[serde(with = "human")]
     pub max_clock_skew: Duration,
-    /// How long a request waits for room before its body is read; over it senders are told to come back.
+    /// Least bytes of a body that have to come a second, over five seconds; slower ones are given up.
+    pub body_progress: usize,
+    /// How long a request waits for room; over it senders are told to come back.
     #[serde(with = "human")]
     pub max_wait: Duration,
     /// Times further in the past than this are replaced by the arrival time.
@@ -60,6 +62,7 @@ impl Default for IngestLimits {
             max_request_items: 1 << 20,
             max_nesting: 32,
             max_decoded_bytes: 512 << 20,
+            body_progress: 4 << 10,
             max_wait: Duration::from_secs(1),
             max_clock_skew: Duration::from_secs(300),
             max_span_age: Duration::from_secs(86_400),
@@ -140,8 +143,12 @@ impl Decoder {
         };
         let mut builder = Builder::new(&self.conventions, repair, tenant);
         match encoding {
-            Encoding::Protobuf => protobuf::decode(signal, body.as_ref(), &scan, &mut builder)?,
-            Encoding::Json => json::decode(signal, body.as_ref(), self.bounds(), &mut builder)?,
+            Encoding::Protobuf => {
+                protobuf::decode(signal, body.as_ref(), (&scan, self.bounds()), &mut builder)?;
+            }
+            Encoding::Json => {
+                json::decode(signal, body.as_ref(), (&scan, self.bounds()), &mut builder)?;
+            }
         }
         Ok(builder.finish())
     }

@@ -1,48 +1,36 @@
-//! Where requests wait for room before their bodies are read.
+//! Where requests wait for room.
 //!
-//! A body that is read and refused then has cost the sender's time and ours for nothing. So whoever comes when much is
-//! under way waits for a turn, in the order of coming and for a short time; what it has not sent yet stays with it, as the
-//! windows of HTTP/2 and TCP hold it back. A turn is as large as the request is thought to become by its length, and all turns
-//! together are an eighth of the budget, so that whoever has one finds room in it.
+//! A body that comes in small is read as it comes, and then waits for its turn: for room to be decoded and applied in. A turn is
+//! as large as the request is thought to become by what came, and all turns together are an eighth of the budget, so that
+//! whoever has one finds room in it.
 //!
-//! Who waits holds nothing, no turn and none of the budget, and who has a turn waits for no other, so nothing can deadlock.
-//! A turn whose body does not come in the time for which others would wait is lost; the body goes on without.
+//! A body that is read and refused then has cost the sender's time and ours for nothing. So the rest of a larger one is read
+//! when turns are given out again and bodies are not read at too many places; what it has not sent yet stays with it meanwhile, as
+//! the windows of HTTP/2 and TCP hold it back. Who has such a place keeps it until it has its turn, or loses it when its bytes come
+//! slowly. What was only announced counts for nothing.
+//!
+//! Room is shared fairly ([`super::fair`]). Who has a turn waits for nothing, who has a place waits for a turn alone, and whoever
+//! waits does so for a short time, so nothing can deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::Compression;
+use super::fair::{Entered, Fair, Turn, Whose};
 
-/// The turns.
+/// The turns, and the places of larger bodies.
 #[derive(Debug)]
 pub(super) struct Entrance {
-    // In units of `UNIT_BYTES`.
-    turns: Arc<Semaphore>,
-    all: u32,
-    waiting: AtomicUsize,
-    max_waiting: usize,
+    // Both in units of `UNIT_BYTES`.
+    turns: Arc<Fair>,
+    places: Arc<Fair>,
     max_wait: Duration,
     /// What bodies of each compression came to, in sixteenths of their bytes.
     plain: AtomicUsize,
     compressed: AtomicUsize,
-}
-
-/// A request's turn, given back when dropped.
-pub(super) type Turn = OwnedSemaphorePermit;
-
-/// How a request came in.
-#[derive(Debug)]
-pub(super) enum Entered {
-    /// At once.
-    AtOnce(Turn),
-    /// It waited.
-    Waited(Turn),
-    /// Its time was over, or too many waited.
-    TurnedAway,
 }
 
 /// What turns are counted in.
@@ -57,6 +45,9 @@ const WAITING_BYTES: usize = 1 << 20;
 /// At least so many may wait.
 const MIN_WAITING: usize = 16;
 
+/// A body takes no more than this of the places, however long it may become.
+const MAX_PLACE_BYTES: usize = 4 << 20;
+
 /// What is thought of bodies before any came, in sixteenths.
 const PLAIN: usize = 4 * 16;
 const COMPRESSED: usize = 40 * 16;
@@ -64,47 +55,53 @@ const COMPRESSED: usize = 40 * 16;
 impl Entrance {
     /// The way to a budget of `max_bytes`, for which a request waits for `max_wait`.
     pub(super) fn new(max_bytes: usize, max_wait: Duration) -> Self {
-        let units = max_bytes / SHARE / UNIT_BYTES;
-        let all = u32::try_from(units.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX >> 3);
+        let all = units(max_bytes / SHARE);
+        let max_waiting = (max_bytes / WAITING_BYTES).max(MIN_WAITING);
         Self {
-            turns: Arc::new(Semaphore::new(usize::try_from(all).unwrap_or(1))),
-            all,
-            waiting: AtomicUsize::new(0),
-            max_waiting: (max_bytes / WAITING_BYTES).max(MIN_WAITING),
+            turns: Fair::new(all, max_waiting),
+            places: Fair::new(all, max_waiting),
             max_wait,
             plain: AtomicUsize::new(PLAIN),
             compressed: AtomicUsize::new(COMPRESSED),
         }
     }
 
-    /// How long a request waits, and a body may take to keep its turn.
-    pub(super) fn max_wait(&self) -> Duration {
-        self.max_wait
+    /// What all turns come to.
+    pub(super) fn all_bytes(&self) -> usize {
+        usize::try_from(self.turns.all()).unwrap_or(usize::MAX).saturating_mul(UNIT_BYTES)
     }
 
     /// How many wait.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.turns.waiting() + self.places.waiting()
     }
 
-    /// A turn for a body of so many bytes.
-    pub(super) async fn enter(&self, compression: Compression, bytes: usize) -> Entered {
-        let expected =
-            bytes.saturating_mul(self.sixteenths(compression).load(Ordering::Relaxed)) / 16;
-        let units = u32::try_from(expected / UNIT_BYTES).unwrap_or(u32::MAX).clamp(1, self.all);
-        if let Ok(turn) = Arc::clone(&self.turns).try_acquire_many_owned(units) {
-            return Entered::AtOnce(turn);
-        }
-        let _place = Place::new(&self.waiting);
-        if self.waiting() > self.max_waiting {
-            return Entered::TurnedAway;
-        }
-        let turn = Arc::clone(&self.turns).acquire_many_owned(units);
-        match timeout(self.max_wait, turn).await {
-            Ok(Ok(turn)) => Entered::Waited(turn),
-            // The semaphore is never closed.
-            Ok(Err(_)) | Err(_) => Entered::TurnedAway,
-        }
+    /// How long a request waits.
+    pub(super) fn max_wait(&self) -> Duration {
+        self.max_wait
+    }
+
+    /// A turn for a body that came to so many bytes.
+    pub(super) async fn turn(
+        &self,
+        whose: &Whose,
+        (compression, bytes): (Compression, usize),
+        max_wait: Duration,
+    ) -> Entered {
+        let known = self.sixteenths(compression).load(Ordering::Relaxed);
+        self.turns.enter(whose, units(bytes.saturating_mul(known) / 16), max_wait).await
+    }
+
+    /// A place for a larger body, of which so many bytes are still to come; it waits in the line for turns first.
+    pub(super) async fn place(&self, whose: &Whose, bytes: usize) -> Option<(Turn, bool)> {
+        let place = async {
+            let (turn, queued) = entered(self.turns.enter(whose, 1, self.max_wait).await)?;
+            drop(turn);
+            let units = units(bytes.min(MAX_PLACE_BYTES));
+            let (place, waited) = entered(self.places.enter(whose, units, self.max_wait).await)?;
+            Some((place, queued || waited))
+        };
+        timeout(self.max_wait, place).await.unwrap_or_default()
     }
 
     /// A body of so many bytes came to so many in all.
@@ -130,30 +127,25 @@ impl Entrance {
 /// More than this no compression of telemetry comes to.
 const MAX_SIXTEENTHS: usize = 1_000 * 16;
 
-/// Counts one that waits until it is dropped.
-struct Place<'w>(&'w AtomicUsize);
-
-impl<'w> Place<'w> {
-    fn new(waiting: &'w AtomicUsize) -> Self {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(waiting)
+/// A turn and whether it was waited for; `None` where there was none.
+pub(super) fn entered(entered: Entered) -> Option<(Turn, bool)> {
+    match entered {
+        Entered::AtOnce(turn) => Some((turn, false)),
+        Entered::Waited(turn) => Some((turn, true)),
+        Entered::TurnedAway => None,
     }
 }
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::poll;
-    use std::pin::pin;
-
     use super::*;
 
     const PLAIN: Compression = Compression::None;
+    const LONG: Duration = Duration::from_secs(60);
 
     fn entrance(max_wait: Duration) -> Entrance {
         let entrance = Entrance::new(SHARE * 100 * UNIT_BYTES, max_wait);
@@ -162,54 +154,34 @@ mod tests {
         entrance
     }
 
-    fn units(of: Entered) -> (Turn, bool) {
-        match of {
-            Entered::AtOnce(turn) => (turn, false),
-            Entered::Waited(turn) => (turn, true),
-            Entered::TurnedAway => panic!("turned away"),
-        }
-    }
-
-    #[tokio::test]
-    async fn turns_come_in_the_order_of_asking() {
-        let entrance = entrance(Duration::from_secs(60));
-        let (first, waited) = units(entrance.enter(PLAIN, 60 * UNIT_BYTES).await);
-        assert!(!waited);
-        let mut large = pin!(entrance.enter(PLAIN, 50 * UNIT_BYTES));
-        assert!(poll!(&mut large).is_pending());
-        // There would be room for this one, but it came later.
-        let mut small = pin!(entrance.enter(PLAIN, 10 * UNIT_BYTES));
-        assert!(poll!(&mut small).is_pending());
-        assert_eq!(entrance.waiting.load(Ordering::Relaxed), 2);
-        drop(first);
-        let (large, small) = (units(large.await), units(small.await));
-        assert!(large.1 && small.1);
-        assert_eq!(entrance.waiting.load(Ordering::Relaxed), 0);
-        assert_eq!(entrance.turns.available_permits(), 40);
-    }
-
-    #[tokio::test]
-    async fn whoever_waits_too_long_or_with_too_many_is_turned_away_and_leaves_nothing() {
-        let entrance = entrance(Duration::ZERO);
-        let (turn, _) = units(entrance.enter(PLAIN, usize::MAX).await);
-        assert_eq!(entrance.turns.available_permits(), 0);
-        assert!(matches!(entrance.enter(PLAIN, 1).await, Entered::TurnedAway));
-        drop(turn);
-        assert_eq!(entrance.turns.available_permits(), 100);
-        let full = Entrance { max_waiting: 0, max_wait: Duration::from_secs(60), ..entrance };
-        let _turn = units(full.enter(PLAIN, usize::MAX).await);
-        assert!(matches!(full.enter(PLAIN, 1).await, Entered::TurnedAway));
-        assert_eq!(full.waiting.load(Ordering::Relaxed), 0);
-    }
-
     #[tokio::test]
     async fn what_bodies_came_to_is_what_is_thought_of_the_next() {
         let entrance = entrance(Duration::ZERO);
         for _ in 0..100 {
             entrance.came_to(PLAIN, 1_000, 5_000);
         }
-        let _turn = units(entrance.enter(PLAIN, 10 * UNIT_BYTES).await);
-        let left = entrance.turns.available_permits();
-        assert!((50..60).contains(&left), "{left}");
+        let whose = Whose::default();
+        let turn =
+            async |bytes| entered(entrance.turn(&whose, (PLAIN, bytes), Duration::ZERO).await);
+        let first = turn(10 * UNIT_BYTES).await.unwrap();
+        let second = turn(9 * UNIT_BYTES).await.unwrap();
+        assert!(turn(10 * UNIT_BYTES).await.is_none());
+        drop((first, second));
+        assert!(turn(10 * UNIT_BYTES).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_larger_body_is_not_read_while_there_is_no_room_and_takes_no_turn_itself() {
+        let entrance = entrance(Duration::ZERO);
+        let whose = Whose::default();
+        let all = entrance.turn(&whose, (PLAIN, usize::MAX), LONG).await;
+        assert!(entrance.place(&whose, 1).await.is_none());
+        drop(all);
+        let place = entrance.place(&whose, usize::MAX).await.unwrap();
+        assert!(entrance.place(&whose, 1).await.is_none());
+        assert!(entered(entrance.turn(&whose, (PLAIN, usize::MAX), LONG).await).is_some());
+        drop(place);
+        assert!(entrance.place(&whose, 1).await.is_some());
+        assert_eq!(entrance.waiting(), 0);
     }
 }

@@ -99,9 +99,13 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
     }
     let mut batches = Vec::new();
     // One document, or one a line.
+    let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    let first = lines.iter().find(|line| !line.iter().all(u8::is_ascii_whitespace));
     let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
-    let lines: Vec<&[u8]> =
-        if whole { vec![&text[..]] } else { text.split(|byte| *byte == b'\n').collect() };
+    // What has to be mended is none as it is; then the first line tells.
+    if whole || first.is_some_and(|line| !super::json::is_nearly(line)) {
+        lines = vec![&text[..]];
+    }
     for (number, line) in (1..).zip(lines) {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;

@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, Version};
 use http_body_util::{BodyExt, Full};
 use tokio::time::timeout;
 
+use super::arrival::Source;
 use super::receiver::{Envelope, Received, Receiver};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Refusal, Signal, Sink};
@@ -62,7 +63,7 @@ async fn answer<S: Sink>(
         // Whoever sent this speaks plain HTTP and would not understand a gRPC status.
         receiver.note(&failure);
         if head.version < Version::HTTP_2 {
-            receiver.discard(&mut body).await;
+            receiver.discard(&mut body, &Source::of(&head.extensions)).await;
         }
         return (failure.status(), failure.grpc().message().to_owned()).into_response();
     }
@@ -90,7 +91,9 @@ async fn export<S: Sink>(
 ) -> Result<Bytes, Failure> {
     let signal = signal.ok_or(Failure::Path)?;
     let compression = compression(&head.headers).ok_or(Failure::ContentEncoding)?;
-    let Received { body, permit, turn } = receiver.read(body, PREFIX_BYTES, compression).await?;
+    let source = Source::of(&head.extensions);
+    let received = receiver.read(body, PREFIX_BYTES, compression, &source).await?;
+    let Received { body, permit, turn } = received;
     let (flag, body) = unframed(body, receiver)?;
     let compression = compressed(flag, compression)?;
     let encoding = Encoding::Protobuf;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, Method, StatusCode, Version};
 
+use super::arrival::Source;
 use super::receiver::{Envelope, Receiver};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Signal, Sink};
@@ -42,8 +43,11 @@ async fn answer<S: Sink>(
     let encoding = encoding(&head.headers);
     let checked = check(signal, &head.method, encoding, &head.headers);
     let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
+    let source = Source::of(&head.extensions);
     let answered = match checked {
-        Ok(envelope) => export(&receiver, Envelope { tenant, ..envelope }, &mut body).await,
+        Ok(envelope) => {
+            export(&receiver, Envelope { tenant, ..envelope }, &mut body, &source).await
+        }
         Err(failure) => Err(failure),
     };
     // Errors of requests in neither encoding are for people to read.
@@ -55,7 +59,7 @@ async fn answer<S: Sink>(
             // HTTP/2 can end one stream; HTTP/1 has to end the connection. Who waits for "100 Continue" sends nothing.
             let sending = head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT);
             if sending && failure.leaves_a_body() {
-                receiver.discard(&mut body).await;
+                receiver.discard(&mut body, &source).await;
             }
             failure.http(encoding)
         }
@@ -81,8 +85,9 @@ async fn export<S: Sink>(
     receiver: &Receiver<S>,
     envelope: Envelope,
     body: &mut Body,
+    source: &Source,
 ) -> Result<Bytes, Failure> {
-    let received = receiver.read(body, 0, envelope.compression).await?;
+    let received = receiver.read(body, 0, envelope.compression, source).await?;
     let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;
     Ok(status::success(signal, encoding, &tally))

@@ -1,14 +1,25 @@
 //! OTLP JSON, read leniently: null is absent, numbers may be strings, ids are hex in any case, enums are numbers or
-//! names, names are camel or snake case, and what is unknown is ignored.
+//! names, names are camel or snake case, what is unknown is ignored, and what is of another type is as if it were not there.
+//!
+//! What JSON cannot say (half an emoji, a number that no float holds) is mended, once the strict reader has refused it; of
+//! equal names the last holds.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::str;
 
+use base64::Engine;
+use base64::alphabet::{STANDARD, URL_SAFE};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::{Number, Value};
 
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::prescan::{Bounds, Scan};
+use super::repair::Odd;
 use super::{Refusal, Signal};
+use crate::engine::convention::mend::{self, Mended, Numbers, Rules};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 use crate::engine::span::Status;
 
@@ -19,10 +30,21 @@ const VALUE_BYTES: usize = 160;
 const OUTER_LEVELS: usize = 16;
 const LEVELS_PER_VALUE: usize = 4;
 
+/// Bytes as protobuf's JSON has them: either alphabet, with or without the padding.
+const BASE64: [GeneralPurpose; 2] = {
+    let lenient = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    [GeneralPurpose::new(&STANDARD, lenient), GeneralPurpose::new(&URL_SAFE, lenient)]
+};
+
+/// Numbers as protobuf's JSON names those that JSON has no word for.
+const NAMED: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
+
 /// Estimates what decoding costs, by a walk over the bytes that allocates nothing.
 pub(super) fn scan(body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
     let (mut items, mut depth, mut in_string, mut escaped) = (1_usize, 0_usize, false, false);
-    let max_depth = OUTER_LEVELS + LEVELS_PER_VALUE * bounds.max_nesting;
+    let (max_depth, mut deep) = (max_depth(bounds), false);
     for byte in body {
         if in_string {
             in_string = escaped || *byte != b'"';
@@ -35,13 +57,7 @@ pub(super) fn scan(body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
             b'{' | b'[' => {
                 items += 1;
                 depth += 1;
-                if depth > max_depth {
-                    let why = format!(
-                        "values nest deeper than {} (`ingest.max_nesting`)",
-                        bounds.max_nesting
-                    );
-                    return Err(Refusal::Malformed { what: "JSON", why });
-                }
+                deep |= depth > max_depth;
             }
             b'}' | b']' => depth = depth.saturating_sub(1),
             _ => {}
@@ -55,62 +71,92 @@ pub(super) fn scan(body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
             key: "ingest.max_request_items",
         });
     }
-    Ok(Scan { estimated_bytes: body.len() + items * VALUE_BYTES, items, ..Scan::default() })
+    // What has to be mended is there twice, and up to twice as long.
+    let estimated_bytes = 3 * body.len() + items * VALUE_BYTES;
+    Ok(Scan { estimated_bytes, items, deep, ..Scan::default() })
+}
+
+/// Brackets inside each other that are read.
+fn max_depth(bounds: Bounds) -> usize {
+    OUTER_LEVELS + LEVELS_PER_VALUE * bounds.max_nesting
 }
 
 /// Decodes a request that the scan has let through.
 pub(super) fn decode(
     signal: Signal,
     body: &[u8],
-    bounds: Bounds,
+    (scan, bounds): (&Scan, Bounds),
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
-    let request = parse(body)?;
-    let malformed =
-        || Refusal::Malformed { what: "JSON", why: "the request is not an object".to_owned() };
+    let reader = Reader { max_nesting: bounds.max_nesting, odd: Cell::default() };
+    let request = reader.parse(body, scan.deep, max_depth(bounds))?;
     if !request.is_object() {
-        return Err(malformed());
+        let why = "the request is not an object".to_owned();
+        return Err(Refusal::Malformed { what: "JSON", why });
     }
-    let reader = Reader { max_nesting: bounds.max_nesting };
     match signal {
         Signal::Traces => reader.traces(&request, builder),
         Signal::Logs => reader.logs(&request, builder),
-        Signal::Metrics => builder.tally().metric_points = metric_points(&request),
+        Signal::Metrics => builder.tally().metric_points = reader.metric_points(&request),
         Signal::Reports => super::report::json(&request, builder),
     }
+    reader.odd.get().tell(builder.tally());
     Ok(())
 }
 
 /// Parses JSON whose nesting is known to be bounded.
-fn parse(body: &[u8]) -> Result<Value, Refusal> {
-    let text = String::from_utf8_lossy(body);
-    let mut deserializer = serde_json::Deserializer::from_str(&text);
+fn strictly(text: &str) -> serde_json::Result<Value> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     deserializer.disable_recursion_limit();
-    let value =
-        Value::deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value));
-    value.map_err(|error| Refusal::Malformed {
-        what: "JSON",
-        why: format!(
-            "{:?} error at line {}, column {}",
-            error.classify(),
-            error.line(),
-            error.column()
-        ),
-    })
+    Value::deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value))
+}
+
+/// Whether a text is JSON, or would be once it is mended.
+pub(super) fn is_nearly(text: &[u8]) -> bool {
+    let is_json = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_ok();
+    let rules = Rules { max_depth: usize::MAX, numbers: Numbers::Named, controls: true };
+    is_json(text) || is_json(mend::json(text, rules).text.as_bytes())
+}
+
+fn malformed(error: &serde_json::Error) -> Refusal {
+    let (class, line, column) = (error.classify(), error.line(), error.column());
+    let why = format!("{class:?} error at line {line}, column {column}");
+    Refusal::Malformed { what: "JSON", why }
 }
 
 struct Reader {
     max_nesting: usize,
+    odd: Cell<Odd>,
 }
 
 impl Reader {
+    /// Parses a request, and mends it if it cannot be parsed as it is.
+    fn parse(&self, body: &[u8], deep: bool, max_depth: usize) -> Result<Value, Refusal> {
+        if let Some(text) = str::from_utf8(body).ok().filter(|_| !deep) {
+            match strictly(text) {
+                Ok(value) => return Ok(value),
+                // It broke off: no mending makes that whole.
+                Err(error) if error.is_eof() => return Err(malformed(&error)),
+                Err(_) => {}
+            }
+        }
+        // What is cut off here is inside of a value that nests too deep, which is counted, or of what nobody reads.
+        let rules = Rules { max_depth, numbers: Numbers::Named, controls: true };
+        let Mended { text, strings, numbers, controls, deep: _ } = mend::json(body, rules);
+        self.odd.update(|odd| Odd { strings, numbers, controls, ..odd });
+        strictly(&text).map_err(|error| malformed(&error))
+    }
+
     fn traces(&self, request: &Value, builder: &mut Builder<'_>) {
-        for resource_spans in list(request, "resourceSpans") {
-            builder
-                .resource(self.attributes(get(resource_spans, "resource").unwrap_or(&Value::Null)));
-            for scope_spans in list(resource_spans, "scopeSpans") {
-                let scope = builder.scope(&scope(scope_spans));
-                for span in list(scope_spans, "spans") {
+        for resource_spans in self.list(request, "resourceSpans") {
+            builder.resource(
+                self.object(resource_spans, "resource")
+                    .map(|resource| self.attributes(resource))
+                    .unwrap_or_default(),
+            );
+            for scope_spans in self.list(resource_spans, "scopeSpans") {
+                let scope = builder.scope(&self.scope(scope_spans));
+                for span in self.list(scope_spans, "spans") {
                     self.span(span, scope, builder);
                 }
             }
@@ -118,12 +164,15 @@ impl Reader {
     }
 
     fn logs(&self, request: &Value, builder: &mut Builder<'_>) {
-        for resource_logs in list(request, "resourceLogs") {
-            builder
-                .resource(self.attributes(get(resource_logs, "resource").unwrap_or(&Value::Null)));
-            for scope_logs in list(resource_logs, "scopeLogs") {
-                let scope = builder.scope(&scope(scope_logs));
-                for log in list(scope_logs, "logRecords") {
+        for resource_logs in self.list(request, "resourceLogs") {
+            builder.resource(
+                self.object(resource_logs, "resource")
+                    .map(|resource| self.attributes(resource))
+                    .unwrap_or_default(),
+            );
+            for scope_logs in self.list(resource_logs, "scopeLogs") {
+                let scope = builder.scope(&self.scope(scope_logs));
+                for log in self.list(scope_logs, "logRecords") {
                     self.log(log, scope, builder);
                 }
             }
@@ -134,29 +183,32 @@ impl Reader {
         if !span.is_object() {
             return builder.reject("malformed_span", false);
         }
-        let status_of = get(span, "status");
-        let events = list(span, "events").map(|sent| {
-            event(text(sent, "name").into(), number(sent, "timeUnixNano"), self.attributes(sent))
+        let status = self.object(span, "status");
+        let events = self.objects(span, "events").map(|sent| {
+            let (name, time) = (self.text(sent, "name"), self.number(sent, "timeUnixNano"));
+            event(name.into(), time, self.attributes(sent))
         });
-        let ids = [id(span, "traceId"), id(span, "spanId"), id(span, "parentSpanId")];
-        let links: Vec<_> =
-            list(span, "links").map(|link| (id(link, "traceId"), id(link, "spanId"))).collect();
+        let ids = ["traceId", "spanId", "parentSpanId"].map(|name| self.id(span, name));
+        let links: Vec<_> = self
+            .objects(span, "links")
+            .map(|link| (self.id(link, "traceId"), self.id(link, "spanId")))
+            .collect();
         let sent = Sent {
             trace_id: &ids[0],
             span_id: &ids[1],
             parent: &ids[2],
-            name: text(span, "name").into(),
-            start: number(span, "startTimeUnixNano"),
-            end: number(span, "endTimeUnixNano"),
-            status: status_of.map(code).unwrap_or_default(),
-            status_message: status_of
-                .map(|status| text(status, "message"))
+            name: self.text(span, "name").into(),
+            start: self.number(span, "startTimeUnixNano"),
+            end: self.number(span, "endTimeUnixNano"),
+            status: status.map(|status| self.code(status)).unwrap_or_default(),
+            status_message: status
+                .map(|status| self.text(status, "message"))
                 .unwrap_or_default()
                 .into(),
             attributes: self.attributes(span),
             events: events.collect(),
             links: links.iter().map(|(trace_id, span_id)| (&trace_id[..], &span_id[..])).collect(),
-            dropped_attributes: u32::try_from(number(span, "droppedAttributesCount"))
+            dropped_attributes: u32::try_from(self.number(span, "droppedAttributesCount"))
                 .unwrap_or(u32::MAX),
         };
         builder.span(sent, scope);
@@ -166,13 +218,13 @@ impl Reader {
         if !log.is_object() {
             return builder.reject("malformed_log", true);
         }
-        let ids = [id(log, "traceId"), id(log, "spanId")];
+        let ids = ["traceId", "spanId"].map(|name| self.id(log, name));
         let sent = SentLog {
             trace_id: &ids[0],
             span_id: &ids[1],
-            time: number(log, "timeUnixNano"),
-            observed: number(log, "observedTimeUnixNano"),
-            event_name: text(log, "eventName").into(),
+            time: self.number(log, "timeUnixNano"),
+            observed: self.number(log, "observedTimeUnixNano"),
+            event_name: self.text(log, "eventName").into(),
             body: get(log, "body").map(|body| self.value(body, 1)).unwrap_or_default(),
             attributes: self.attributes(log),
         };
@@ -189,42 +241,161 @@ impl Reader {
         name: &str,
         nesting: usize,
     ) -> Vec<(Cow<'a, str>, RawValue<'a>)> {
-        list(holder, name)
-            .filter_map(|entry| {
-                let key = get(entry, "key")?.as_str()?;
-                Some((
-                    Cow::from(key),
-                    get(entry, "value").map(|value| self.value(value, nesting)).unwrap_or_default(),
-                ))
+        self.objects(holder, name)
+            .map(|entry| {
+                let value = get(entry, "value").map(|value| self.value(value, nesting));
+                (Cow::from(self.text(entry, "key")), value.unwrap_or_default())
             })
             .collect()
     }
 
-    /// A value; one that nests too deep is absent.
-    fn value<'a>(&self, value: &'a Value, nesting: usize) -> RawValue<'a> {
+    /// A value; one that nests too deep is absent. Of several the last holds.
+    fn value<'a>(&self, sent: &'a Value, nesting: usize) -> RawValue<'a> {
         if nesting > self.max_nesting {
+            self.odd.update(|odd| Odd { deep: odd.deep + 1, ..odd });
             return RawValue::Null;
         }
-        let found = |name: &str| get(value, name);
-        if let Some(text) =
-            found("stringValue").or_else(|| found("bytesValue")).and_then(Value::as_str)
-        {
-            RawValue::Str(text.into())
-        } else if let Some(flag) = found("boolValue").and_then(Value::as_bool) {
-            RawValue::Bool(flag)
-        } else if let Some(number) = found("intValue") {
-            integer(number).map_or(RawValue::Null, RawValue::Int)
-        } else if let Some(number) = found("doubleValue") {
-            double(number).map_or(RawValue::Null, RawValue::Double)
-        } else if let Some(array) = found("arrayValue") {
-            RawValue::Array(
-                list(array, "values").map(|item| self.value(item, nesting + 1)).collect(),
-            )
-        } else if let Some(map) = found("kvlistValue") {
-            RawValue::Map(self.key_values(map, "values", nesting + 1))
-        } else {
-            RawValue::Null
+        let mut value = RawValue::Null;
+        let Some(kinds) = self.of_type(sent, Value::as_object) else { return value };
+        for (kind, sent) in kinds.iter().filter(|(_, sent)| !sent.is_null()) {
+            let read = match &**kind {
+                "stringValue" | "string_value" => {
+                    self.of_type(sent, Value::as_str).map(|text| RawValue::Str(text.into()))
+                }
+                "boolValue" | "bool_value" => {
+                    self.of_type(sent, Value::as_bool).map(RawValue::Bool)
+                }
+                "intValue" | "int_value" => self.whole(sent).map(RawValue::Int),
+                "doubleValue" | "double_value" => self.double(sent).map(RawValue::Double),
+                "bytesValue" | "bytes_value" => {
+                    self.of_type(sent, bytes).map(|bytes| RawValue::Bytes(bytes.into()))
+                }
+                "arrayValue" | "array_value" => self.of_type(sent, some_object).map(|array| {
+                    let items = self.list(array, "values");
+                    RawValue::Array(items.map(|item| self.value(item, nesting + 1)).collect())
+                }),
+                "kvlistValue" | "kvlist_value" => self
+                    .of_type(sent, some_object)
+                    .map(|map| RawValue::Map(self.key_values(map, "values", nesting + 1))),
+                _ => None,
+            };
+            value = read.unwrap_or(value);
         }
+        value
+    }
+
+    /// What is of another type is counted.
+    fn of_type<'a, T>(&self, value: &'a Value, read: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
+        let read = read(value);
+        // An empty object, as PHP writes it, is no other type than an object.
+        if read.is_none() && value.as_array().is_none_or(|list| !list.is_empty()) {
+            self.odd.update(|odd| Odd { types: odd.types + 1, ..odd });
+        }
+        read
+    }
+
+    fn list<'a>(&self, holder: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+        let list = get(holder, name).and_then(|list| self.of_type(list, Value::as_array));
+        list.into_iter().flatten()
+    }
+
+    /// The objects in a list.
+    fn objects<'a>(&self, holder: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+        self.list(holder, name).filter_map(|item| self.of_type(item, some_object))
+    }
+
+    fn object<'a>(&self, holder: &'a Value, name: &str) -> Option<&'a Value> {
+        get(holder, name).and_then(|object| self.of_type(object, some_object))
+    }
+
+    fn text<'a>(&self, holder: &'a Value, name: &str) -> &'a str {
+        get(holder, name).and_then(|text| self.of_type(text, Value::as_str)).unwrap_or_default()
+    }
+
+    /// An unsigned number, or 0 where there is none.
+    fn number(&self, holder: &Value, name: &str) -> u64 {
+        get(holder, name).and_then(|number| self.whole(number)).unwrap_or(0)
+    }
+
+    /// A whole number in any of its spellings; one that there is no room for is counted, and absent.
+    fn whole<N: TryFrom<i128>>(&self, sent: &Value) -> Option<N> {
+        let number = match sent {
+            Value::Number(number) => whole_number(number),
+            Value::String(text) => {
+                let text = text.trim();
+                text.parse().ok().or_else(|| whole_float(text.parse().ok()?))
+            }
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
+                return self.of_type(sent, |_| None);
+            }
+        };
+        let number = number.and_then(|number| N::try_from(number).ok());
+        // What was mended is counted.
+        if number.is_none() && sent.as_str().is_none_or(|text| !NAMED.contains(&text)) {
+            self.odd.update(|odd| Odd { numbers: odd.numbers + 1, ..odd });
+        }
+        number
+    }
+
+    fn double(&self, sent: &Value) -> Option<f64> {
+        let text = match sent {
+            Value::String(text) => text.trim(),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_) => return self.of_type(sent, Value::as_f64),
+        };
+        let number = text.parse().ok();
+        if number.is_none() {
+            self.odd.update(|odd| Odd { numbers: odd.numbers + 1, ..odd });
+        }
+        number
+    }
+
+    /// The bytes of a hex id; what is not hex has no bytes, which is no valid id.
+    fn id(&self, holder: &Value, name: &str) -> Vec<u8> {
+        let hex = self.text(holder, name).as_bytes();
+        let digit =
+            |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let pairs = hex.chunks(2).map(|pair| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        });
+        pairs.collect::<Option<Vec<u8>>>().unwrap_or_else(|| vec![1])
+    }
+
+    fn code(&self, holder: &Value) -> Status {
+        match get(holder, "code") {
+            Some(Value::String(name)) if name == "STATUS_CODE_OK" => Status::Ok,
+            Some(Value::String(name)) if name == "STATUS_CODE_ERROR" => Status::Error,
+            Some(Value::String(name)) if name == "STATUS_CODE_UNSET" => Status::Unset,
+            Some(code) => self.whole(code).map(status).unwrap_or_default(),
+            None => Status::Unset,
+        }
+    }
+
+    fn scope<'a>(&self, holder: &'a Value) -> RawScope<'a> {
+        let scope = self.object(holder, "scope");
+        scope
+            .map(|scope| RawScope {
+                name: self.text(scope, "name").into(),
+                version: self.text(scope, "version").into(),
+            })
+            .unwrap_or_default()
+    }
+
+    fn metric_points(&self, request: &Value) -> u64 {
+        let scopes = self
+            .list(request, "resourceMetrics")
+            .flat_map(|resource| self.list(resource, "scopeMetrics"));
+        let metrics = scopes.flat_map(|scope| self.list(scope, "metrics"));
+        const KINDS: [&str; 5] = ["gauge", "sum", "histogram", "exponentialHistogram", "summary"];
+        let points = metrics.flat_map(|metric| {
+            let kinds = KINDS.iter().filter_map(|kind| get(metric, kind));
+            kinds.flat_map(|kind| self.list(kind, "dataPoints"))
+        });
+        points.count() as u64
     }
 }
 
@@ -244,70 +415,23 @@ fn get<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     map.get(name).or_else(snake).filter(|value| !value.is_null())
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    get(value, name).and_then(Value::as_array).into_iter().flatten()
+fn some_object(value: &Value) -> Option<&Value> {
+    value.is_object().then_some(value)
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    get(value, name).and_then(Value::as_str).unwrap_or_default()
+fn bytes(value: &Value) -> Option<Vec<u8>> {
+    let text = value.as_str()?;
+    BASE64.iter().find_map(|base64| base64.decode(text).ok())
 }
 
-/// An unsigned number, or 0 where there is none.
-fn number(value: &Value, name: &str) -> u64 {
-    let number = get(value, name);
-    number
-        .and_then(|number| number.as_u64().or_else(|| number.as_str()?.trim().parse().ok()))
-        .unwrap_or(0)
+fn whole_number(number: &Number) -> Option<i128> {
+    let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+    whole.or_else(|| whole_float(number.as_f64()?))
 }
 
-fn integer(value: &Value) -> Option<i64> {
-    value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
-}
-
-fn double(value: &Value) -> Option<f64> {
-    let named = |text: &str| match text.trim() {
-        "Infinity" => Some(f64::INFINITY),
-        "-Infinity" => Some(f64::NEG_INFINITY),
-        text => text.parse().ok(),
-    };
-    value.as_f64().or_else(|| named(value.as_str()?))
-}
-
-/// The bytes of a hex id; what is not hex has no bytes, which is no valid id.
-fn id(value: &Value, name: &str) -> Vec<u8> {
-    let hex = text(value, name).as_bytes();
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pairs = hex.chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    pairs.collect::<Option<Vec<u8>>>().unwrap_or_else(|| vec![1])
-}
-
-fn code(value: &Value) -> Status {
-    match get(value, "code").and_then(Value::as_str) {
-        Some("STATUS_CODE_OK") => Status::Ok,
-        Some("STATUS_CODE_ERROR") => Status::Error,
-        Some(_) | None => status(get(value, "code").and_then(integer).unwrap_or(0)),
-    }
-}
-
-fn scope(holder: &Value) -> RawScope<'_> {
-    get(holder, "scope")
-        .map(|scope| RawScope {
-            name: text(scope, "name").into(),
-            version: text(scope, "version").into(),
-        })
-        .unwrap_or_default()
-}
-
-fn metric_points(request: &Value) -> u64 {
-    let scopes =
-        list(request, "resourceMetrics").flat_map(|resource| list(resource, "scopeMetrics"));
-    let metrics = scopes.flat_map(|scope| list(scope, "metrics"));
-    const KINDS: [&str; 5] = ["gauge", "sum", "histogram", "exponentialHistogram", "summary"];
-    let points = metrics.flat_map(|metric| {
-        KINDS.iter().filter_map(|kind| get(metric, kind)).flat_map(|kind| list(kind, "dataPoints"))
-    });
-    points.count() as u64
+/// A float that is a whole number of at most 64 bits.
+#[expect(clippy::cast_possible_truncation, reason = "it is whole, and in range")]
+fn whole_float(number: f64) -> Option<i128> {
+    const MAX: f64 = 18_446_744_073_709_551_616.0;
+    (number.fract() == 0.0 && number.abs() <= MAX).then_some(number as i128)
 }

@@ -3,15 +3,18 @@
 //! Limits come before allocation, and one bad span never fails a batch.
 
 pub mod admission;
+mod arrival;
 mod builder;
 pub mod decode;
 mod entrance;
+mod fair;
 pub mod file;
 pub mod grpc;
 pub mod http;
 mod inflate;
 mod json;
 pub mod kafka;
+mod peer;
 pub mod prescan;
 mod protobuf;
 mod receiver;

@@ -1,7 +1,7 @@
 //! Walks protobuf without allocating, before anything decodes it.
 //!
 //! A few kilobytes of gzip can hold millions of empty spans, each of which costs hundreds of bytes once decoded. The
-//! walk counts what decoding would make, adds up what that would cost, and bounds nesting.
+//! walk counts what decoding would make, adds up what that would cost, and goes no deeper than values may nest.
 
 use std::borrow::Cow;
 use std::mem::size_of;
@@ -21,6 +21,8 @@ pub struct Scan {
     pub items: usize,
     /// What decoding allocates, at most, in bytes.
     pub estimated_bytes: usize,
+    /// Whether values nest deeper than the bound; what is in them is not looked at.
+    pub deep: bool,
 }
 
 /// Bounds of the walk.
@@ -28,7 +30,7 @@ pub struct Scan {
 pub struct Bounds {
     /// Messages inside messages.
     pub max_items: usize,
-    /// Values inside values.
+    /// Values inside values; what is deeper is left out.
     pub max_nesting: usize,
 }
 
@@ -94,11 +96,9 @@ impl Walk {
         }
         let nesting = nesting + usize::from(message.value);
         if nesting > self.bounds.max_nesting {
-            let why = format!(
-                "values nest deeper than {} (`ingest.max_nesting`)",
-                self.bounds.max_nesting
-            );
-            return Err(Refusal::Malformed { what: "attribute", why });
+            // It is left out.
+            self.scan.deep = true;
+            return Ok(());
         }
         if message.pair
             && nesting < self.bounds.max_nesting
@@ -236,9 +236,13 @@ mod tests {
 
     #[test]
     fn nesting_is_bounded_whatever_the_stack() {
-        assert!(scan(Signal::Traces, &nested(32), BOUNDS).is_ok());
-        assert!(scan(Signal::Traces, &nested(33), BOUNDS).is_err());
-        assert!(scan(Signal::Traces, &nested(1_000), BOUNDS).is_err());
+        let looked = |depth| scan(Signal::Traces, &nested(depth), BOUNDS).unwrap();
+        assert_eq!((looked(32).deep, looked(33).deep, looked(1_000).deep), (false, true, true));
+        // The first value that is too deep is seen, nothing in it is.
+        assert_eq!(
+            (looked(33).items, looked(1_000).items),
+            (looked(32).items + 2, looked(33).items)
+        );
     }
 
     proptest! {

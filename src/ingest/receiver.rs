@@ -2,24 +2,26 @@
 
 use std::fmt;
 use std::mem;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 use super::admission::{Admission, Permit, RETRY_AFTER};
+use super::arrival::{Arrival, Arrivals, Pace, Source};
 use super::decode::Decoder;
-use super::entrance::{Entered, Entrance, Turn};
+use super::entrance::{Entrance, entered};
+use super::fair::Turn;
 use super::status::Failure;
 use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
+#[cfg(feature = "kafka")]
 use crate::engine::span::Timestamp;
+use crate::engine::time::Moment;
 
 /// Who is told what came in, and counts it.
 pub trait Observe: Send + Sync {
@@ -33,8 +35,8 @@ pub trait Observe: Send + Sync {
     fn waited(&self, outcome: &'static str);
 }
 
-/// Reads the time.
-pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+/// Reads the time, and the wall clock.
+pub type Now = Arc<dyn Fn() -> Moment + Send + Sync>;
 
 /// Takes requests of all transports; clones share the budget.
 #[derive(Clone)]
@@ -48,8 +50,10 @@ struct Shared<S> {
     observe: Arc<dyn Observe>,
     now: Now,
     read_timeout: Duration,
+    pace: Pace,
     admission: Admission,
     entrance: Entrance,
+    arrivals: Arc<Arrivals>,
     // Bounds what is inflated but not admitted yet: one request per core.
     decoding: Arc<Semaphore>,
     // Room of bodies that were decoded, for those to come: the kernel clears what it gives anew.
@@ -73,13 +77,16 @@ pub(super) struct Envelope {
 pub(super) struct Received {
     pub(super) body: Bytes,
     pub(super) permit: Permit,
-    /// None if the body was slow.
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Turn,
 }
 
-/// The first bytes of a body, and how many there will be.
-struct First {
-    data: Bytes,
+/// What came of a body so far, with the room it takes.
+struct Gathered {
+    // A body that comes in one piece is taken as it is.
+    first: Bytes,
+    bytes: BytesMut,
+    permit: Permit,
+    // What its sender says of its length; 0: nothing.
     announced: usize,
 }
 
@@ -92,8 +99,14 @@ pub(super) struct Taken {
     encoding: Encoding,
 }
 
-/// Room for the first bytes of a body, whatever its sender says about its length.
+/// What is read of a body before there has to be a place for it; less than HTTP/2 takes in unread.
+const SMALL_BODY_BYTES: usize = 64 << 10;
+
+/// Room for the first bytes of a larger body, whatever its sender says about its length.
 const FIRST_BYTES: usize = 2 << 20;
+
+/// The budget's share for larger bodies that are on their way.
+const ARRIVING_SHARE: usize = 2;
 
 /// Room that is used again, at least and at most.
 const MIN_KEPT_BYTES: usize = 32 << 10;
@@ -107,8 +120,8 @@ const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 const MAX_DISCARDED_BYTES: usize = 64 << 20;
 
 impl<S: Sink> Receiver<S> {
-    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; a body has to come
-    /// within `read_timeout`.
+    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; something of a body has to
+    /// come within `read_timeout`, and of a body that was read the batch waits no longer.
     pub fn new(
         decoder: Decoder,
         sink: S,
@@ -120,6 +133,9 @@ impl<S: Sink> Receiver<S> {
         let limits = decoder.limits();
         let admission = Admission::new(limits.max_decoded_bytes);
         let entrance = Entrance::new(limits.max_decoded_bytes, limits.max_wait);
+        let arriving_bytes = limits.max_decoded_bytes / ARRIVING_SHARE;
+        let arrivals = Arrivals::new(arriving_bytes.max(limits.max_request_bytes));
+        let pace = Pace::new(limits.body_progress, read_timeout);
         let decoding = Arc::new(Semaphore::new(cores));
         let shared = Shared {
             decoder,
@@ -127,8 +143,10 @@ impl<S: Sink> Receiver<S> {
             observe,
             now,
             read_timeout,
+            pace,
             admission,
             entrance,
+            arrivals,
             decoding,
             rooms: Mutex::default(),
             max_rooms: cores,
@@ -162,46 +180,56 @@ impl<S: Sink> Receiver<S> {
         Refusal::TooLarge { what: "the request", max, key: "ingest.max_request_bytes" }.into()
     }
 
-    /// Reads a body of a message and at most `framing` bytes around it, in time and within the budget: its first bytes, which
-    /// say how many there are, and the rest when there is room.
+    /// Reads a body of a message and at most `framing` bytes around it, at its pace and within the budget; more than a little
+    /// when there is a place for it, and returns when it has its turn.
     pub(super) async fn read(
         &self,
         body: &mut Body,
         framing: usize,
         compression: Compression,
+        source: &Source,
     ) -> Result<Received, Failure> {
-        let Shared { read_timeout, entrance, observe, .. } = &*self.shared;
-        let first = timeout(*read_timeout, self.first(body, framing)).await;
-        let first = first.unwrap_or(Err(Failure::Slow))?;
-        let turn = match entrance.enter(compression, first.announced).await {
-            Entered::AtOnce(turn) => turn,
-            Entered::Waited(turn) => {
-                observe.waited("entered");
-                turn
-            }
-            Entered::TurnedAway => {
-                observe.waited("refused");
-                return Err(Overloaded { retry_after: RETRY_AFTER }.into());
-            }
-        };
-        let mut rest = pin!(self.rest(body, first, framing));
-        match timeout(entrance.max_wait(), &mut rest).await {
-            Ok(received) => received.map(|received| Received { turn: Some(turn), ..received }),
-            Err(_) => {
-                drop(turn);
-                timeout(*read_timeout, rest).await.unwrap_or(Err(Failure::Slow))
-            }
+        let Shared { read_timeout, entrance, .. } = &*self.shared;
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > self.max_request_bytes().saturating_add(framing) {
+            return Err(self.too_large());
         }
+        let permit = self.shared.admission.permit();
+        let (first, bytes) = Default::default();
+        let mut gathered = Gathered { first, bytes, permit, announced };
+        let mut arrival = Arrival::new(body, source, self.shared.pace);
+        // Kept until the body has its turn, so that no more bodies are read than there are turns for.
+        let mut place = None;
+        let mut max_wait = entrance.max_wait();
+        let mut is_large = false;
+        while let Some(data) = arrival.next(&mut place).await? {
+            if !is_large && gathered.len() + data.len() > SMALL_BODY_BYTES.min(entrance.all_bytes())
+            {
+                is_large = true;
+                gathered.expect(&data, framing);
+                place = self.place(&gathered, source).await?;
+                arrival.goes_on(gathered.len() + data.len(), &self.shared.arrivals)?;
+                // It would all have to be sent again.
+                max_wait = *read_timeout;
+            }
+            self.gather(&mut gathered, data, framing)?;
+        }
+        drop(arrival);
+        let Gathered { first, bytes, permit, .. } = gathered;
+        let body = if bytes.is_empty() { first } else { bytes.freeze() };
+        let turn = entrance.turn(&source.whose, (compression, body.len()), max_wait).await;
+        let turn = self.waited(entered(turn))?;
+        Ok(Received { body, permit, turn })
     }
 
     /// Throws away the rest of a body, as far as that is reasonable: a connection that is closed while its sender
     /// still writes can lose the answer.
-    pub(super) async fn discard(&self, body: &mut Body) {
+    pub(super) async fn discard(&self, body: &mut Body, source: &Source) {
         let rest = async {
             let mut left = MAX_DISCARDED_BYTES;
-            while let Some(Ok(frame)) = body.frame().await {
-                let bytes = frame.data_ref().map_or(0, Bytes::len);
-                let Some(less) = left.checked_sub(bytes) else { break };
+            let mut arrival = Arrival::new(body, source, self.shared.pace);
+            while let Ok(Some(data)) = arrival.next(&mut None).await {
+                let Some(less) = left.checked_sub(data.len()) else { break };
                 left = less;
             }
         };
@@ -234,8 +262,8 @@ impl<S: Sink> Receiver<S> {
         let mut permit = admission.permit();
         let prepared = decoder.inspect(signal, encoding, body)?;
         permit.grow(prepared.estimated_bytes())?;
-        let now = now();
-        let sent = sent.map_or(now, |sent| sent.min(now));
+        let Moment { now, wall } = now();
+        let sent = sent.map_or(wall, |sent| sent.min(wall));
         let mut batch = decoder.decode(prepared, Some(sent), tenant)?;
         batch.request = sink.keeps_log().then(|| {
             let body = Bytes::copy_from_slice(body);
@@ -268,60 +296,53 @@ impl<S: Sink> Receiver<S> {
         Ok(())
     }
 
-    /// The first piece of a body; without one if its length is known before.
-    async fn first(&self, body: &mut Body, framing: usize) -> Result<First, Failure> {
-        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        if announced > self.max_request_bytes().saturating_add(framing) {
-            return Err(self.too_large());
-        }
-        if announced > 0 {
-            return Ok(First { data: Bytes::new(), announced });
-        }
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Failure::Broken)?;
-            let Ok(data) = frame.into_data() else { continue };
-            if !data.is_empty() {
-                let announced = framed_bytes(&data, framing).max(data.len());
-                return Ok(First { data, announced });
-            }
-        }
-        Ok(First { data: Bytes::new(), announced })
+    /// A place for the rest of a larger body.
+    async fn place(&self, gathered: &Gathered, source: &Source) -> Result<Option<Turn>, Failure> {
+        // One that does not say how long it is may become as long as any.
+        let most = match gathered.announced {
+            0 => self.max_request_bytes(),
+            announced => announced,
+        };
+        let left = most.saturating_sub(gathered.len());
+        self.waited(self.shared.entrance.place(&source.whose, left).await).map(Some)
     }
 
-    async fn rest(
-        &self,
-        body: &mut Body,
-        First { data: mut first, announced }: First,
-        framing: usize,
-    ) -> Result<Received, Failure> {
+    /// Counts a request that waited for a turn or a place.
+    fn waited(&self, entered: Option<(Turn, bool)>) -> Result<Turn, Failure> {
+        let Some((turn, waited)) = entered else {
+            self.shared.observe.waited("refused");
+            return Err(Overloaded { retry_after: RETRY_AFTER }.into());
+        };
+        if waited {
+            self.shared.observe.waited("entered");
+        }
+        Ok(turn)
+    }
+
+    /// Adds what came to what there is.
+    fn gather(&self, gathered: &mut Gathered, data: Bytes, framing: usize) -> Result<(), Failure> {
         let max = self.max_request_bytes().saturating_add(framing);
-        if first.len() > max {
+        let came = gathered.len();
+        gathered.expect(&data, framing);
+        if data.len() > max - came || gathered.announced > max {
             return Err(self.too_large());
         }
-        let mut permit = self.shared.admission.permit();
-        permit.grow(first.len())?;
-        // A body that comes in one piece is taken as it is.
-        let mut bytes = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Failure::Broken)?;
-            let Ok(data) = frame.into_data() else { continue };
-            if data.len() > max - first.len() - bytes.len() {
-                return Err(self.too_large());
-            }
-            permit.grow(data.len())?;
-            if first.is_empty() && bytes.is_empty() {
-                first = data;
-                continue;
-            }
-            if bytes.is_empty() {
-                bytes = self.room();
-                bytes.reserve(announced.min(FIRST_BYTES).max(first.len() + data.len()));
-                bytes.extend_from_slice(&mem::take(&mut first));
-            }
-            bytes.extend_from_slice(&data);
+        gathered.permit.grow(data.len())?;
+        if came == 0 {
+            gathered.first = data;
+            return Ok(());
         }
-        let body = if bytes.is_empty() { first } else { bytes.freeze() };
-        Ok(Received { body, permit, turn: None })
+        if gathered.bytes.is_empty() {
+            gathered.bytes = self.room();
+            gathered.bytes.extend_from_slice(&mem::take(&mut gathered.first));
+        }
+        let bytes = &mut gathered.bytes;
+        // Bytes that came vouch for those that were announced.
+        if came > SMALL_BODY_BYTES && bytes.capacity() < gathered.announced.min(FIRST_BYTES) {
+            bytes.reserve(gathered.announced.min(FIRST_BYTES) - bytes.len());
+        }
+        bytes.extend_from_slice(&data);
+        Ok(())
     }
 
     /// Room for a body, of one before it if there is any.
@@ -342,41 +363,62 @@ impl<S: Sink> Receiver<S> {
         }
     }
 
-    async fn run(self, envelope: Envelope, mut received: Received) -> Result<Tally, Failure> {
+    async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
         let Envelope { transport, encoding, .. } = envelope;
-        let _turn = received.turn.take();
-        let (batch, permit) = if is_small(envelope.compression, received.body.len()) {
-            self.decode(envelope, received)?
+        let Received { body, permit, turn } = received;
+        let (batch, permit) = if is_small(envelope.compression, body.len()) {
+            self.decode(envelope, body, permit)?
         } else {
-            let turn = Arc::clone(&self.shared.decoding).acquire_owned().await;
+            let thread = Arc::clone(&self.shared.decoding).acquire_owned().await;
             let receiver = self.clone();
             let decoded = spawn_blocking(move || {
-                let _turn = turn;
-                receiver.decode(envelope, received)
+                let _thread = thread;
+                receiver.decode(envelope, body, permit)
             });
             decoded.await.unwrap_or_else(|error| failed(&error))?
         };
         let tally = batch.tally.clone();
-        self.hand_on(transport, Taken { batch, permit, _turn, encoding }).await?;
+        self.hand_on(transport, Taken { batch, permit, _turn: Some(turn), encoding }).await?;
         Ok(tally)
     }
 
-    fn decode(&self, envelope: Envelope, received: Received) -> Result<(Batch, Permit), Failure> {
-        let Received { body, mut permit, .. } = received;
+    fn decode(
+        &self,
+        envelope: Envelope,
+        body: Bytes,
+        mut permit: Permit,
+    ) -> Result<(Batch, Permit), Failure> {
         let Shared { decoder, sink, now, entrance, .. } = &*self.shared;
         let Envelope { signal, encoding, compression, tenant, .. } = envelope;
+        let Moment { now, wall } = now();
         let request = sink.keeps_log().then(|| {
             let (tenant, body) = (tenant.clone(), body.clone());
-            Request { signal, encoding, compression, sent: None, tenant, body }
+            // A replay holds its times against what they were held against.
+            let sent = (wall != now).then_some(wall);
+            Request { signal, encoding, compression, sent, tenant, body }
         });
         let prepared = decoder.prepare(signal, encoding, compression, body.clone())?;
         let estimated = prepared.estimated_bytes();
         entrance.came_to(compression, body.len(), body.len().saturating_add(estimated));
         permit.grow(estimated)?;
-        let mut batch = decoder.decode(prepared, Some(now()), tenant.as_ref())?;
+        let mut batch = decoder.decode(prepared, Some(wall), tenant.as_ref())?;
+        batch.arrival = now;
         batch.request = request;
         self.keep_room(body);
         Ok((batch, permit))
+    }
+}
+
+impl Gathered {
+    /// Reads what the first bytes say of its length.
+    fn expect(&mut self, data: &[u8], framing: usize) {
+        if self.len() == 0 {
+            self.announced = self.announced.max(framed_bytes(data, framing));
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.bytes.len()
     }
 }
 

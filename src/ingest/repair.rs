@@ -16,6 +16,39 @@ pub(super) struct Repair {
     pub(super) max_span_age: Duration,
 }
 
+/// What was not as it should be in the fields of spans and records, which were read without it. Both encodings count alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Odd {
+    /// Strings with something in them that is no character.
+    pub(super) strings: u64,
+    /// Numbers that their field or their encoding does not hold.
+    pub(super) numbers: u64,
+    /// Fields of another type than theirs.
+    pub(super) types: u64,
+    /// Values that nest deeper than `ingest.max_nesting`.
+    pub(super) deep: u64,
+    /// Control characters as JSON does not have them.
+    pub(super) controls: u64,
+}
+
+impl Odd {
+    /// Counts it.
+    pub(super) fn tell(self, tally: &mut Tally) {
+        let Self { strings, numbers, types, deep, controls } = self;
+        for (why, count) in [
+            ("invalid_utf8", strings),
+            ("invalid_number", numbers),
+            ("wrong_type", types),
+            ("too_deep", deep),
+            ("control_character", controls),
+        ] {
+            if count > 0 {
+                repaired(tally, why, count);
+            }
+        }
+    }
+}
+
 impl Repair {
     /// The times of a span: present, plausible, and the end not before the start.
     pub(super) fn times(&self, start: u64, end: u64, tally: &mut Tally) -> (Timestamp, Timestamp) {

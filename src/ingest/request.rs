@@ -25,7 +25,7 @@ pub struct Request {
     pub encoding: Encoding,
     /// How it is compressed.
     pub compression: Compression,
-    /// When a broker had it, if that was before its arrival: its times are held against this.
+    /// When a broker had it, or wall time as it arrived, if that is not the time of its arrival: its times are held against this.
     pub sent: Option<Timestamp>,
     /// Whose it is, by the identity of who sent it, which its body does not say.
     pub tenant: Option<Arc<str>>,

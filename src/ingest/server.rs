@@ -1,18 +1,22 @@
 //! One accept loop for every port: HTTP/1 and HTTP/2 on the same socket, plain or over TLS, within limits.
 //!
 //! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of a request
-//! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests (`idle_timeout`).
+//! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests (`idle_timeout`). Where there is no room for
+//! a new connection, one goes that is of least use (see [`super::peer`]).
 
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -24,19 +28,20 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
-use crate::access::PeerNames;
+use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
+use crate::access::{PeerNames, needed};
 
 /// How connections are served, whatever they carry.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerOptions {
-    /// Connections of one listener; over it new ones wait to be accepted.
+    /// Connections of one listener; over it new ones take the place of those that are of no use, or wait.
     pub max_connections: usize,
     /// How long a client may take over the head of a request, and to send its first one.
     #[serde(with = "crate::engine::options::human")]
     pub header_read_timeout: Duration,
-    /// How long a client may take over the body of a request, and to take any part of an answer.
+    /// How long a client may take to take any part of an answer, and at most to send any part of a body.
     #[serde(with = "crate::engine::options::human")]
     pub read_timeout: Duration,
     /// How long an HTTP/2 connection may be without a request; it is closed before twice that time.
@@ -63,6 +68,8 @@ pub enum Event {
     Full,
     /// A client and we found no secure connection.
     Handshake,
+    /// We closed a connection, for one of a few reasons.
+    Closed(&'static str),
 }
 
 /// What a server shares with its connections.
@@ -74,15 +81,13 @@ struct Server {
     tell: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
-/// The requests of one connection.
-#[derive(Debug, Default)]
-struct Requests {
-    started: AtomicU64,
-    running: AtomicUsize,
+/// A body whose connection knows how far it has come, whoever reads it.
+struct Tracked {
+    body: Incoming,
+    peer: Arc<Peer>,
+    // Until all of it has come.
+    arriving: Option<Arriving>,
 }
-
-/// Counts a request as running until it is dropped.
-struct Running(Arc<Requests>);
 
 /// A stream that writes together what is answered at about the same time, and fails when its peer takes nothing for too long.
 struct Impatient {
@@ -90,16 +95,16 @@ struct Impatient {
     patience: Duration,
     // Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
-    requests: Arc<Requests>,
+    peer: Arc<Peer>,
     // How often others had their turn since something was first to be written.
     rounds: u8,
 }
 
 /// What a client may send of a body that nobody reads yet; the rest of it stays with the sender.
-pub(crate) const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 
 /// Requests of a connection. Its window has room for what all of them may send, so that none holds up another.
-pub(crate) const MAX_STREAMS: u32 = 64;
+pub const MAX_STREAMS: u32 = 64;
 
 /// How often others have their turn before an answer is written, as long as more answers are to come: from a request to its
 /// answer it is so many tasks.
@@ -110,6 +115,9 @@ const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
 
 /// How long to wait after the system could not give us a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long one that has to leave may take over what is under way; then another one is asked to.
+const LEAVING: Duration = Duration::from_millis(100);
 
 impl Default for ServerOptions {
     fn default() -> Self {
@@ -148,6 +156,7 @@ pub async fn serve(
     let Port { listener, tls } = port.into();
     let tell: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(tell);
     let slots = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
+    let peers = Arc::new(Peers::new(options.max_connections));
     let drain_timeout = options.drain_timeout;
     let (builder, told_by) = (builder(&options), Arc::clone(&tell));
     let server = Arc::new(Server { builder, router, options, tls, tell: told_by });
@@ -155,23 +164,38 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     let mut told = false;
+    // One that was accepted and for which there is no room yet.
+    let mut waiting = None;
     loop {
-        let (slot, stream, peer) = tokio::select! {
+        let (slot, (stream, peer)) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             Some(ended) = connections.join_next() => {
                 report(ended);
                 continue;
             }
-            accepted = accept(&listener, &slots) => accepted,
+            slot = room(&slots, &peers), if waiting.is_some() => match waiting.take() {
+                Some(accepted) => (slot, accepted),
+                None => continue,
+            },
+            accepted = accept(&listener, &peers), if waiting.is_none() => {
+                match Arc::clone(&slots).try_acquire_owned() {
+                    Ok(slot) => (slot, accepted),
+                    Err(_) => {
+                        waiting = Some(accepted);
+                        continue;
+                    }
+                }
+            }
         };
-        connections.spawn(connection(Arc::clone(&server), stream, peer, stopped.clone(), slot));
+        let (server, stopped) = (Arc::clone(&server), stopped.clone());
+        connections.spawn(connection(server, (stream, peer), peers.connect(), stopped, slot));
         if slots.available_permits() == 0 {
             tell(Event::Full);
             // Once is enough: at the limit this is true again for every connection that takes the place of another.
             if !told {
                 tracing::warn!(
-                    "`server.max_connections` is reached; new connections wait for old ones"
+                    "`server.max_connections` is reached; new connections take the place of idle ones"
                 );
             }
             told = true;
@@ -216,22 +240,33 @@ fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Waits for a free slot, then for a connection.
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> (Option<OwnedSemaphorePermit>, TcpStream, SocketAddr) {
-    // Fails only if the semaphore were closed, which nobody does.
-    let slot = Arc::clone(slots).acquire_owned().await.ok();
+/// Waits for a connection.
+async fn accept(listener: &TcpListener, peers: &Peers) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => return (slot, stream, peer),
+            Ok(accepted) => return accepted,
             Err(error) => {
                 tracing::warn!(%error, "no connection could be accepted");
                 if !is_of_one_connection(&error) {
+                    // The process may have as many files open as it may: one of them can be a connection of no use.
+                    peers.displace();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+    }
+}
+
+/// Waits for a free slot; whoever is of no use is asked to make room.
+async fn room(slots: &Arc<Semaphore>, peers: &Peers) -> OwnedSemaphorePermit {
+    loop {
+        if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+            return slot;
+        }
+        peers.displace();
+        // It fails only if the semaphore were closed, which nobody does.
+        if let Ok(Ok(slot)) = timeout(LEAVING, Arc::clone(slots).acquire_owned()).await {
+            return slot;
         }
     }
 }
@@ -253,31 +288,31 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 /// Makes a connection secure, if that is wanted, and serves it.
 async fn connection(
     server: Arc<Server>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    (stream, address): (TcpStream, SocketAddr),
+    connected: Connected,
     mut stopped: watch::Receiver<()>,
-    _slot: Option<OwnedSemaphorePermit>,
+    _slot: OwnedSemaphorePermit,
 ) {
     // Only latency is lost without it.
     let _ = stream.set_nodelay(true);
     let patience = server.options.read_timeout;
-    let requests = Arc::<Requests>::default();
-    let stream =
-        Impatient { stream, patience, stalled: None, requests: Arc::clone(&requests), rounds: 0 };
+    let peer = Arc::clone(&connected.peer);
+    let stream = Impatient { stream, patience, stalled: None, peer, rounds: 0 };
     let Some(tls) = &server.tls else {
-        return serve_requests(&server, (stream, peer), None, requests, stopped).await;
+        return serve_requests(&server, (stream, address), None, &connected.peer, stopped).await;
     };
     let shaken = tokio::select! {
         shaken = timeout(server.options.header_read_timeout, tls.accept(stream)) => shaken,
         _ = stopped.changed() => return,
+        () = connected.peer.told_to_leave() => return (server.tell)(Event::Closed(DISPLACED)),
     };
     match shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok((stream, names)) => {
-            serve_requests(&server, (stream, peer), names, requests, stopped).await;
+            serve_requests(&server, (stream, address), names, &connected.peer, stopped).await;
         }
         Err(error) => {
             (server.tell)(Event::Handshake);
-            tracing::debug!(%error, %peer, "no secure connection was made");
+            tracing::debug!(%error, peer = %address, "no secure connection was made");
         }
     }
 }
@@ -285,32 +320,44 @@ async fn connection(
 /// Serves one connection until it ends, idles or has to stop.
 async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     server: &Server,
-    (stream, peer): (S, SocketAddr),
+    (stream, address): (S, SocketAddr),
     names: Option<PeerNames>,
-    requests: Arc<Requests>,
+    peer: &Arc<Peer>,
     mut stopped: watch::Receiver<()>,
 ) {
     let ServerOptions { header_read_timeout, idle_timeout, .. } = server.options;
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
-        let running = Running::new(&requests);
+        let (peer, running) = (Arc::clone(peer), peer.runs());
+        // Whoever may do what anybody may is nobody in particular.
+        let counts = needed(request.uri().path()).is_some();
+        request.extensions_mut().insert(Arc::clone(&peer));
         if let Some(names) = &names {
             request.extensions_mut().insert(PeerNames::clone(names));
         }
-        let answered = server.router.clone().oneshot(request.map(Body::new));
+        let request = request.map(|body| Body::new(Tracked::new(body, Arc::clone(&peer))));
+        let answered = server.router.clone().oneshot(request);
         async move {
             let response = answered.await;
+            if counts && response.as_ref().is_ok_and(is_success) {
+                peer.was_served();
+            }
             drop(running);
             response
         }
     });
     let mut connection = pin!(server.builder.serve_connection(TokioIo::new(stream), service));
-    let (mut stopping, mut closing, mut seen) = (false, false, 0);
+    let (mut stopping, mut closing, mut seen) = (false, None, 0);
     let mut wait = header_read_timeout;
     loop {
         tokio::select! {
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, %peer, "connection closed");
+                    tracing::debug!(%error, peer = %address, "connection closed");
+                    if let Some(why) = why_closed(&*error, peer) {
+                        (server.tell)(Event::Closed(why));
+                    }
+                } else if let Some(why) = closing {
+                    (server.tell)(Event::Closed(why));
                 }
                 return;
             }
@@ -318,17 +365,26 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = peer.told_to_leave() => {
+                let why = if peer.is_slow() { SLOW } else { DISPLACED };
+                // With one that was never served nothing is lost, however it ends.
+                if !peer.is_served() {
+                    return (server.tell)(Event::Closed(why));
+                }
+                connection.as_mut().graceful_shutdown();
+                (closing, wait) = (Some(why), LEAVING);
+            }
             () = sleep(wait) => {
-                let started = requests.started.load(Ordering::Relaxed);
-                let idle = started == seen && requests.running.load(Ordering::Relaxed) == 0;
-                if idle && closing {
-                    tracing::debug!(%peer, "idle connection cut");
-                    return;
+                let started = peer.started();
+                let idle = started == seen && !peer.is_running();
+                if let Some(why) = closing.filter(|why| idle || *why != IDLE) {
+                    tracing::debug!(peer = %address, why, "connection cut");
+                    return (server.tell)(Event::Closed(why));
                 }
                 if idle {
                     connection.as_mut().graceful_shutdown();
                 }
-                closing = idle;
+                closing = idle.then_some(IDLE);
                 seen = started;
                 wait = if idle { header_read_timeout } else { idle_timeout };
             }
@@ -336,17 +392,66 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     }
 }
 
-impl Running {
-    fn new(requests: &Arc<Requests>) -> Self {
-        requests.started.fetch_add(1, Ordering::Relaxed);
-        requests.running.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(requests))
+/// Why we close connections.
+const DISPLACED: &str = "displaced";
+const IDLE: &str = "idle";
+const SLOW: &str = "slow_bodies";
+const SLOW_HEAD: &str = "slow_head";
+const STALLED: &str = "stalled";
+
+/// Why it was us who closed a connection; `None` if it was not.
+fn why_closed(error: &(dyn Error + 'static), peer: &Peer) -> Option<&'static str> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return (error.kind() == io::ErrorKind::TimedOut).then_some(STALLED);
+        }
+        let hyper = error.downcast_ref::<hyper::Error>();
+        if hyper.is_some_and(|error| error.is_timeout() && error.source().is_none()) {
+            return Some(if peer.started() > 0 { IDLE } else { SLOW_HEAD });
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Whether a request was answered well, over HTTP or over gRPC, which puts what went wrong into the head.
+fn is_success(response: &Response) -> bool {
+    let status = response.headers().get("grpc-status");
+    response.status().is_success() && status.is_none_or(|status| status == "0")
+}
+
+impl Tracked {
+    fn new(body: Incoming, peer: Arc<Peer>) -> Self {
+        let arriving = (!body.is_end_stream()).then(|| peer.arriving());
+        Self { body, peer, arriving }
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
+impl http_body::Body for Tracked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_ready() {
+            self.peer.moves_on();
+            if self.body.is_end_stream() || matches!(polled, Poll::Ready(None)) {
+                self.arriving = None;
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -354,7 +459,7 @@ impl Impatient {
     /// Whether a write has to wait until other tasks have had their turn: answers that they have ready go with it. Each write
     /// is a call to the system that costs as much as a small request.
     fn gathers(&mut self, context: &Context<'_>) -> bool {
-        let gathers = self.rounds < ROUNDS && self.requests.running.load(Ordering::Relaxed) > 0;
+        let gathers = self.rounds < ROUNDS && self.peer.is_running();
         if gathers {
             self.rounds += 1;
             // A task that wakes itself comes after all that are ready.
@@ -372,6 +477,7 @@ impl Impatient {
         if written.is_ready() {
             self.stalled = None;
             self.rounds = 0;
+            self.peer.moves_on();
             return written;
         }
         // What waits for its peer waits for nobody else.

@@ -22,7 +22,7 @@ use prost::Message;
 use tonic::Code;
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::admission::NoRoom;
+use super::admission::{self, NoRoom};
 use super::{Encoding, Overloaded, Refusal, Signal, Tally, report};
 
 /// Why a request was not applied.
@@ -42,8 +42,10 @@ pub(super) enum Failure {
     Path,
     /// gRPC over a version of HTTP that cannot carry it.
     Version,
-    /// Its body did not come in time.
+    /// Its body came too slowly.
     Slow,
+    /// Its body was on its way for long, and its sender held more than others who needed the room.
+    Displaced,
     /// Its body broke off; nobody is likely to read the answer.
     Broken,
     /// The sender's own deadline is over.
@@ -68,6 +70,7 @@ impl Failure {
             Self::Path => "unknown_path",
             Self::Version => "unsupported_http_version",
             Self::Slow => "slow",
+            Self::Displaced => "displaced",
             Self::Broken => "broken",
             Self::Deadline => "deadline_exceeded",
             Self::Internal => "internal",
@@ -104,6 +107,9 @@ impl Failure {
             Self::Method => {
                 headers.insert(ALLOW, HeaderValue::from_static("POST"));
             }
+            Self::Displaced => {
+                headers.insert(RETRY_AFTER, seconds(admission::RETRY_AFTER).into());
+            }
             Self::Refused(_)
             | Self::MediaType
             | Self::Path
@@ -116,13 +122,15 @@ impl Failure {
         response
     }
 
-    /// The answer over gRPC. Only an overload carries `RetryInfo`: without it RESOURCE_EXHAUSTED is final.
+    /// The answer over gRPC. Only a want of room carries `RetryInfo`: without it RESOURCE_EXHAUSTED is final.
     pub(super) fn grpc(&self) -> tonic::Status {
+        let again = |retry_after| {
+            let details = ErrorDetails::with_retry_info(Some(retry_after));
+            tonic::Status::with_error_details(self.code(), self.message(), details)
+        };
         match self {
-            Self::Overloaded(Overloaded { retry_after }) => {
-                let details = ErrorDetails::with_retry_info(Some(*retry_after));
-                tonic::Status::with_error_details(self.code(), self.message(), details)
-            }
+            Self::Overloaded(Overloaded { retry_after }) => again(*retry_after),
+            Self::Displaced => again(admission::RETRY_AFTER),
             Self::Refused(_)
             | Self::MediaType
             | Self::ContentEncoding
@@ -141,7 +149,7 @@ impl Failure {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Refused(Refusal::Malformed { .. }) | Self::Broken => StatusCode::BAD_REQUEST,
-            Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded(_) | Self::Displaced => StatusCode::SERVICE_UNAVAILABLE,
             Self::MediaType | Self::ContentEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Path => StatusCode::NOT_FOUND,
@@ -156,7 +164,7 @@ impl Failure {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => Code::ResourceExhausted,
             Self::Refused(Refusal::Malformed { .. }) | Self::MediaType => Code::InvalidArgument,
-            Self::Overloaded(_) => Code::Unavailable,
+            Self::Overloaded(_) | Self::Displaced => Code::Unavailable,
             Self::ContentEncoding | Self::Method | Self::Path | Self::Version => {
                 Code::Unimplemented
             }
@@ -179,7 +187,10 @@ impl Failure {
             Self::Method => "only POST is answered here".to_owned(),
             Self::Path => "nothing is here; OTLP has traces, logs and metrics".to_owned(),
             Self::Version => "gRPC needs HTTP/2".to_owned(),
-            Self::Slow => "the body did not come in time".to_owned(),
+            Self::Slow => "the body came too slowly (`ingest.body_progress`)".to_owned(),
+            Self::Displaced => {
+                "the room of this slow body was needed for others; come back later".to_owned()
+            }
             Self::Broken => "the body broke off".to_owned(),
             Self::Deadline => "the deadline of the request is over".to_owned(),
             Self::Internal => "the daemon failed on this request".to_owned(),

@@ -1,22 +1,26 @@
 //! OTLP protobuf, borrowed from the bytes: no message is built, nothing is copied, only what is used is looked at.
 //!
 //! Fields may come in any order (Go's Collector sends a resource after its spans), and more than once: of a value the
-//! last holds, messages and lists are merged, as protobuf has it. The pre-scan has bounded nesting and counts before.
-//! A string that is not UTF-8 is mended alone, so that the rest of the request survives.
+//! last holds, messages and lists are merged, as protobuf has it. The pre-scan has bounded counts before.
+//! A string that is not UTF-8, a field of another type and a value that nests too deep cost themselves alone, so that the
+//! rest of the request survives.
 
 use std::borrow::Cow;
 use std::{mem, str};
 
 use super::builder::{Builder, Sent, SentLog, event, status};
-use super::repair::repaired;
+use super::repair::Odd;
 use super::wire::{Fields, Malformed, Plain, Wire, pair};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
+use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope, mend};
 
-/// What is built, and how many strings had to be mended.
+/// What is built, and what had to be mended for that.
 struct Walk<'a, 'w, 'b> {
     builder: &'w mut Builder<'b>,
     record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
-    mended: u64,
+    max_nesting: usize,
+    // Values around the one at hand.
+    nesting: usize,
+    odd: Odd,
     // A list that is used again for each span.
     attributes: RawAttributes<'a>,
     // Strings that were met lately: one that comes again need not be checked again.
@@ -37,8 +41,8 @@ const USUAL_ATTRIBUTES: usize = 16;
 /// # Errors
 ///
 /// Says what is wrong with its first message that is none.
-pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    Walk::new(builder, |walk, sent, scope| {
+pub(super) fn traces(body: &[u8], max_nesting: usize, builder: &mut Builder<'_>) -> Result<()> {
+    Walk::new(max_nesting, builder, |walk, sent, scope| {
         let span = walk.span(sent)?;
         walk.attributes = walk.builder.span(span, scope);
         Ok(())
@@ -51,8 +55,8 @@ pub(super) fn traces(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
 /// # Errors
 ///
 /// As [`traces`].
-pub(super) fn logs(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
-    Walk::new(builder, |walk, sent, scope| {
+pub(super) fn logs(body: &[u8], max_nesting: usize, builder: &mut Builder<'_>) -> Result<()> {
+    Walk::new(max_nesting, builder, |walk, sent, scope| {
         let log = walk.log(sent)?;
         walk.builder.log(log, scope);
         Ok(())
@@ -62,23 +66,25 @@ pub(super) fn logs(body: &[u8], builder: &mut Builder<'_>) -> Result<()> {
 
 impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
     fn new(
+        max_nesting: usize,
         builder: &'w mut Builder<'b>,
         record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
     ) -> Self {
         let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
-        Self { builder, record, mended: 0, attributes, met: [""; MET] }
+        let odd = Odd::default();
+        Self { builder, record, max_nesting, nesting: 0, odd, attributes, met: [""; MET] }
     }
 
     /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
     fn request(mut self, body: &'a [u8]) -> Result<()> {
         for field in Fields::of(body) {
-            if let (1, wire) = field? {
-                self.resource(wire.bytes()?)?;
+            match field? {
+                (1, Wire::Bytes(sent)) => self.resource(sent)?,
+                (1, _) => self.odd.types += 1,
+                _ => {}
             }
         }
-        if self.mended > 0 {
-            repaired(self.builder.tally(), "invalid_utf8", self.mended);
-        }
+        self.odd.tell(self.builder.tally());
         Ok(())
     }
 
@@ -86,24 +92,23 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let mut attributes = RawAttributes::default();
         for field in Fields::of(sent) {
             match field? {
-                (1, wire) => {
-                    for field in Fields::of(wire.bytes()?) {
+                (1, Wire::Bytes(sent)) => {
+                    for field in Fields::of(sent) {
                         match field? {
-                            (1, wire) => self.attribute(wire, &mut attributes)?,
-                            (2, wire) => drop(wire.varint()?),
-                            (3, wire) => drop(wire.bytes()?),
+                            (1, Wire::Bytes(sent)) => self.attribute(sent, &mut attributes)?,
+                            (1, _) => self.odd.types += 1,
                             _ => {}
                         }
                     }
                 }
-                (3, wire) => drop(wire.bytes()?),
+                (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32) => self.odd.types += 1,
                 _ => {}
             }
         }
         self.builder.resource(attributes);
         for field in Fields::of(sent) {
-            if let (2, wire) = field? {
-                self.scope(wire.bytes()?)?;
+            if let (2, Wire::Bytes(sent)) = field? {
+                self.scope(sent)?;
             }
         }
         Ok(())
@@ -113,25 +118,25 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let mut scope = RawScope::default();
         for field in Fields::of(sent) {
             match field? {
-                (1, wire) => {
-                    for field in Fields::of(wire.bytes()?) {
+                (1, Wire::Bytes(sent)) => {
+                    for field in Fields::of(sent) {
                         match field? {
-                            (1, wire) => scope.name = self.text(wire)?,
-                            (2, wire) => scope.version = self.text(wire)?,
-                            (3, wire) => drop(self.key_value(wire)?),
-                            (4, wire) => drop(wire.varint()?),
+                            (1, Wire::Bytes(sent)) => scope.name = self.mending(sent),
+                            (2, Wire::Bytes(sent)) => scope.version = self.mending(sent),
+                            (3, Wire::Bytes(sent)) => drop(self.key_value(sent)?),
+                            (1 | 2, _) => self.odd.types += 1,
                             _ => {}
                         }
                     }
                 }
-                (3, wire) => drop(wire.bytes()?),
+                (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32) => self.odd.types += 1,
                 _ => {}
             }
         }
         let scope = self.builder.scope(&scope);
         for field in Fields::of(sent) {
-            if let (2, wire) = field? {
-                (self.record)(self, wire.bytes()?, scope)?;
+            if let (2, Wire::Bytes(sent)) = field? {
+                (self.record)(self, sent, scope)?;
             }
         }
         Ok(())
@@ -141,37 +146,34 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let attributes = mem::take(&mut self.attributes);
         let mut span = Sent { attributes, ..Sent::default() };
         for field in Fields::of(sent) {
-            let (number, wire) = field?;
-            match number {
-                1 => span.trace_id = wire.bytes()?,
-                2 => span.span_id = wire.bytes()?,
-                4 => span.parent = wire.bytes()?,
-                5 => span.name = self.text(wire)?,
-                7 => span.start = wire.fixed64()?,
-                8 => span.end = wire.fixed64()?,
-                9 => self.attribute(wire, &mut span.attributes)?,
-                10 => span.dropped_attributes = low32(wire.varint()?),
-                11 => {
-                    let (name, time, attributes) = self.span_event(wire.bytes()?)?;
+            match field? {
+                (1, Wire::Bytes(id)) => span.trace_id = id,
+                (2, Wire::Bytes(id)) => span.span_id = id,
+                (4, Wire::Bytes(id)) => span.parent = id,
+                (5, Wire::Bytes(name)) => span.name = self.mending(name),
+                (7, Wire::Fixed64(time)) => span.start = time,
+                (8, Wire::Fixed64(time)) => span.end = time,
+                (9, Wire::Bytes(sent)) => self.attribute(sent, &mut span.attributes)?,
+                (10, Wire::Varint(count)) => span.dropped_attributes = low32(count),
+                (11, Wire::Bytes(sent)) => {
+                    let (name, time, attributes) = self.span_event(sent)?;
                     span.events.push(event(name, time, attributes));
                 }
-                13 => span.links.push(self.link(wire.bytes()?)?),
-                15 => {
-                    for field in Fields::of(wire.bytes()?) {
+                (13, Wire::Bytes(sent)) => span.links.push(self.link(sent)?),
+                (15, Wire::Bytes(sent)) => {
+                    for field in Fields::of(sent) {
                         match field? {
-                            (2, wire) => span.status_message = self.text(wire)?,
+                            (2, Wire::Bytes(sent)) => span.status_message = self.mending(sent),
                             // An enum is the low half of its number, as a signed one.
-                            (3, wire) => {
-                                let code = low32(wire.varint()?).cast_signed();
-                                span.status = status(code.into());
+                            (3, Wire::Varint(code)) => {
+                                span.status = status(low32(code).cast_signed().into());
                             }
+                            (2 | 3, _) => self.odd.types += 1,
                             _ => {}
                         }
                     }
                 }
-                3 => drop(wire.bytes()?),
-                6 | 12 | 14 => drop(wire.varint()?),
-                16 => wire.fixed32()?,
+                (1 | 2 | 4 | 5 | 7..=11 | 13 | 15, _) => self.odd.types += 1,
                 _ => {}
             }
         }
@@ -182,10 +184,10 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let (mut name, mut time, mut attributes) = (Cow::default(), 0, RawAttributes::default());
         for field in Fields::of(sent) {
             match field? {
-                (1, wire) => time = wire.fixed64()?,
-                (2, wire) => name = self.text(wire)?,
-                (3, wire) => self.attribute(wire, &mut attributes)?,
-                (4, wire) => drop(wire.varint()?),
+                (1, Wire::Fixed64(sent)) => time = sent,
+                (2, Wire::Bytes(sent)) => name = self.mending(sent),
+                (3, Wire::Bytes(sent)) => self.attribute(sent, &mut attributes)?,
+                (1..=3, _) => self.odd.types += 1,
                 _ => {}
             }
         }
@@ -196,12 +198,10 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let mut ids: (&[u8], &[u8]) = (&[], &[]);
         for field in Fields::of(sent) {
             match field? {
-                (1, wire) => ids.0 = wire.bytes()?,
-                (2, wire) => ids.1 = wire.bytes()?,
-                (3, wire) => drop(wire.bytes()?),
-                (4, wire) => drop(self.key_value(wire)?),
-                (5, wire) => drop(wire.varint()?),
-                (6, wire) => wire.fixed32()?,
+                (1, Wire::Bytes(id)) => ids.0 = id,
+                (2, Wire::Bytes(id)) => ids.1 = id,
+                (4, Wire::Bytes(sent)) => drop(self.key_value(sent)?),
+                (1 | 2, _) => self.odd.types += 1,
                 _ => {}
             }
         }
@@ -211,18 +211,15 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
     fn log(&mut self, sent: &'a [u8]) -> Result<SentLog<'a>> {
         let mut log = SentLog::default();
         for field in Fields::of(sent) {
-            let (number, wire) = field?;
-            match number {
-                1 => log.time = wire.fixed64()?,
-                5 => self.any_value(wire, &mut log.body)?,
-                6 => self.attribute(wire, &mut log.attributes)?,
-                9 => log.trace_id = wire.bytes()?,
-                10 => log.span_id = wire.bytes()?,
-                11 => log.observed = wire.fixed64()?,
-                12 => log.event_name = self.text(wire)?,
-                2 | 7 => drop(wire.varint()?),
-                3 => drop(wire.bytes()?),
-                8 => wire.fixed32()?,
+            match field? {
+                (1, Wire::Fixed64(time)) => log.time = time,
+                (5, Wire::Bytes(sent)) => self.any_value(sent, &mut log.body)?,
+                (6, Wire::Bytes(sent)) => self.attribute(sent, &mut log.attributes)?,
+                (9, Wire::Bytes(id)) => log.trace_id = id,
+                (10, Wire::Bytes(id)) => log.span_id = id,
+                (11, Wire::Fixed64(time)) => log.observed = time,
+                (12, Wire::Bytes(name)) => log.event_name = self.mending(name),
+                (1 | 5 | 6 | 9..=12, _) => self.odd.types += 1,
                 _ => {}
             }
         }
@@ -230,15 +227,14 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
     }
 
     #[inline]
-    fn attribute(&mut self, sent: Wire<'a>, attributes: &mut RawAttributes<'a>) -> Result<()> {
+    fn attribute(&mut self, sent: &'a [u8], attributes: &mut RawAttributes<'a>) -> Result<()> {
         let (key, value) = self.key_value(sent)?;
         attributes.push(key, value);
         Ok(())
     }
 
     #[inline]
-    fn key_value(&mut self, sent: Wire<'a>) -> Result<(Cow<'a, str>, RawValue<'a>)> {
-        let sent = sent.bytes()?;
+    fn key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {
         match pair(sent) {
             Some((key, Plain::Text(text))) => {
                 Ok((self.mending(key), RawValue::Str(self.mending(text))))
@@ -254,9 +250,10 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let (mut key, mut value) = (Cow::default(), RawValue::Null);
         for field in Fields::of(sent) {
             match field? {
-                (1, wire) => key = self.text(wire)?,
-                (2, wire) => self.any_value(wire, &mut value)?,
-                (3, wire) => drop(wire.varint()?),
+                (1, Wire::Bytes(sent)) => key = self.mending(sent),
+                (2, Wire::Bytes(_)) if self.is_deepest() => self.odd.deep += 1,
+                (2, Wire::Bytes(sent)) => self.any_value(sent, &mut value)?,
+                (1 | 2, _) => self.odd.types += 1,
                 _ => {}
             }
         }
@@ -265,57 +262,69 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     /// Reads a value over the one that is there.
     #[inline]
-    fn any_value(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
-        for field in Fields::of(sent.bytes()?) {
-            let (number, wire) = field?;
-            match number {
-                1 => *value = RawValue::Str(self.text(wire)?),
-                2 => *value = RawValue::Bool(wire.varint()? != 0),
-                3 => *value = RawValue::Int(wire.varint()?.cast_signed()),
-                4 => *value = RawValue::Double(f64::from_bits(wire.fixed64()?)),
-                5 => self.array(wire, value)?,
-                6 => self.map(wire, value)?,
-                7 => *value = RawValue::Bytes(wire.bytes()?.into()),
-                8 => {
-                    // An index into a dictionary that these signals do not have.
-                    wire.varint()?;
-                    *value = RawValue::Null;
-                }
+    fn any_value(&mut self, sent: &'a [u8], value: &mut RawValue<'a>) -> Result<()> {
+        for field in Fields::of(sent) {
+            match field? {
+                (1, Wire::Bytes(text)) => *value = RawValue::Str(self.mending(text)),
+                (2, Wire::Varint(flag)) => *value = RawValue::Bool(flag != 0),
+                (3, Wire::Varint(number)) => *value = RawValue::Int(number.cast_signed()),
+                (4, Wire::Fixed64(bits)) => *value = RawValue::Double(f64::from_bits(bits)),
+                (5, Wire::Bytes(sent)) => self.array(sent, value)?,
+                (6, Wire::Bytes(sent)) => self.map(sent, value)?,
+                (7, Wire::Bytes(bytes)) => *value = RawValue::Bytes(bytes.into()),
+                // An index into a dictionary that these signals do not have.
+                (8, Wire::Varint(_)) => *value = RawValue::Null,
+                (1..=8, _) => self.odd.types += 1,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn array(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+    fn array(&mut self, sent: &'a [u8], value: &mut RawValue<'a>) -> Result<()> {
         let held = mem::take(value);
         let mut items = if let RawValue::Array(items) = held { items } else { Vec::new() };
-        for field in Fields::of(sent.bytes()?) {
-            if let (1, wire) = field? {
-                let mut item = RawValue::Null;
-                self.any_value(wire, &mut item)?;
-                items.push(item);
+        self.nesting += 1;
+        for field in Fields::of(sent) {
+            let mut item = RawValue::Null;
+            match field? {
+                (1, Wire::Bytes(_)) if self.is_deepest() => self.odd.deep += 1,
+                (1, Wire::Bytes(sent)) => self.any_value(sent, &mut item)?,
+                (1, _) => {
+                    self.odd.types += 1;
+                    continue;
+                }
+                _ => continue,
             }
+            items.push(item);
         }
+        self.nesting -= 1;
         *value = RawValue::Array(items);
         Ok(())
     }
 
-    fn map(&mut self, sent: Wire<'a>, value: &mut RawValue<'a>) -> Result<()> {
+    fn map(&mut self, sent: &'a [u8], value: &mut RawValue<'a>) -> Result<()> {
         let held = mem::take(value);
         let mut entries = if let RawValue::Map(entries) = held { entries } else { Vec::new() };
-        for field in Fields::of(sent.bytes()?) {
-            if let (1, wire) = field? {
-                entries.push(self.key_value(wire)?);
+        self.nesting += 1;
+        for field in Fields::of(sent) {
+            match field? {
+                (1, Wire::Bytes(sent)) if self.is_deepest() => {
+                    entries.push(self.any_key_value(sent)?);
+                }
+                (1, Wire::Bytes(sent)) => entries.push(self.key_value(sent)?),
+                (1, _) => self.odd.types += 1,
+                _ => {}
             }
         }
+        self.nesting -= 1;
         *value = RawValue::Map(entries);
         Ok(())
     }
 
-    #[inline]
-    fn text(&mut self, wire: Wire<'a>) -> Result<Cow<'a, str>> {
-        Ok(self.mending(wire.bytes()?))
+    /// Whether what is inside the value at hand is left out.
+    fn is_deepest(&self) -> bool {
+        self.nesting >= self.max_nesting
     }
 
     #[inline]
@@ -332,8 +341,8 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                 Cow::Borrowed(text)
             }
             Err(_) => {
-                self.mended += 1;
-                Cow::Owned(mended(bytes))
+                self.odd.strings += 1;
+                Cow::Owned(mend::utf8(bytes))
             }
         }
     }
@@ -348,29 +357,8 @@ fn slot(bytes: &[u8]) -> usize {
         % MET
 }
 
-/// Replaces the bytes that are not UTF-8, each by a question mark.
-fn mended(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().map(|_| '?'));
-    }
-    text
-}
-
 /// The low half, as protobuf reads 32-bit numbers.
 fn low32(number: u64) -> u32 {
     let [.., a, b, c, d] = number.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_string_is_mended_byte_by_byte() {
-        assert_eq!(mended(b"a\xff\xfeb\xe2\x82"), "a??b??");
-        assert_eq!(mended("grün".as_bytes()), "grün");
-    }
 }

@@ -164,38 +164,12 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-impl<'a> Wire<'a> {
-    /// The bytes of a string, of bytes, or of a message.
-    #[inline]
-    pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
-        if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(ANOTHER_TYPE) }
-    }
-
-    #[inline]
-    pub(super) fn varint(self) -> Result<u64, Malformed> {
-        if let Self::Varint(number) = self { Ok(number) } else { Err(ANOTHER_TYPE) }
-    }
-
-    #[inline]
-    pub(super) fn fixed64(self) -> Result<u64, Malformed> {
-        if let Self::Fixed64(number) = self { Ok(number) } else { Err(ANOTHER_TYPE) }
-    }
-
-    /// A fixed number of 32 bits, which nobody here wants to know.
-    #[inline]
-    pub(super) fn fixed32(self) -> Result<(), Malformed> {
-        if let Self::Fixed32 = self { Ok(()) } else { Err(ANOTHER_TYPE) }
-    }
-}
-
 impl Malformed {
     /// The refusal of a request that has it in a message of this name.
     pub(super) fn within(self, what: &'static str) -> Refusal {
         Refusal::Malformed { what, why: self.0.to_owned() }
     }
 }
-
-const ANOTHER_TYPE: Malformed = Malformed("a field of another type");
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ pub mod budget;
 pub mod canary;
 pub mod case;
 mod docket;
+mod form;
 mod keyed;
 pub mod meter;
 pub mod metric;

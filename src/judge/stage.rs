@@ -3,7 +3,9 @@
 //! Source: PandaProbe, trace metrics, "How it works" of each metric (metrics.md 1.6); Princeton's violations; AgentCI's
 //! rubrics. Stages that extract are shared: `task` is the same for three metrics, `plan` for two, and is asked once.
 
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use super::form::Form;
 
 /// A call to the judge.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -157,104 +159,67 @@ impl Stage {
 
     /// The JSON schema that an answer must fit. Keys that are not in it are passed over.
     pub fn schema(self) -> Value {
-        self.form(false)
+        self.form().schema()
     }
 
     /// The same as endpoints take it: all keys required, no others allowed, without ranges, which not all of them know.
     pub fn sent_schema(self) -> Value {
-        self.form(true)
+        self.form().sent_schema()
     }
 
-    fn form(self, sent: bool) -> Value {
-        let form = Form { sent };
-        let text = || json!({ "type": "string" });
-        let scored = |key| form.object(&[(key, form.share())], &[("reason", form.maybe_text())]);
-        let list = |item: Value| json!({ "type": "array", "items": item });
-        let open = || json!({ "type": "object" });
+    /// The form of an answer.
+    pub(super) fn form(self) -> Form {
+        let scored = |key| Form::object(&[(key, Form::Share)], &[("reason", Form::MaybeText)]);
         match self {
-            Self::TaskOutcome => form.object(&[("task", text()), ("outcome", text())], &[]),
+            Self::TaskOutcome => {
+                Form::object(&[("task", Form::Text), ("outcome", Form::Text)], &[])
+            }
             Self::TaskVerdict => scored("verdict"),
             Self::ToolContext => {
-                let called = form.object(&[("name", text()), ("parameters", open())], &[]);
-                let known = form.object(&[("name", text())], &[("description", form.maybe_text())]);
-                form.object(
+                let called = [("name", Form::Text), ("parameters", Form::Open)];
+                let description = ("description", Form::MaybeText);
+                let known = Form::object(&[("name", Form::Text)], &[description]);
+                Form::object(
                     &[
-                        ("user_input", text()),
-                        ("tools_called", list(called)),
-                        ("available_tools", list(known)),
+                        ("user_input", Form::Text),
+                        ("tools_called", Form::list(Form::object(&called, &[]))),
+                        ("available_tools", Form::list(known)),
                     ],
                     &[],
                 )
             }
             Self::CallContext => {
-                let reasoning = ("reasoning", form.maybe_text());
-                let call = form.object(&[("name", text()), ("parameters", open())], &[reasoning]);
-                form.object(&[("user_input", text()), ("tool_calls", list(call))], &[])
+                let called = [("name", Form::Text), ("parameters", Form::Open)];
+                let call = Form::object(&called, &[("reasoning", Form::MaybeText)]);
+                Form::object(&[("user_input", Form::Text), ("tool_calls", Form::list(call))], &[])
             }
             Self::CallVerdicts => {
-                let verdict = ("verdict", json!({ "type": "string", "enum": ["yes", "no"] }));
-                let verdict = form.object(&[verdict], &[("reason", form.maybe_text())]);
-                form.object(&[("verdicts", list(verdict))], &[])
+                let verdict = ("verdict", Form::OneOf(&["yes", "no"]));
+                let verdict = Form::object(&[verdict], &[("reason", Form::MaybeText)]);
+                Form::object(&[("verdicts", Form::list(verdict))], &[])
             }
-            Self::CallReason => form.object(&[("reason", text())], &[]),
-            Self::Task => form.object(&[("task", text())], &[]),
+            Self::CallReason => Form::object(&[("reason", Form::Text)], &[]),
+            Self::Task => Form::object(&[("task", Form::Text)], &[]),
             Self::ToolScore | Self::Efficiency | Self::Adherence | Self::Quality => scored("score"),
             Self::Confidence => scored("confidence"),
-            Self::Plan => form.object(&[("plan", list(text()))], &[]),
+            Self::Plan => Form::object(&[("plan", Form::list(Form::Text))], &[]),
             Self::Violations => {
-                let severity = json!({ "type": "string", "enum": ["low", "medium", "high"] });
-                let violation = form.object(
-                    &[("constraint", text()), ("severity", severity)],
-                    &[("reason", form.maybe_text())],
+                let severity = Form::OneOf(&["low", "medium", "high"]);
+                let violation = Form::object(
+                    &[("constraint", Form::Text), ("severity", severity)],
+                    &[("reason", Form::MaybeText)],
                 );
-                form.object(&[("violations", list(violation))], &[])
+                Form::object(&[("violations", Form::list(violation))], &[])
             }
-            Self::Rubric | Self::RubricOfText => {
-                let label = json!({ "type": "string", "enum": ["pass", "fail", "borderline"] });
-                form.object(
-                    &[
-                        ("score", json!({ "type": "integer" })),
-                        ("label", label),
-                        ("rationale", text()),
-                    ],
-                    &[],
-                )
-            }
+            Self::Rubric | Self::RubricOfText => Form::object(
+                &[
+                    ("score", Form::Whole),
+                    ("label", Form::OneOf(&["pass", "fail", "borderline"])),
+                    ("rationale", Form::Text),
+                ],
+                &[],
+            ),
         }
-    }
-}
-
-/// How a schema is written.
-#[derive(Clone, Copy)]
-struct Form {
-    sent: bool,
-}
-
-impl Form {
-    fn object(self, required: &[(&str, Value)], optional: &[(&str, Value)]) -> Value {
-        let all = required.iter().chain(optional);
-        let properties: serde_json::Map<String, Value> =
-            all.clone().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        if self.sent {
-            let keys: Vec<&str> = all.map(|(key, _)| *key).collect();
-            return json!({
-                "type": "object", "properties": properties, "required": keys, "additionalProperties": false
-            });
-        }
-        let keys: Vec<&str> = required.iter().map(|(key, _)| *key).collect();
-        json!({ "type": "object", "properties": properties, "required": keys })
-    }
-
-    fn share(self) -> Value {
-        if self.sent {
-            json!({ "type": "number", "description": "from 0 to 1" })
-        } else {
-            json!({ "type": "number", "minimum": 0, "maximum": 1 })
-        }
-    }
-
-    fn maybe_text(self) -> Value {
-        if self.sent { json!({ "type": "string" }) } else { json!({ "type": ["string", "null"] }) }
     }
 }
 

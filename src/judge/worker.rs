@@ -296,7 +296,7 @@ impl Judge {
 
     /// What came of the metrics, as reports; others are told of it, too.
     fn reports(&self, case: &Case, asked: &Asked) -> Vec<Report> {
-        let now = self.clock.now();
+        let wall = self.clock.wall();
         let mut reports = Vec::new();
         for (metric, result) in case.results() {
             self.meter.result(metric, result_name(&result));
@@ -305,8 +305,8 @@ impl Judge {
                 Judged { metric, judge: evaluator(model), empty_is_one: self.empty_is_one };
             let Ok(outcome) = result else { continue };
             for verdict in judged.verdicts(outcome, case) {
-                self.tell(verdict.told(asked, &judged.judge, now));
-                reports.push(verdict.report(asked.trace_id, now));
+                self.tell(verdict.told(asked, &judged.judge, wall));
+                reports.push(verdict.report(asked.trace_id, wall));
             }
         }
         reports

@@ -1,7 +1,10 @@
 //! Calls to other people's endpoints: the judge's, a collector's. One client with one set of guards, and the keys.
 
+pub mod address;
 pub mod client;
+mod connect;
 pub mod secret;
 
-pub use client::{CallError, Client, ClientOptions, EndpointError, check, check_keyless};
+pub use address::{EndpointError, check, check_keyless};
+pub use client::{CallError, Client, ClientOptions};
 pub use secret::Secret;

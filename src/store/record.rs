@@ -33,6 +33,8 @@ pub enum Kind {
     End,
     /// What a judge said.
     Judged,
+    /// How far wall time is ahead of the time from here on: nanoseconds, 8 bytes, little-endian.
+    Clock,
     /// Something that a newer release writes.
     Unknown(u32),
 }
@@ -40,7 +42,7 @@ pub enum Kind {
 /// What is appended to the log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
-    /// When it arrived.
+    /// When it arrived, by the time that timers go by.
     pub arrival: Timestamp,
     /// What it is.
     pub kind: Kind,
@@ -74,6 +76,7 @@ impl Kind {
             Self::Section => 2,
             Self::End => 3,
             Self::Judged => 4,
+            Self::Clock => 5,
             Self::Unknown(number) => number,
         }
     }
@@ -84,6 +87,7 @@ impl Kind {
             2 => Self::Section,
             3 => Self::End,
             4 => Self::Judged,
+            5 => Self::Clock,
             _ => Self::Unknown(number),
         }
     }

@@ -186,7 +186,7 @@ fn decode(seq: u64, bytes: Vec<u8>) -> Option<Snapshot> {
                 let name = String::from_utf8(name.to_vec()).ok()?;
                 snapshot.sections.entry(name).or_default().extend_from_slice(piece);
             }
-            Kind::Request | Kind::Judged | Kind::Unknown(_) => return None,
+            Kind::Request | Kind::Judged | Kind::Clock | Kind::Unknown(_) => return None,
         }
         (at, number) = (end, number + 1);
     }

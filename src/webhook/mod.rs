@@ -163,7 +163,7 @@ impl Webhook {
 
     /// One attempt, signed anew: a receiver refuses what was signed long ago.
     async fn attempt(&self, body: &str) -> Result<(), CallError> {
-        let seconds = seconds(self.clock.now());
+        let seconds = seconds(self.clock.wall());
         let headers = [
             ("x-agentgauge-timestamp", seconds.to_string()),
             ("x-agentgauge-delivery", sign::delivery(body)),
@@ -193,6 +193,6 @@ impl Handle {
     }
 }
 
-fn seconds(now: Timestamp) -> u64 {
-    now.0 / 1_000_000_000
+fn seconds(at: Timestamp) -> u64 {
+    at.0 / 1_000_000_000
 }

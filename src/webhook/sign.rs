@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
+use ring::hmac::{HMAC_SHA256, Key, sign};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::outbound::Secret;

@@ -29,7 +29,7 @@ impl Sender {
         Ok(Self {
             address: address.to_owned(),
             // So that a second demo sends other sessions.
-            seed: clock.now().0,
+            seed: clock.wall().0,
             clock,
             traces: TraceServiceClient::new(channel.clone()),
             logs: LogsServiceClient::new(channel),
@@ -43,7 +43,7 @@ impl Sender {
         turn: usize,
         round: u64,
     ) -> Result<(), CliError> {
-        let stamp = Stamp { seed: self.seed, round, now: self.clock.now().0 };
+        let stamp = Stamp { seed: self.seed, round, now: self.clock.wall().0 };
         let Some((spans, logs)) = recording.stamped(turn, stamp) else { return Ok(()) };
         let failed = |status: tonic::Status| CliError::Client {
             address: self.address.clone(),

@@ -76,7 +76,7 @@ fn read(mut value: Json<'_>) -> Json<'_> {
 
 /// The value that a text holds.
 fn inside(text: &str) -> Option<Json<'_>> {
-    may_be_json(text).then(|| json::parse(text)).flatten().or_else(|| python::parse(text))
+    may_be_json(text).then(|| json::read(text)).flatten().or_else(|| python::parse(text))
 }
 
 /// Whether a text begins like JSON, which most texts do not.

@@ -194,7 +194,7 @@ pub(super) fn meant(text: &str) -> Option<&str> {
 /// A name, from a string or a number; quotes of JSON are taken off.
 pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {
-        RawValue::Str(text) if text.starts_with('"') => match json::parse(text) {
+        RawValue::Str(text) if text.starts_with('"') => match json::read(text) {
             Some(Json::Text(Cow::Borrowed(inner))) => meant(inner).map(Cow::from),
             Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
             _ => meant(text).map(Cow::from),

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
+use super::mend::{self, Numbers, Rules};
 use super::raw::RawValue;
 
 /// A value.
@@ -30,8 +31,21 @@ pub(super) struct Object<'a> {
     entries: Vec<(Cow<'a, str>, Json<'a>)>,
 }
 
+/// What content is mended of. How deep it may be is the strict reader's to say.
+const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, controls: false };
+
 /// Entries up to which each is compared with each other.
 const FEW: usize = 16;
+
+/// Reads a text that is JSON, or nearly: half an emoji and a number that no float holds cost themselves alone. `None` for
+/// any other.
+pub(super) fn read(text: &str) -> Option<Json<'_>> {
+    parse(text).or_else(|| {
+        let mended = mend::json(text.as_bytes(), NEARLY);
+        let is_other = mended.strings + mended.numbers > 0;
+        is_other.then(|| parse(&mended.text).map(Json::into_owned)).flatten()
+    })
+}
 
 /// Reads a text that is JSON; `None` for any other.
 pub(super) fn parse(text: &str) -> Option<Json<'_>> {
@@ -433,6 +447,23 @@ mod tests {
             "\"0123456789abcde\\\"f\"",
         ] {
             agree(text);
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_json_is_read_without_what_is_not() {
+        for (text, expected) in [
+            (r#"{"city": "Z\ud83d"}"#, Some(r#"{"city":"Z?"}"#)),
+            (r#"{"\ude00": ["\ud83d\ude00"]}"#, Some(r#"{"?":["😀"]}"#)),
+            ("[1e400, NaN, -Infinity, 1]", Some("[null,null,null,1]")),
+            (r#"{"city": "Z"}"#, Some(r#"{"city":"Z"}"#)),
+            (r#"{"city": "Z\ud83d}"#, None),
+            ("[1e400, nan]", None),
+            ("Z\u{fffd}", None),
+            ("{'city': 'Z'}", None),
+        ] {
+            let text = read(text).map(|value| value.to_string());
+            assert_eq!(text.as_deref(), expected);
         }
     }
 

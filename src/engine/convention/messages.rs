@@ -85,7 +85,7 @@ pub(super) struct Said<'v> {
 pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
     match value {
         RawValue::Str(text) if text.trim_start().starts_with(['{', '[', '"']) => {
-            json::parse(text).or_else(|| python::parse(text))
+            json::read(text).or_else(|| python::parse(text))
         }
         RawValue::Str(_) | RawValue::Null => None,
         RawValue::Bool(_)

@@ -23,6 +23,7 @@ mod lines;
 mod llama_index;
 mod logfire;
 mod mastra;
+pub(crate) mod mend;
 mod messages;
 mod mlflow;
 mod names;

@@ -1,6 +1,7 @@
 //! JSON schemas for answers: the draft that `$schema` names, else 2020-12. Nothing is fetched, and `format` decides
-//! nothing, as in Python's `jsonschema.validate`.
+//! nothing, as in Python's `jsonschema.validate`. A build without the feature `json-schema` takes no schema.
 
+#[cfg(feature = "json-schema")]
 use jsonschema::Validator;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -12,8 +13,14 @@ pub struct Schema(Validator);
 
 /// What is no schema.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("this is no JSON schema: {0}")]
-pub struct NoSchema(String);
+pub enum NoSchema {
+    /// It cannot be read as one.
+    #[error("this is no JSON schema: {0}")]
+    Invalid(String),
+    /// Schemas are left out of this build.
+    #[error("this build has not the feature `json-schema`, which packages and images have")]
+    NotBuilt,
+}
 
 impl Schema {
     /// Holds a text against the schema; the whole of it must be JSON.
@@ -24,26 +31,48 @@ impl Schema {
     pub fn validate(&self, text: &str) -> Result<(), String> {
         let value: Value =
             serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
-        self.0.validate(&value).map_err(|error| {
+        self.held(&value)
+    }
+
+    #[cfg(feature = "json-schema")]
+    fn held(&self, value: &Value) -> Result<(), String> {
+        self.0.validate(value).map_err(|error| {
             let place = error.instance_path().to_string();
             // Not what the answer says, which is nobody's to keep.
             let error = error.masked();
             if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
         })
     }
+
+    #[cfg(not(feature = "json-schema"))]
+    fn held(&self, _: &Value) -> Result<(), String> {
+        match self.0 {}
+    }
 }
+
+/// What stands for a validator where there is none.
+#[cfg(not(feature = "json-schema"))]
+#[derive(Clone, Debug)]
+enum Validator {}
 
 impl TryFrom<Map<String, Value>> for Schema {
     type Error = NoSchema;
 
+    #[cfg(feature = "json-schema")]
     fn try_from(schema: Map<String, Value>) -> Result<Self, NoSchema> {
         let options = jsonschema::options().should_validate_formats(false);
         let validator = options.build(&Value::Object(schema));
-        validator.map(Self).map_err(|error| NoSchema(error.to_string()))
+        validator.map(Self).map_err(|error| NoSchema::Invalid(error.to_string()))
+    }
+
+    #[cfg(not(feature = "json-schema"))]
+    fn try_from(_: Map<String, Value>) -> Result<Self, NoSchema> {
+        Err(NoSchema::NotBuilt)
     }
 }
 
 #[cfg(test)]
+#[cfg(feature = "json-schema")]
 mod tests {
     use serde_json::json;
 

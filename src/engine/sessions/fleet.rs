@@ -12,6 +12,7 @@ use super::summary::Summary;
 use crate::engine::hash::FixedMap;
 use crate::engine::options::AgentOptions;
 use crate::engine::span::Timestamp;
+use crate::engine::time::Moment;
 use crate::engine::update::{AgentKey, SessionUpdate};
 
 /// The agents by name, and which of them changed.
@@ -27,7 +28,7 @@ pub(super) struct Fleet {
     current: Option<(Agent, usize)>,
     overflow: Agent,
     widths: Arc<[u64]>,
-    // Until when no pane has to go.
+    // Until when no pane has to go, by wall time.
     edge: Timestamp,
     /// How long an agent of which nothing is held is remembered.
     remember: Duration,
@@ -139,25 +140,36 @@ impl Fleet {
         }
     }
 
-    /// When panes or agents may have to go next.
-    pub(super) fn poll_timeout(&self, now: Timestamp) -> Option<Timestamp> {
-        (!self.agents.is_empty()).then(|| self.edge_after(now))
+    /// When panes or agents may have to go next, by wall time.
+    pub(super) fn poll_timeout(&self, wall: Timestamp) -> Option<Timestamp> {
+        (!self.agents.is_empty()).then(|| self.edge_after(wall))
     }
 
-    fn edge_after(&self, now: Timestamp) -> Timestamp {
+    fn edge_after(&self, wall: Timestamp) -> Timestamp {
         let width = self.widths.first().copied().unwrap_or(NO_WINDOWS);
-        Timestamp((now.0 / width).saturating_add(1).saturating_mul(width))
+        Timestamp((wall.0 / width).saturating_add(1).saturating_mul(width))
+    }
+
+    /// The wall clock was set: what is in no window by it goes.
+    pub(super) fn stepped(&mut self, moment: Moment, is_back: bool) {
+        let agents: Vec<Agent> = self.agents.iter().map(|(agent, _)| agent.clone()).collect();
+        for agent in agents.iter().filter(|_| is_back) {
+            self.summary(agent).forget_ahead(moment.wall);
+        }
+        self.agents.iter_mut().for_each(|(_, summary)| summary.stepped());
+        self.edge = Timestamp::default();
+        self.handle_timeout(moment);
     }
 
     /// Lets old panes go, and agents that nothing was heard of for long.
-    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
-        if now < self.edge {
+    pub(super) fn handle_timeout(&mut self, Moment { now, wall }: Moment) {
+        if wall < self.edge {
             return;
         }
-        self.edge = self.edge_after(now);
+        self.edge = self.edge_after(wall);
         self.current = None;
         for (agent, summary) in &mut self.agents {
-            summary.expire(now);
+            summary.expire(wall);
             if summary.held == 0 && summary.active.after(self.remember) <= now {
                 self.gone.insert(agent.clone());
             }

@@ -135,12 +135,12 @@ impl Held {
     pub(super) fn give(
         &mut self,
         contribution: Contribution,
-        now: Timestamp,
+        wall: Timestamp,
         fleet: &mut Fleet,
     ) -> usize {
         let (start, end) = (Timestamp(self.update.start_unix_nano), self.end());
         let summary = fleet.summary(&self.agent);
-        let (panes, missed) = summary.observe((start, end, self.id), &contribution, now);
+        let (panes, missed) = summary.observe((start, end, self.id), &contribution, wall);
         self.given = Some(Given { agent: self.agent.clone(), contribution, start, end, panes });
         missed
     }

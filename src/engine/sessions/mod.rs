@@ -95,6 +95,7 @@ use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
+use super::time::WallShift;
 use super::update::{AgentKey, SessionUpdate, TraceState, TraceUpdate};
 use super::view::SessionView;
 
@@ -158,6 +159,7 @@ impl Sessions {
                 fleet,
                 counts,
                 now,
+                shift: WallShift::default(),
                 runaways: BTreeSet::new(),
             },
         }
@@ -221,7 +223,8 @@ impl Sessions {
         let sessions = STANDINGS.iter().filter_map(|standing| self.next_quiet(*standing));
         let sessions = sessions.map(|(deadline, _)| deadline).min();
         let loops = self.loops.first().map(|(deadline, _)| *deadline);
-        let fleet = self.shared.fleet.poll_timeout(self.shared.now);
+        let edge = self.shared.fleet.poll_timeout(self.shared.wall());
+        let fleet = edge.map(|edge| self.shared.shift.time(edge));
         let away = self.away.poll_timeout();
         [sessions, loops, away, self.waiting.poll_timeout(), fleet].into_iter().flatten().min()
     }
@@ -246,7 +249,17 @@ impl Sessions {
             self.change_known(&id, Session::refresh);
         }
         self.shared.counts.add_many("reports", "unmatched", self.waiting.handle_timeout(now));
-        self.shared.fleet.handle_timeout(now);
+        self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
+    }
+
+    /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; ends of traces are held
+    /// against the new wall time, and what is then in no window goes.
+    pub fn shift_to(&mut self, shift: WallShift) {
+        let is_back = shift < self.shared.shift;
+        if shift != self.shared.shift {
+            self.shared.shift = shift;
+            self.shared.fleet.stepped(shift.moment(self.shared.now), is_back);
+        }
     }
 
     /// The end of input: closes all sessions. They stay to be looked at.

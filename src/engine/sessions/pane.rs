@@ -5,6 +5,7 @@
 //! there is one pane for everything, of width 0.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub(super) struct PaneKey {
     pub(super) width: u64,
     /// `floor(end / width)`.
     pub(super) index: u64,
+    /// How often the wall clock had been set when it was made. It may be back at a pane that went: that one is not to be taken for
+    /// the new one by traces that were in it.
+    #[serde(default)]
+    pub(super) era: u32,
 }
 
 /// What a done trace adds to a pane.
@@ -45,6 +50,8 @@ pub(super) struct Panes {
     panes: BTreeMap<PaneKey, Pane>,
     #[serde(skip)]
     dirty: BTreeSet<PaneKey>,
+    #[serde(default)]
+    era: u32,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -60,12 +67,13 @@ struct Pane {
 impl Panes {
     /// No panes yet, for windows with panes of these widths.
     pub(super) fn new(widths: Arc<[u64]>) -> Self {
-        Self { widths, panes: BTreeMap::new(), dirty: BTreeSet::new() }
+        Self { widths, panes: BTreeMap::new(), dirty: BTreeSet::new(), era: 0 }
     }
 
     /// Takes over the panes of an earlier process, as far as there still are such windows; all count as changed.
     pub(super) fn restore(&mut self, saved: Self) {
         self.panes = saved.panes;
+        self.era = saved.era;
         let widths = &self.widths;
         self.panes.retain(|key, _| *key == EVERYTHING || widths.contains(&key.width));
         self.dirty = self.panes.keys().copied().collect();
@@ -76,11 +84,11 @@ impl Panes {
         self.panes.values().all(Pane::is_empty)
     }
 
-    /// The panes that a trace with this end is in.
-    pub(super) fn keys(&self, end: Timestamp, now: Timestamp) -> Vec<PaneKey> {
+    /// The panes that a trace with this end is in, by wall time.
+    pub(super) fn keys(&self, end: Timestamp, wall: Timestamp) -> Vec<PaneKey> {
         let windows = self.widths.iter().filter_map(|width| {
-            let key = PaneKey { width: *width, index: end.0 / width };
-            kept(*width, now).contains(&key.index).then_some(key)
+            let key = PaneKey { width: *width, index: end.0 / width, era: self.era };
+            kept(*width, wall).contains(&key.index).then_some(key)
         });
         std::iter::once(EVERYTHING).chain(windows).collect()
     }
@@ -113,27 +121,47 @@ impl Panes {
         self.change(keys, |pane| pane.sessions = pane.sessions.saturating_sub(1));
     }
 
-    /// Forgets panes that are in no window any more; the receiver does so by itself.
-    pub(super) fn expire(&mut self, now: Timestamp) {
+    /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by
+    /// itself.
+    pub(super) fn expire(&mut self, wall: Timestamp) {
         for width in self.widths.iter() {
-            let oldest = PaneKey { width: *width, index: *kept(*width, now).start() };
-            let first = PaneKey { width: *width, index: 0 };
-            while let Some((key, _)) = self.panes.range(first..oldest).next() {
-                let key = *key;
+            let (oldest, newest) = kept(*width, wall).into_inner();
+            let key = |index, era| PaneKey { width: *width, index, era };
+            let before = self.panes.range(key(0, 0)..key(oldest, 0));
+            let ahead =
+                (Bound::Excluded(key(newest, u32::MAX)), Bound::Included(key(u64::MAX, u32::MAX)));
+            let ahead = self.panes.range(ahead);
+            let out: Vec<PaneKey> = before.chain(ahead).map(|(key, _)| *key).collect();
+            for key in out {
                 self.panes.remove(&key);
                 self.dirty.remove(&key);
             }
         }
     }
 
-    /// The panes that changed since the last time; empty ones are let go.
+    /// The wall clock was set: what is in panes so far stays in these, and is kept apart from what comes.
+    pub(super) fn stepped(&mut self) {
+        self.era = self.era.saturating_add(1);
+    }
+
+    /// The panes that changed since the last time, those of all eras together; empty ones are let go.
     pub(super) fn drain(&mut self) -> Vec<PaneSum> {
-        let sums = std::mem::take(&mut self.dirty).into_iter().map(|key| {
-            let pane = self.panes.get(&key).cloned().unwrap_or_default();
-            if pane.is_empty() {
-                self.panes.remove(&key);
+        let dirty = std::mem::take(&mut self.dirty).into_iter();
+        let dirty: BTreeSet<PaneKey> = dirty.map(|key| PaneKey { era: 0, ..key }).collect();
+        let sums = dirty.into_iter().map(|key| {
+            let eras: Vec<PaneKey> = self
+                .panes
+                .range(key..=PaneKey { era: u32::MAX, ..key })
+                .map(|(key, _)| *key)
+                .collect();
+            let mut sum = Pane::default();
+            for key in eras {
+                match self.panes.get(&key) {
+                    Some(pane) if !pane.is_empty() => sum.merge(pane),
+                    Some(_) | None => drop(self.panes.remove(&key)),
+                }
             }
-            pane.message(key)
+            sum.message(key)
         });
         sums.collect()
     }
@@ -201,6 +229,20 @@ impl Pane {
         self.traces == 0 && self.sessions == 0
     }
 
+    fn merge(&mut self, other: &Self) {
+        self.traces += other.traces;
+        self.risks += other.risks;
+        for (level, count) in &other.levels {
+            *self.levels.entry(*level).or_default() += count;
+        }
+        self.uncertainty.merge(other.uncertainty);
+        for (name, (count, sum)) in &other.signals {
+            let held = self.signals.entry(name.clone()).or_default();
+            *held = (held.0 + count, held.1 + sum);
+        }
+        self.sessions += other.sessions;
+    }
+
     fn message(self, key: PaneKey) -> PaneSum {
         let sums = self.signals.into_iter();
         PaneSum {
@@ -231,25 +273,30 @@ pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
     widths.into_iter().collect()
 }
 
-/// Panes as bits: the first for the pane of everything, one for each width; `None` if one is no pane of this end.
+/// Panes as bits: the first for the pane of everything, one for each width, and the era of the latter above [`ERA`]; `None` if
+/// one is no pane of this end, or there is no room for all of that.
 pub(super) fn mask_of(widths: &[u64], panes: &[PaneKey], end: Timestamp) -> Option<u64> {
+    let windows = || panes.iter().filter(|key| **key != EVERYTHING);
+    let era = windows().map(|key| key.era).max().unwrap_or_default();
     let bit = |key: &PaneKey| {
         let window = || {
             let at = widths.iter().position(|width| *width == key.width)?;
-            (key.index == end.0 / key.width).then_some(at + 1)
+            (key.index == end.0 / key.width && key.era == era).then_some(at + 1)
         };
         let at = if *key == EVERYTHING { Some(0) } else { window() };
-        1_u64.checked_shl(u32::try_from(at?).ok()?)
+        at.and_then(|at| u32::try_from(at).ok()).filter(|at| *at < ERA).map(|at| 1_u64 << at)
     };
-    panes.iter().try_fold(0, |mask, key| Some(mask | bit(key)?))
+    let mask = panes.iter().try_fold(0, |mask, key| Some(mask | bit(key)?))?;
+    let era = u64::from(era);
+    (era < 1 << (u64::BITS - ERA)).then_some(era << ERA | mask)
 }
 
 /// The panes of these bits, in their order.
 pub(super) fn keys_of(widths: &[u64], mask: u64, end: Timestamp) -> Vec<PaneKey> {
-    let windows = widths.iter().map(|width| PaneKey { width: *width, index: end.0 / width });
-    let all = std::iter::once(EVERYTHING).chain(windows).zip(0_u32..);
-    let is_set = |at: u32| mask.checked_shr(at).is_some_and(|bits| bits & 1 == 1);
-    all.filter(|(_, at)| is_set(*at)).map(|(key, _)| key).collect()
+    let era = u32::try_from(mask >> ERA).unwrap_or(u32::MAX);
+    let windows = widths.iter().map(|width| PaneKey { width: *width, index: end.0 / width, era });
+    let all = std::iter::once(EVERYTHING).chain(windows).zip(0..ERA);
+    all.filter(|(_, at)| mask >> at & 1 == 1).map(|(key, _)| key).collect()
 }
 
 /// A risk in steps of 1e-4, rounded half away from zero.
@@ -259,14 +306,17 @@ pub(super) fn level(risk: Quanta) -> i32 {
     i32::try_from(level).unwrap_or(if level < 0 { i32::MIN } else { i32::MAX })
 }
 
-/// The indexes of the panes that are kept: a window back, and as far ahead of `now`.
-fn kept(width: u64, now: Timestamp) -> std::ops::RangeInclusive<u64> {
-    let open = now.0 / width;
+/// The indexes of the panes that are kept: a window back, and as far ahead of the wall clock.
+fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
+    let open = wall.0 / width;
     open.saturating_sub(PANES + STRAGGLERS)..=open.saturating_add(PANES)
 }
 
 /// The pane that every done trace is in.
-const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0 };
+const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0, era: 0 };
+
+/// Where the era begins among the bits of panes.
+const ERA: u32 = 40;
 
 /// Closed panes of a window.
 const PANES: u64 = 60;
@@ -293,9 +343,53 @@ mod tests {
         let panes = Panes::new(widths(&[Duration::from_secs(60), Duration::ZERO]));
         let now = Timestamp(1_000_000_000_000);
         let recent = panes.keys(Timestamp(999_500_000_000), now);
-        assert_eq!(recent, [EVERYTHING, PaneKey { width: 1_000_000_000, index: 999 }]);
+        assert_eq!(recent, [EVERYTHING, PaneKey { width: 1_000_000_000, index: 999, era: 0 }]);
         assert_eq!(panes.keys(Timestamp(900_000_000_000), now), [EVERYTHING]);
         assert_eq!(panes.keys(Timestamp(2_000_000_000_000), now), [EVERYTHING]);
+    }
+
+    #[test]
+    fn panes_leave_on_the_side_to_which_the_wall_clock_was_set() {
+        let minute = Duration::from_secs(60);
+        let observed = || {
+            let mut panes = Panes::new(widths(&[minute]));
+            for second in [970, 1_000, 1_030] {
+                let end = Timestamp(second * 1_000_000_000);
+                panes.observe(&panes.keys(end, end), &Contribution::default());
+            }
+            panes
+        };
+        for (wall, left) in [(1_000, 3), (1_050, 2), (950, 2), (1_200, 0), (800, 0)] {
+            let mut panes = observed();
+            panes.expire(Timestamp(wall * 1_000_000_000));
+            let windows = panes.panes.keys().filter(|key| key.width > 0).count();
+            assert_eq!(windows, left, "at {wall}");
+            assert!(panes.dirty.iter().all(|key| panes.panes.contains_key(key)));
+            assert!(panes.panes.contains_key(&EVERYTHING));
+        }
+    }
+
+    #[test]
+    fn a_pane_that_went_is_not_the_one_that_the_clock_comes_back_to() {
+        let (widths, end) = (widths(&[Duration::from_secs(60)]), Timestamp(1_000_000_000_000));
+        let mut panes = Panes::new(Arc::clone(&widths));
+        let (trace, later) = (Contribution::default(), Timestamp(9_000_000_000_000));
+        let before = panes.keys(end, end);
+        panes.observe(&before, &trace);
+        for wall in [later, end] {
+            panes.stepped();
+            panes.expire(wall);
+        }
+        let after = panes.keys(end, end);
+        panes.observe(&after, &trace);
+        panes.forget(&before, &trace);
+        let sums = panes.drain();
+        assert_eq!(sums.iter().map(|sum| sum.traces).collect::<Vec<_>>(), [1, 1]);
+        // As those at rest are written down.
+        for keys in [before, after] {
+            let mask = mask_of(&widths, &keys, end).unwrap();
+            assert_eq!(keys_of(&widths, mask, end), keys);
+        }
     }
 
     #[test]

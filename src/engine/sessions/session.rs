@@ -27,6 +27,7 @@ use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::signal::loop_detection::WINDOW;
 use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::time::WallShift;
 use crate::engine::update::{AgentKey, TraceState, TraceUpdate};
 
 /// How a session stands; in the order in which sessions are evicted.
@@ -49,8 +50,17 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// The time, which does not go back.
     pub(super) now: Timestamp,
+    /// How far wall time is ahead of it.
+    pub(super) shift: WallShift,
     /// Sessions that began to loop since they were last asked for, with kind and severity. Invariant: all are held.
     pub(super) runaways: BTreeSet<(Arc<SessionId>, &'static str, &'static str)>,
+}
+
+impl Shared {
+    /// Wall time: what ends of traces are held against.
+    pub(super) fn wall(&self) -> Timestamp {
+        self.shift.wall(self.now)
+    }
 }
 
 /// One session. Everything derived is a function of the traces held, not of their arrival.
@@ -458,7 +468,7 @@ impl Session {
         if !held.gives(contribution.as_ref()) {
             self.retract(&mut held, shared);
             if let Some(contribution) = contribution {
-                let missed = held.give(contribution, shared.now, &mut shared.fleet);
+                let missed = held.give(contribution, shared.wall(), &mut shared.fleet);
                 shared.counts.add_many("panes", "outside_window", missed as u64);
                 self.count_in(&held, shared);
             }
@@ -503,12 +513,13 @@ impl Session {
         if newest == self.marks.get(agent).map(|(end, _)| *end) {
             return;
         }
+        let wall = shared.wall();
         let summary = shared.fleet.summary(agent);
         if let Some((_, keys)) = self.marks.remove(agent) {
             summary.unmark(&keys);
         }
         if let Some(end) = newest {
-            self.marks.insert(agent.clone(), (end, summary.mark(end, shared.now)));
+            self.marks.insert(agent.clone(), (end, summary.mark(end, wall)));
         }
     }
 

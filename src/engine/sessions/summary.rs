@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::exemplar::Exemplified;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
     Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
+
+/// Clocks of clients may be ahead of ours by so much.
+const AHEAD: Duration = Duration::from_secs(300);
 
 /// The families of counters.
 pub(in crate::engine) const FAMILIES: &[&str] = &[
@@ -211,9 +215,9 @@ impl Summary {
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
         trace: &Contribution,
-        now: Timestamp,
+        wall: Timestamp,
     ) -> (Vec<PaneKey>, usize) {
-        let keys = self.panes.keys(end, now);
+        let keys = self.panes.keys(end, wall);
         self.panes.observe(&keys, trace);
         let Contribution { risk, uncertainty, .. } = *trace;
         self.last.insert((start, id), Worth { risk, uncertainty });
@@ -236,8 +240,8 @@ impl Summary {
     }
 
     /// Adds a session whose newest trace ended at `end`; returns the panes it counts in.
-    pub(super) fn mark(&mut self, end: Timestamp, now: Timestamp) -> Vec<PaneKey> {
-        let keys = self.panes.keys(end, now);
+    pub(super) fn mark(&mut self, end: Timestamp, wall: Timestamp) -> Vec<PaneKey> {
+        let keys = self.panes.keys(end, wall);
         self.panes.mark(&keys);
         keys
     }
@@ -248,8 +252,18 @@ impl Summary {
     }
 
     /// Forgets panes that are in no window any more.
-    pub(super) fn expire(&mut self, now: Timestamp) {
-        self.panes.expire(now);
+    pub(super) fn expire(&mut self, wall: Timestamp) {
+        self.panes.expire(wall);
+    }
+
+    /// The wall clock was set.
+    pub(super) fn stepped(&mut self) {
+        self.panes.stepped();
+    }
+
+    /// The wall clock was set back: traces that started well ahead of it would be the last ones until it gets there.
+    pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
+        self.last.retain(|(start, _), _| *start <= wall.after(AHEAD));
     }
 
     /// Adds an open session.

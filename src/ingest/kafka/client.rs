@@ -38,7 +38,7 @@ const DELIVERY_TIMEOUT_MS: &str = "30000";
 const MAX_DEAD_LETTER_BYTES: &str = "100000000";
 
 /// The configuration of a consumer.
-pub(crate) fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
+pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     let mut config = client(options)?;
     let start = match options.start {
         Start::Earliest => "earliest",

@@ -32,12 +32,12 @@ pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
 #[cfg(feature = "kafka")]
 pub(crate) use self::{
     assignment::{Assignment, Change},
-    client::{client, consumer},
+    client::client,
     status::Problem,
 };
 #[cfg(feature = "kafka")]
 pub use self::{
-    client::SourceError,
+    client::{SourceError, consumer},
     source::Source,
     status::{Status, Watch},
 };

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -79,37 +80,63 @@ def chart():
         assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
 
 
-def package():
-    contents = dict(line.split(" ", 1)[::-1] for line in (WORK / "contents").read_text().splitlines())
-    for path, mode in {
-        "usr/bin/agentgauge": "755",
-        "etc/agentgauge/agentgauge.toml": "644",
-        # It may hold secrets.
-        "etc/default/agentgauge": "600",
-        "usr/share/man/man1/agentgauge.1.gz": "644",
-        "usr/share/bash-completion/completions/agentgauge": "644",
-        "usr/share/fish/vendor_completions.d/agentgauge.fish": "644",
-        "usr/share/zsh/vendor-completions/_agentgauge": "644",
-        "usr/share/doc/agentgauge/agentgauge.toml": "644",
-        "usr/share/doc/agentgauge/README.md": "644",
-        "usr/share/doc/agentgauge/docs/runbook.md": "644",
-        "usr/share/doc/agentgauge/prometheus/agentgauge.rules.yml": "644",
-        "usr/share/doc/agentgauge/grafana/agentgauge-fleet.json": "644",
-    }.items():
-        found = contents.get(path) or contents.get(f"{path}.gz")
-        assert found == mode, (path, found, sorted(contents))
-    [unit] = [path for path in contents if path.endswith("/agentgauge.service")]
-    assert (WORK / "package" / unit).read_bytes() == (DEPLOY / "systemd/agentgauge.service").read_bytes()
+# What is installed by tarball and package: its path under /usr, but for etc and lib, and its mode.
+INSTALLED = {
+    "bin/agentgauge": "755",
+    "etc/agentgauge/agentgauge.toml": "644",
+    # It may hold secrets.
+    "etc/default/agentgauge": "600",
+    "lib/systemd/system/agentgauge.service": "644",
+    "share/man/man1/agentgauge.1": "644",
+    "share/bash-completion/completions/agentgauge": "644",
+    "share/fish/vendor_completions.d/agentgauge.fish": "644",
+    "share/zsh/vendor-completions/_agentgauge": "644",
+    "share/doc/agentgauge/agentgauge.toml": "644",
+    "share/doc/agentgauge/README.md": "644",
+    "share/doc/agentgauge/CHANGELOG.md": "644",
+    "share/doc/agentgauge/docs/runbook.md": "644",
+    "share/doc/agentgauge/docs/guides/README.md": "644",
+    "share/doc/agentgauge/collector/otlp.yaml": "644",
+    "share/doc/agentgauge/prometheus/agentgauge.rules.yml": "644",
+    "share/doc/agentgauge/grafana/agentgauge-fleet.json": "644",
+}
+
+
+def unpacked(name, installed, binary):
+    """Whether all that is installed is in this tree, with its mode, and runs there."""
+    tree = WORK / name
+    contents = dict(line.split(" ", 1)[::-1] for line in (WORK / f"{name}.contents").read_text().splitlines())
+    for path, mode in installed.items():
+        assert contents.get(path) == mode, (name, path, contents.get(path), sorted(contents))
     assert not [path for path, mode in contents.items() if int(mode, 8) & 0o7022], contents
+    [unit] = [path for path in contents if path.endswith("/agentgauge.service")]
+    assert (tree / unit).read_bytes() == (DEPLOY / "systemd/agentgauge.service").read_bytes()
+    command = [tree / binary, "check", "--config", tree / "etc/agentgauge/agentgauge.toml"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    version = subprocess.run([tree / binary, "--version"], capture_output=True, text=True, check=True).stdout
+    assert version == subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True).stdout, version
+    print(f"{name}: {len(contents)} files, as they should be")
+
+
+def tarball():
+    unpacked("tarball", INSTALLED | {"LICENSE": "644"}, "bin/agentgauge")
+
+
+def package():
+    paths = {path if path.startswith(("etc/", "lib/")) else f"usr/{path}": mode for path, mode in INSTALLED.items()}
+    paths["usr/share/man/man1/agentgauge.1.gz"] = paths.pop("usr/share/man/man1/agentgauge.1")
+    unpacked("package", paths | {"usr/share/doc/agentgauge/copyright": "644"}, "usr/bin/agentgauge")
     conffiles = (WORK / "control/conffiles").read_text().split()
     assert sorted(conffiles) == ["/etc/agentgauge/agentgauge.toml", "/etc/default/agentgauge"], conffiles
     for script, word in (("postinst", "enable"), ("prerm", "stop"), ("postrm", "purge")):
         text = (WORK / "control" / script).read_text()
         assert word in text and "#DEBHELPER#" not in text, (script, text)
         subprocess.run(["sh", "-n", WORK / "control" / script], check=True)
-    unpacked = [WORK / "package/usr/bin/agentgauge", "check", "--config", WORK / "package/etc/agentgauge/agentgauge.toml"]
-    subprocess.run(unpacked, check=True, stdout=subprocess.DEVNULL)
-    print(f"package: {len(contents)} files, as they should be")
+    fields = dict(line.split(": ", 1) for line in (WORK / "control/control").read_text().splitlines() if line[0] != " ")
+    architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
+    assert fields["Architecture"] == architecture, fields
+    assert re.fullmatch(r"libc6 \(>= 2\.\d+\), libgcc-s1", fields["Depends"]), fields
+    assert fields["Recommends"] == "ca-certificates" and fields["Suggests"] == "prometheus", fields
 
 
 def compose():
@@ -124,6 +151,9 @@ def compose():
             else:
                 volumes.add(source)
         assert set(service.get("depends_on", [])) <= text["services"].keys(), name
+        if build := service.get("build"):
+            # Its context is made by deploy/release/build.
+            assert os.path.exists(os.path.normpath(DEPLOY / build["context"] / build["dockerfile"])), (name, build)
         image = service["image"]
         assert ":" in image and not image.endswith(":latest"), image
     assert volumes == text["volumes"].keys(), volumes
@@ -173,6 +203,7 @@ def sample_agent():
 
 
 packaged()
+tarball()
 package()
 chart()
 compose()

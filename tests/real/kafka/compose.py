@@ -45,9 +45,9 @@ def read(path):
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(published) == len(set(published)), published
     # The image of ours is built as the first lines say.
-    [build] = re.findall(r"^#\s+(docker build .*?) &&", text, re.MULTILINE)
+    [(script, build)] = re.findall(r"^#\s+(\S+) && (docker build .*)$", text, re.MULTILINE)
     assert {"-t", "agentgauge"} <= set(build.split()), build
-    assert (ROOT / build.split("-f ")[1].split()[0]).is_file(), build
+    assert (ROOT / script).is_file() and (ROOT / build.split("-f ")[1].split()[0]).is_file(), (script, build)
     return services, file["configs"]
 
 

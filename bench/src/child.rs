@@ -1,0 +1,207 @@
+//! A server under test, in a process of its own.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::cores::{self, Cores};
+
+/// A server to measure.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Server {
+    /// Receives bytes and drops them, under the daemon's allocator
+    Floor,
+    /// Tonic and prost, decode and drop, under the system's allocator
+    Stock,
+    /// The same under the daemon's allocator
+    StockMimalloc,
+    /// Agentgauge itself, with full scoring
+    Daemon,
+}
+
+/// A running one; ended when dropped.
+pub(super) struct Running {
+    process: Child,
+    /// Where it takes OTLP/gRPC.
+    pub(super) grpc: SocketAddr,
+    /// Where the daemon has its metrics.
+    pub(super) http: Option<SocketAddr>,
+}
+
+/// What a server says when it is ready.
+#[derive(Deserialize)]
+struct Bound {
+    otlp_grpc: SocketAddr,
+    http: Option<SocketAddr>,
+}
+
+/// How long a page of metrics may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Server {
+    /// Its name, as on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Stock => "stock",
+            Self::StockMimalloc => "stock-mimalloc",
+            Self::Daemon => "daemon",
+        }
+    }
+
+    /// Whose memory it takes.
+    pub(super) fn allocator(self) -> &'static str {
+        match self {
+            Self::Floor | Self::StockMimalloc | Self::Daemon => "mimalloc",
+            Self::Stock => "system",
+        }
+    }
+
+    /// Whether it forgets what it was sent, so that it can be sent the same again.
+    pub(super) fn forgets(self) -> bool {
+        self != Self::Daemon
+    }
+
+    /// The program that is this server: this one, or one built beside it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it was not built.
+    pub(crate) fn program(self) -> io::Result<PathBuf> {
+        let own = std::env::current_exe()?;
+        let (name, build) = match self {
+            Self::Floor | Self::StockMimalloc => return Ok(own),
+            Self::Stock => ("agentgauge-bench-system-allocator", "-p agentgauge-bench"),
+            Self::Daemon => ("agentgauge", "-p agentgauge"),
+        };
+        let beside = own.with_file_name(name);
+        if beside.exists() {
+            return Ok(beside);
+        }
+        let missing = format!(
+            "{} is not there; build it with `cargo build --release {build}`",
+            beside.display()
+        );
+        Err(io::Error::new(io::ErrorKind::NotFound, missing))
+    }
+
+    /// Starts it on the server's cores and waits until it is ready.
+    pub(super) fn start(self, cores: &Cores) -> io::Result<Running> {
+        self.start_with(cores, &[])
+    }
+
+    /// Likewise, with these environment variables.
+    pub(super) fn start_with(
+        self,
+        cores: &Cores,
+        environment: &[(&'static str, String)],
+    ) -> io::Result<Running> {
+        let mut command = Command::new(self.program()?);
+        match self {
+            Self::Floor => command.args(["server", "floor"]),
+            Self::Stock | Self::StockMimalloc => command.args(["server", "stock"]),
+            Self::Daemon => command
+                .arg("serve")
+                .args(["--otlp-grpc", "127.0.0.1:0"])
+                .args(["--otlp-http", "127.0.0.1:0"])
+                .args(["--http", "127.0.0.1:0"])
+                .env("AGENTGAUGE__LOG__LEVEL", "warn"),
+        };
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        cores::pin(&cores.server)?;
+        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        cores::pin(&cores.generator)?;
+        Running::new(process?)
+    }
+}
+
+impl Running {
+    fn new(mut process: Child) -> io::Result<Self> {
+        let mut line = String::new();
+        if let Some(out) = process.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        match serde_json::from_str(&line) {
+            Ok(Bound { otlp_grpc: grpc, http }) => Ok(Self { process, grpc, http }),
+            Err(error) => {
+                process.kill()?;
+                process.wait()?;
+                Err(io::Error::other(format!("it did not say where it listens: {error}")))
+            }
+        }
+    }
+
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The daemon's page of metrics.
+    pub(super) fn metrics(&self) -> io::Result<String> {
+        self.get("/metrics")
+    }
+
+    /// A connection on which questions are asked one after the other.
+    pub(super) fn asker(&self) -> io::Result<Asker> {
+        let address = self.http.ok_or_else(|| io::Error::other("it has no API"))?;
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
+        stream.set_nodelay(true)?;
+        Ok(Asker(BufReader::new(stream)))
+    }
+
+    /// What the daemon answers to a question.
+    pub(super) fn get(&self, path: &str) -> io::Result<String> {
+        let address = self.http.ok_or_else(|| io::Error::other("it has no metrics"))?;
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
+        // HTTP/1.0, so that the page ends with the connection.
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        match answer.split_once("\r\n\r\n") {
+            Some((head, page)) if head.contains(" 200 ") => Ok(page.to_owned()),
+            _ => {
+                let line = answer.lines().next().unwrap_or_default();
+                Err(io::Error::other(format!("it answered {path} with `{line}`")))
+            }
+        }
+    }
+}
+
+/// A connection for questions.
+pub(super) struct Asker(BufReader<TcpStream>);
+
+impl Asker {
+    /// What the daemon answers, in one piece.
+    pub(super) fn get(&mut self, path: &str) -> io::Result<String> {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        let (mut line, mut length, mut found) = (String::new(), None, false);
+        while self.0.read_line(&mut line)? > 0 && line != "\r\n" {
+            found |= line.starts_with("HTTP/1.1 200");
+            length = line.strip_prefix("content-length:").map(str::trim).map(str::parse).or(length);
+            line.clear();
+        }
+        let length: usize = match length {
+            Some(Ok(length)) if found => length,
+            _ => return Err(io::Error::other(format!("it had no answer to {path}"))),
+        };
+        let mut answer = vec![0; length];
+        self.0.read_exact(&mut answer)?;
+        String::from_utf8(answer).map_err(io::Error::other)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Gone already if it failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

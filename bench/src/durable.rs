@@ -1,0 +1,147 @@
+//! What it costs that a request outlives the process, and how long a start takes over what was left behind.
+//!
+//! In every repeat the daemon gets the same pass in each mode, in a directory of its own. The one that synced is ended without
+//! a word when it has scored everything, and started again over its log; no snapshot shortens that.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use crate::pass::{Material, Pass};
+use crate::report::{Report, Spread};
+use crate::{Bench, BenchError, Case, Sample, Server};
+
+/// What an acknowledgement means, as the option has it.
+const MODES: [&str; 3] = ["memory", "flush", "fsync"];
+
+/// More than any pass: nothing is let go of meanwhile.
+const NO_SNAPSHOT: &str = "1099511627776";
+
+/// A log in bytes.
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// A directory for one daemon; gone when dropped.
+struct Home(PathBuf);
+
+/// A start over a log.
+struct Start {
+    log_bytes: u64,
+    seconds: f64,
+}
+
+impl Bench<'_> {
+    /// Measures a case in each mode, and a start after the last.
+    pub(super) fn durable(
+        &mut self,
+        (case, store): (Case, &Path),
+        report: &mut Report,
+        progress: &mut dyn Write,
+    ) -> Result<(), BenchError> {
+        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+        let mut material = Material::new(&case);
+        let mut samples: [Vec<Sample>; MODES.len()] = Default::default();
+        let mut starts = Vec::new();
+        for repeat in 0..self.plan.repeats {
+            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            for turn in 0..MODES.len() {
+                let which = (turn + repeat) % MODES.len();
+                let home = Home::new(store).map_err(failed)?;
+                let environment = home.environment(MODES[which]);
+                let server = (Server::Daemon, environment.as_slice());
+                let sample = self.measure(server, self.sending(case), (&warm, &pass))?;
+                let (mode, per_span) = (MODES[which], sample.micros_per_span());
+                let said = format_args!("{mode}: {per_span:.3} us/span");
+                self.say((case, repeat + 1), progress, said);
+                samples[which].push(sample);
+                if MODES[which] == "fsync" {
+                    starts.push(self.start_over(&home, &[&warm, &pass])?);
+                }
+            }
+        }
+        report.add_figures(case, ("the daemon by durability", figures(&samples, &starts)));
+        Ok(())
+    }
+
+    /// Starts the daemon over what the one before left behind, all of which has to be there.
+    fn start_over(&self, home: &Home, passes: &[&Pass]) -> Result<Start, BenchError> {
+        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+        let log_bytes = home.bytes().map_err(failed)?;
+        let environment = home.environment("fsync");
+        let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
+        let page = running.metrics().map_err(failed)?;
+        let number = |series: &str| {
+            let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+            line.and_then(|value| value.parse::<f64>().ok())
+        };
+        let records = number("agentgauge_store_recovered{what=\"records\"}");
+        let sent: usize = passes.iter().map(|pass| pass.messages.len()).sum();
+        match (records, number("agentgauge_store_recovery_seconds")) {
+            (Some(records), Some(seconds)) if (records - sent as f64).abs() < 0.5 => {
+                Ok(Start { log_bytes, seconds })
+            }
+            (records, _) => {
+                Err(BenchError::Amiss(format!("{records:?} of {sent} requests were recovered")))
+            }
+        }
+    }
+}
+
+fn figures(samples: &[Vec<Sample>; 3], starts: &[Start]) -> Vec<(&'static str, Spread)> {
+    let [memory, flush, fsync] = samples;
+    let each = |of: &[Sample], figure: fn(&Sample) -> f64| Spread::of(of.iter().map(figure));
+    let over = |of: &[Sample], figure: fn(&Sample) -> f64| {
+        Spread::of(of.iter().zip(memory).map(|(one, base)| figure(one) / figure(base)))
+    };
+    let cpu: fn(&Sample) -> f64 = Sample::micros_per_span;
+    let rate: fn(&Sample) -> f64 = Sample::spans_per_second;
+    vec![
+        ("memory, CPU us/span", each(memory, cpu)),
+        ("flush, CPU us/span", each(flush, cpu)),
+        ("fsync, CPU us/span", each(fsync, cpu)),
+        ("flush, CPU x memory", over(flush, cpu)),
+        ("fsync, CPU x memory", over(fsync, cpu)),
+        ("memory, spans/s", each(memory, rate)),
+        ("flush, spans/s", each(flush, rate)),
+        ("fsync, spans/s", each(fsync, rate)),
+        ("fsync, spans/s x memory", over(fsync, rate)),
+        ("log, GiB", Spread::of(starts.iter().map(|start| start.log_bytes as f64 / GIB))),
+        ("a start over it, s", Spread::of(starts.iter().map(|start| start.seconds))),
+        (
+            "a start, s/GiB",
+            Spread::of(starts.iter().map(|start| start.seconds * GIB / start.log_bytes as f64)),
+        ),
+    ]
+}
+
+impl Home {
+    fn new(store: &Path) -> io::Result<Self> {
+        let path = store.join(format!("agentgauge-bench-{}", process::id()));
+        // Left behind by one that was ended.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    fn environment(&self, mode: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("AGENTGAUGE__STORE__DURABILITY", mode.to_owned()),
+            ("AGENTGAUGE__STORE__DIRECTORY", self.0.to_string_lossy().into_owned()),
+            ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", NO_SNAPSHOT.to_owned()),
+            ("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "1000000000000".to_owned()),
+            ("AGENTGAUGE__STORE__MAX_BYTES", NO_SNAPSHOT.to_owned()),
+        ]
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        let files = fs::read_dir(&self.0)?;
+        files.map(|file| Ok(file?.metadata()?.len())).sum()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // What is left is in nobody's way.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,250 @@
+//! From a span that is sent to the gauge that it moves, at a tenth and at eight tenths of what the daemon can go on taking.
+//!
+//! How much that is is found first, in the same repeat: spans of a pass over the processor time until all of its traces are
+//! scored. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
+//! agent of their own each, in which one tool is called again and again. The API is asked for such an agent until its loop is
+//! there, which is told while the trace is open, and until its trace is scored, which takes `assemble.trace_idle` more; that
+//! is not counted, and neither is a probe that was refused. Between two looks at one agent a quarter of the time passes that
+//! it took so far, so figures are high by up to that.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use prost::Message;
+use serde_json::Value;
+
+use crate::child::{Asker, Running};
+use crate::pass::{Material, Pass, message};
+use crate::report::{Report, Spread};
+use crate::workload::Small;
+use crate::{Bench, BenchError, Case, Server, client, since};
+use agentgauge::clock::Clock;
+use agentgauge::engine::span::Timestamp;
+use agentgauge::ingest::Compression;
+
+/// Shares of what it can go on taking.
+const SHARES: [f64; 2] = [0.1, 0.8];
+
+/// Probes of one share, at most and at least, and so many spans of a pass for each; probes of a second.
+const PROBES: u64 = 200;
+const LEAST_PROBES: u64 = 10;
+const SPANS: u64 = 500;
+const PACE: f64 = 20.0;
+
+/// Seconds for which a share is offered after the last probe.
+const AFTER: f64 = 3.0;
+
+/// Seconds before the first probe.
+const AHEAD: f64 = 1.0;
+
+/// Calls of a probe: more than enough for a loop of which only names are known.
+const CALLS: usize = 8;
+
+/// The quiet time after which a trace is done, here.
+const TRACE_IDLE: Duration = Duration::from_secs(2);
+
+/// Connections of each who sends, and those who look for loops and for scores.
+const LOOKERS: usize = 8;
+
+/// The first wait between two looks, and how long somebody looks in all: what was not seen by then counts as seen.
+const FIRST_WAIT: Duration = Duration::from_micros(500);
+const MAX_LOOKING: Duration = Duration::from_secs(20);
+
+/// One share of one repeat, in milliseconds, each in order.
+struct Found {
+    loops: Vec<f64>,
+    scores: Vec<f64>,
+    refused: f64,
+}
+
+/// Which probe was seen when.
+type Sightings = Vec<(usize, Timestamp)>;
+
+/// One repeat.
+struct Turn {
+    saturation: f64,
+    shares: Vec<Found>,
+}
+
+impl Bench<'_> {
+    /// Measures a case.
+    pub(super) fn latency(
+        &mut self,
+        case: Case,
+        report: &mut Report,
+        progress: &mut dyn Write,
+    ) -> Result<(), BenchError> {
+        let mut material = Material::new(&case);
+        let mut turns = Vec::new();
+        for repeat in 1..=self.plan.repeats {
+            let sample = self.unhurried(case, &mut material, self.plan.spans)?;
+            let cores = self.cores.server.len().max(1) as f64;
+            let saturation = cores * 1e6 / sample.micros_per_span();
+            let mut shares = Vec::new();
+            for share in SHARES {
+                let found = self.probe(case, &mut material, saturation * share)?;
+                let said = format_args!(
+                    "{:.0} spans/s: a loop after {:.1} ms, p99 {:.1}; a score {:.1}, p99 {:.1}",
+                    saturation * share,
+                    percentile(&found.loops, 50),
+                    percentile(&found.loops, 99),
+                    percentile(&found.scores, 50),
+                    percentile(&found.scores, 99),
+                );
+                self.say((case, repeat), progress, said);
+                shares.push(found);
+            }
+            turns.push(Turn { saturation, shares });
+        }
+        report.add_figures(case, ("from a span to its gauge", figures(&turns)));
+        Ok(())
+    }
+
+    /// Offers so many spans a second, and probes.
+    fn probe(&self, case: Case, material: &mut Material, rate: f64) -> Result<Found, BenchError> {
+        let server = Server::Daemon.name();
+        let failed = |source| BenchError::Server { server, source };
+        let sent = |source| BenchError::Send { server, source };
+        let idle = format!("{}ms", TRACE_IDLE.as_millis());
+        let environment = [("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", idle)];
+        let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
+        // The whole part: floats become integers as seconds do.
+        let count = (self.plan.spans / SPANS).clamp(LEAST_PROBES, PROBES);
+        let seconds = AHEAD + count as f64 / PACE + AFTER;
+        let spans = Duration::from_secs_f64(rate * seconds).as_secs();
+        let (_, load) = self.passes(material, spans)?;
+        let clock = &self.clock;
+        let probes = probes(count, clock.now()).map_err(failed)?;
+        let begun = Timestamp(clock.now().0 + nanos(AHEAD));
+        let sending = client::Sending { connections: LOOKERS, ..self.sending(case) };
+        let offered = client::Pace { rate, clock, watched: None };
+        let probing = client::Pace { rate: PACE * probes.message_spans[0] as f64, ..offered };
+        let (outcomes, seen) = thread::scope(|scope| {
+            let (running, last) = (&running, probes.messages.len());
+            let later = Timestamp(begun.0 + nanos(TRACE_IDLE.as_secs_f64()));
+            let lookers = [("sessions_looping", begun), ("window_traces", later)].map(|what| {
+                let look = |first| scope.spawn(move || look(running, (first, last), what, clock));
+                (0..LOOKERS).map(look).collect::<Vec<_>>()
+            });
+            let outcomes = self.runtime.block_on(async {
+                let probing = async {
+                    tokio::time::sleep(clock.until(begun)).await;
+                    let plain = client::Sending { compression: Compression::None, ..sending };
+                    client::offer(running.grpc, &probes, plain, probing).await
+                };
+                tokio::join!(client::offer(running.grpc, &load, sending, offered), probing)
+            });
+            (outcomes, lookers.map(all))
+        });
+        let (loaded, probed) = (outcomes.0.map_err(sent)?, outcomes.1.map_err(sent)?);
+        let refused = (loaded.refused + probed.refused) as f64;
+        let [loops, scores] = seen.map(|seen| Ok(after(&seen.map_err(failed)?, &probed.took)));
+        let (loops, mut scores) = (loops?, scores?);
+        scores.iter_mut().for_each(|millis| *millis -= TRACE_IDLE.as_secs_f64() * 1e3);
+        Ok(Found { loops, scores, refused })
+    }
+}
+
+/// What all threads found.
+fn all(lookers: Vec<thread::ScopedJoinHandle<'_, io::Result<Sightings>>>) -> io::Result<Sightings> {
+    let mut found = Vec::new();
+    for looker in lookers {
+        let gone = |_| Err(io::Error::other("one that looks panicked"));
+        found.append(&mut looker.join().unwrap_or_else(gone)?);
+    }
+    Ok(found)
+}
+
+/// Milliseconds from when each was sent that was accepted, in order.
+fn after(seen: &[(usize, Timestamp)], took: &[client::Took]) -> Vec<f64> {
+    let accepted = |number| took.iter().find(|took| took.number == number && took.accepted);
+    let sent = |number| accepted(number).map(|took| took.sent);
+    let millis = |(number, at): &(usize, Timestamp)| Some(since(sent(*number)?, *at) as f64 / 1e6);
+    let mut millis: Vec<f64> = seen.iter().filter_map(millis).collect();
+    millis.sort_by(f64::total_cmp);
+    millis
+}
+
+/// When every so manieth probe was seen, from when it is due.
+fn look(
+    running: &Running,
+    (first, last): (usize, usize),
+    (what, begun): (&str, Timestamp),
+    clock: &Clock,
+) -> io::Result<Sightings> {
+    let mut asker = running.asker()?;
+    (first..last)
+        .step_by(LOOKERS)
+        .map(|number| {
+            let due = Timestamp(begun.0 + nanos(number as f64 / PACE));
+            Ok((number, wait(&mut asker, number, (what, due), clock)?))
+        })
+        .collect()
+}
+
+/// Asks for an agent from `due` on until there is something.
+fn wait(
+    asker: &mut Asker,
+    number: usize,
+    (what, due): (&str, Timestamp),
+    clock: &Clock,
+) -> io::Result<Timestamp> {
+    let path = format!("/api/v1/fleet?service_name=fleet-{number}&limit=1");
+    thread::sleep(clock.until(due));
+    loop {
+        let answer: Value = serde_json::from_str(&asker.get(&path)?).map_err(io::Error::other)?;
+        let now = clock.now();
+        let looked = Duration::from_nanos(since(due, now));
+        if answer["agents"][0][what].as_u64() > Some(0) || looked > MAX_LOOKING {
+            return Ok(now);
+        }
+        thread::sleep((looked / 4).max(FIRST_WAIT));
+    }
+}
+
+/// One request each.
+fn probes(count: u64, now: Timestamp) -> io::Result<Arc<Pass>> {
+    let small = Small::default();
+    let mut pass = Pass::default();
+    for number in 0..count {
+        let request = small.request(number, now.0, CALLS);
+        pass.messages.push(message(&request.encode_to_vec(), Compression::None)?);
+        pass.message_spans.push((CALLS + 2) as u64);
+        pass.traces += 1;
+    }
+    Ok(Arc::new(pass))
+}
+
+fn figures(turns: &[Turn]) -> Vec<(&'static str, Spread)> {
+    let each = |share: usize, of: fn(&Found) -> &[f64], percent| {
+        let found = turns.iter().filter_map(|turn| turn.shares.get(share));
+        Spread::of(found.map(|found| percentile(of(found), percent)))
+    };
+    let loops: fn(&Found) -> &[f64] = |found| &found.loops;
+    let scores: fn(&Found) -> &[f64] = |found| &found.scores;
+    let refused = |turn: &Turn| turn.shares.iter().map(|found| found.refused).sum();
+    vec![
+        ("saturation, spans/s", Spread::of(turns.iter().map(|turn| turn.saturation))),
+        ("10 %: loop visible, p50, ms", each(0, loops, 50)),
+        ("10 %: loop visible, p99, ms", each(0, loops, 99)),
+        ("10 %: score visible after trace_idle, p50, ms", each(0, scores, 50)),
+        ("10 %: score visible after trace_idle, p99, ms", each(0, scores, 99)),
+        ("80 %: loop visible, p50, ms", each(1, loops, 50)),
+        ("80 %: loop visible, p99, ms", each(1, loops, 99)),
+        ("80 %: score visible after trace_idle, p50, ms", each(1, scores, 50)),
+        ("80 %: score visible after trace_idle, p99, ms", each(1, scores, 99)),
+        ("requests refused", Spread::of(turns.iter().map(refused))),
+    ]
+}
+
+/// What so many of a hundred are below.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
+fn nanos(seconds: f64) -> u64 {
+    u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap_or(u64::MAX)
+}

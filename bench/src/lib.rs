@@ -1,0 +1,422 @@
+//! What a span costs, measured beside a floor and a stock server, in one run.
+//!
+//! In every repeat each server gets the same pass, one server after the other, each in a new process pinned to one core.
+//! Every pass has new ids and recent times. What is measured is processor time: nanoseconds of all threads of the
+//! server, from the kernel's schedstat, over spans. The daemon's time ends when it has scored every trace, which its own
+//! counters have to say, without a duplicate or anything else amiss; otherwise there is no figure.
+
+mod burst;
+mod child;
+mod client;
+pub mod command;
+mod cores;
+mod durable;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod latency;
+mod measure;
+mod overload;
+mod pass;
+mod readers;
+mod report;
+mod scaling;
+mod servers;
+mod stamp;
+mod steady;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::clock::Clock;
+use agentgauge::engine::span::Timestamp;
+use agentgauge::ingest::Compression;
+use tokio::runtime::Runtime;
+
+use self::child::{Running, Server};
+use self::client::{Outcome, SendError, Sending};
+use self::cores::Cores;
+use self::measure::{Account, Cpu, peak_resident_bytes};
+use self::pass::{Material, Pass};
+use self::readers::Fleet;
+use self::report::Report;
+use self::steady::{Middle, Steady};
+use self::workload::Workload;
+
+/// What is sent, and how.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Case {
+    /// What the spans hold.
+    pub(crate) workload: Workload,
+    /// How requests are compressed.
+    pub(crate) compression: Compression,
+    /// Spans of a request.
+    pub(crate) batch: usize,
+    /// Bytes of a data frame.
+    pub(crate) frame: usize,
+}
+
+/// What to find out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Question {
+    /// What a span costs the servers.
+    Cost,
+    /// What the daemon does with more than it can take.
+    Overload,
+    /// What the daemon makes of more cores.
+    Scaling,
+    /// What readers cost those who send.
+    Readers,
+    /// What durability costs, in this directory.
+    Durable(PathBuf),
+    /// What it costs from Kafka to gauges; the address of the brokers, or none.
+    #[cfg(feature = "kafka")]
+    Kafka(String),
+    /// How soon a gauge shows what was sent.
+    Latency,
+    /// What is left of a burst.
+    Burst,
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// What to find out.
+    pub(crate) question: Question,
+    /// What is sent.
+    pub(crate) cases: Vec<Case>,
+    /// To whom.
+    pub(crate) servers: Vec<Server>,
+    /// How often each is measured.
+    pub(crate) repeats: usize,
+    /// Spans of a pass, at least.
+    pub(crate) spans: u64,
+    /// Connections of the generator.
+    pub(crate) connections: usize,
+    /// Requests in flight on each connection.
+    pub(crate) streams: usize,
+    /// What is held while it is read.
+    pub(crate) fleet: Fleet,
+    /// Which cores to use; `None` chooses.
+    pub(crate) cores: Option<Cores>,
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// The machine does not let us.
+    #[error("cannot set up the generator")]
+    Generator(#[source] io::Error),
+    /// A server does not run, or nothing can be learnt of it.
+    #[error("{server} cannot be measured")]
+    Server {
+        /// Which.
+        server: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A pass was not sent to its end.
+    #[error("a pass to {server} was not sent to its end")]
+    Send {
+        /// To whom.
+        server: &'static str,
+        /// Why.
+        source: SendError,
+    },
+    /// Requests were refused.
+    #[error("{server} refused {refused} requests: {why}")]
+    Refused {
+        /// Who.
+        server: &'static str,
+        /// How many.
+        refused: u64,
+        /// What it said to the first.
+        why: String,
+    },
+    /// The daemon did something else than to score new spans.
+    #[error("the daemon did not score what it was sent: {0}")]
+    Amiss(String),
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    spans: u64,
+    wire_bytes: u64,
+    /// From the first request until everything is worked off.
+    cpu_nanos: u64,
+    /// From the first request until the last answer.
+    wall_nanos: u64,
+    /// Processor time in that time.
+    busy_nanos: u64,
+    /// The middle of the first time that it was sent.
+    steady: Steady,
+    peak_bytes: u64,
+}
+
+/// What a run has at hand.
+struct Bench<'b> {
+    plan: &'b Plan,
+    /// Cores that this process may use.
+    available: Vec<usize>,
+    /// How they are divided.
+    cores: Cores,
+    clock: Clock,
+    runtime: Runtime,
+}
+
+/// How long a server that forgets is sent the pass again and again, at least.
+const MIN_NANOS: u64 = 1_000_000_000;
+
+/// Spans sent before anything is measured: one block.
+const WARM_SPANS: u64 = 1;
+
+/// Between two looks at what the daemon has scored, and how long it may take with it. Traces are done when they were
+/// quiet for `assemble.trace_idle`.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const MAX_LOOKS: u32 = 400;
+
+/// Measures what `plan` says; a line on `progress` for each measurement.
+pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, BenchError> {
+    let available = cores::available();
+    let (cores, note) = Cores::divide(&available, plan.cores.as_ref());
+    let mut report = Report::new(plan, &cores, note);
+    let runtime = generator(&cores)?;
+    let mut bench = Bench { plan, available, cores, clock: Clock::system(), runtime };
+    for case in &plan.cases {
+        match &plan.question {
+            Question::Cost => bench.cost(*case, &mut report, progress)?,
+            Question::Overload => bench.overload(*case, &mut report, progress)?,
+            Question::Scaling => bench.scaling(*case, &mut report, progress)?,
+            Question::Readers => bench.readers(*case, &mut report, progress)?,
+            Question::Durable(store) => bench.durable((*case, store), &mut report, progress)?,
+            #[cfg(feature = "kafka")]
+            Question::Kafka(brokers) => bench.kafka((*case, brokers), &mut report, progress)?,
+            Question::Latency => bench.latency(*case, &mut report, progress)?,
+            Question::Burst => bench.burst(*case, &mut report, progress)?,
+        }
+    }
+    Ok(report)
+}
+
+/// The generator's threads, on its cores; this one goes there too.
+fn generator(cores: &Cores) -> Result<Runtime, BenchError> {
+    let runtime = cores::pin(&cores.generator)
+        .and_then(|()| tokio::runtime::Builder::new_multi_thread().enable_all().build());
+    runtime.map_err(BenchError::Generator)
+}
+
+impl Bench<'_> {
+    fn cost(
+        &mut self,
+        case: Case,
+        report: &mut Report,
+        progress: &mut dyn Write,
+    ) -> Result<(), BenchError> {
+        let mut material = Material::new(&case);
+        let mut samples: BTreeMap<Server, Vec<Sample>> = BTreeMap::new();
+        let mut bytes = (0.0, 0.0);
+        for repeat in 0..self.plan.repeats {
+            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let spans = pass.spans() as f64;
+            bytes = (pass.plain_bytes as f64 / spans, pass.wire_bytes() as f64 / spans);
+            let mut order = self.plan.servers.clone();
+            order.rotate_left(repeat % self.plan.servers.len().max(1));
+            for server in order {
+                let sample = self.measure((server, &[]), self.sending(case), (&warm, &pass))?;
+                let (name, per_span) = (server.name(), sample.micros_per_span());
+                let said = format_args!("{name}: {per_span:.3} us/span");
+                self.say((case, repeat + 1), progress, said);
+                samples.entry(server).or_default().push(sample);
+            }
+        }
+        report.add(case, bytes, &samples);
+        Ok(())
+    }
+
+    /// Says what came of a repeat. Nobody has to watch.
+    fn say(
+        &self,
+        (case, repeat): (Case, usize),
+        progress: &mut dyn Write,
+        said: fmt::Arguments<'_>,
+    ) {
+        let _ = writeln!(progress, "{case}: {repeat} of {}: {said}", self.plan.repeats);
+    }
+
+    /// What the daemon takes of a generator that waits for its answers.
+    fn unhurried(
+        &self,
+        case: Case,
+        material: &mut Material,
+        spans: u64,
+    ) -> Result<Sample, BenchError> {
+        let (warm, pass) = self.passes(material, spans)?;
+        self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))
+    }
+
+    /// A short pass to get warm with, and one of `spans`.
+    fn passes(
+        &self,
+        material: &mut Material,
+        spans: u64,
+    ) -> Result<(Arc<Pass>, Arc<Pass>), BenchError> {
+        let mut make = |spans| {
+            let pass = material.pass(spans, self.clock.now());
+            pass.map(Arc::new).map_err(BenchError::Generator)
+        };
+        Ok((make(WARM_SPANS)?, make(spans)?))
+    }
+
+    fn measure(
+        &self,
+        (server, environment): (Server, &[(&'static str, String)]),
+        sending: Sending,
+        (warm, pass): (&Arc<Pass>, &Arc<Pass>),
+    ) -> Result<Sample, BenchError> {
+        let failed = |source| BenchError::Server { server: server.name(), source };
+        let running = server.start_with(&self.cores, environment).map_err(failed)?;
+        self.send((server, &running), sending, warm, None)?;
+        let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
+        let before = cpu.nanos().map_err(failed)?;
+        let middle =
+            Arc::new(Middle::new(pass.spans(), running.id(), &self.clock).map_err(failed)?);
+        let start = self.clock.now();
+        let (mut rounds, mut wall_nanos) = (0, 0);
+        while rounds == 0 || server.forgets() && wall_nanos < MIN_NANOS {
+            let middle = (rounds == 0).then(|| Arc::clone(&middle));
+            self.send((server, &running), sending, pass, middle)?;
+            rounds += 1;
+            wall_nanos = since(start, self.clock.now());
+        }
+        let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
+        if server == Server::Daemon {
+            let spans = warm.spans() + pass.spans();
+            self.settle(&running, &mut cpu, spans, warm.traces + pass.traces)?;
+        }
+        let cpu_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
+        let peak_bytes = peak_resident_bytes(running.id()).map_err(failed)?;
+        Ok(Sample {
+            spans: rounds * pass.spans(),
+            wire_bytes: rounds * pass.wire_bytes(),
+            cpu_nanos,
+            wall_nanos,
+            busy_nanos,
+            steady: middle.steady().unwrap_or_default(),
+            peak_bytes,
+        })
+    }
+
+    /// Sends a pass, all of which has to be accepted.
+    fn send(
+        &self,
+        (server, running): (Server, &Running),
+        sending: Sending,
+        pass: &Arc<Pass>,
+        middle: Option<Arc<Middle>>,
+    ) -> Result<(), BenchError> {
+        let server = server.name();
+        let sent = self.runtime.block_on(client::send(running.grpc, pass, sending, middle));
+        let Outcome { accepted_spans, refused, why, .. } =
+            sent.map_err(|source| BenchError::Send { server, source })?;
+        if refused == 0 && accepted_spans == pass.spans() {
+            return Ok(());
+        }
+        Err(BenchError::Refused { server, refused, why: why.unwrap_or_default() })
+    }
+
+    fn sending(&self, case: Case) -> Sending {
+        Sending {
+            connections: self.plan.connections,
+            streams: self.plan.streams,
+            frame: case.frame,
+            compression: case.compression,
+        }
+    }
+
+    /// Waits until the daemon has scored all that it was sent.
+    fn settle(
+        &self,
+        running: &Running,
+        cpu: &mut Cpu,
+        spans: u64,
+        traces: u64,
+    ) -> Result<(), BenchError> {
+        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+        let mut account = Account::default();
+        for _ in 0..MAX_LOOKS {
+            account = Account::read(&running.metrics().map_err(failed)?);
+            if !account.faults.is_empty() || account.scored > traces || account.received > spans {
+                break;
+            }
+            if account.scored == traces && account.received == spans {
+                return Ok(());
+            }
+            // Threads may end while they have nothing to do.
+            cpu.nanos().map_err(failed)?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let Account { received, scored, faults, .. } = account;
+        let faults: Vec<_> =
+            faults.iter().map(|(series, count)| format!("; {series} is {count}")).collect();
+        Err(BenchError::Amiss(format!(
+            "{received} of {spans} spans received, {scored} of {traces} traces scored{}",
+            faults.concat()
+        )))
+    }
+}
+
+impl Sample {
+    fn micros_per_span(&self) -> f64 {
+        self.cpu_nanos as f64 / 1e3 / self.spans as f64
+    }
+
+    fn cores_busy(&self) -> f64 {
+        self.busy_nanos as f64 / self.wall_nanos as f64
+    }
+
+    fn spans_per_second(&self) -> f64 {
+        self.spans as f64 * 1e9 / self.wall_nanos as f64
+    }
+}
+
+impl Steady {
+    fn cores_busy(&self) -> f64 {
+        self.busy_nanos as f64 / self.nanos as f64
+    }
+
+    fn spans_per_second(&self) -> f64 {
+        self.spans as f64 * 1e9 / self.nanos as f64
+    }
+
+    fn generator_cores(&self) -> f64 {
+        self.generator_nanos as f64 / self.nanos as f64
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let workload = match self.workload {
+            Workload::Lean => "lean",
+            Workload::Content => "content",
+        };
+        write!(f, "{workload}, {}, {} a batch", compression_name(self.compression), self.batch)
+    }
+}
+
+/// As on the command line.
+fn compression_name(compression: Compression) -> &'static str {
+    match compression {
+        Compression::None => "none",
+        Compression::Gzip => "gzip",
+        Compression::Zstd => "zstd",
+    }
+}
+
+fn since(start: Timestamp, now: Timestamp) -> u64 {
+    now.0.saturating_sub(start.0)
+}

@@ -1,0 +1,316 @@
+//! What readers cost those who send: the daemon holds many sessions of many agents, takes small requests at a steady
+//! pace, and is meanwhile scraped, or asked for what the page of an agent shows, without a pause.
+//!
+//! Blocks of requests come in turns, while nobody reads, during scrapes, during pages, so whatever else the machine does
+//! falls on all three alike. A request takes from when it is sent until it is answered, which is when all that it brought
+//! has been applied. Where others want the server's core too, that says more about them than about the daemon, so it is
+//! told beside it without the time for which the daemon waited for its core: what a request would take if it had the core for
+//! itself.
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use prost::Message;
+
+use crate::child::Running;
+use crate::measure::{Cpu, peak_resident_bytes};
+use crate::pass::{Pass, message};
+use crate::report::{Report, Spread};
+use crate::workload::Small;
+use crate::{Bench, BenchError, Case, Server, client, since};
+use agentgauge::clock::Clock;
+use agentgauge::engine::span::Timestamp;
+
+/// Sessions of the first agent, unless that is more than half of them; the others share the rest.
+const OF_FIRST: u64 = 10_000;
+
+/// Requests of a block, a second, and of a whole block of warming up.
+const BLOCK: u64 = 400;
+const PACE: f64 = 200.0;
+
+/// Connections, so many that none has as many requests in flight as the daemon allows, however slow it is.
+const CONNECTIONS: usize = 32;
+
+/// Traces of a request while the daemon is filled, and of what is made ahead.
+const TRACES: u64 = 100;
+const AHEAD: u64 = 50_000;
+
+/// The daemon is at rest when for so long it has taken a fiftieth of a core at most; sessions are packed when they have been quiet
+/// for ten seconds and more. After so many looks it is measured as it is.
+const QUIET: Duration = Duration::from_secs(2);
+const LEAST_QUIET: u32 = 8;
+const MAX_QUIET: u32 = 60;
+
+/// What the page of an agent asks for: the agent, its past, its sessions.
+const PAGE: [&str; 3] = [
+    "/api/v1/agents?service_name=fleet-0&limit=1",
+    "/api/v1/agents/history?service_name=fleet-0&agent_name=helper-0&agent_version=14&environment=production",
+    "/api/v1/sessions?service_name=fleet-0&detail=row&sort=reliability&limit=100",
+];
+
+/// What the daemon is to hold.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Fleet {
+    /// Agents.
+    pub(crate) agents: u64,
+    /// Sessions of one trace each.
+    pub(crate) sessions: u64,
+}
+
+/// One block of requests.
+struct Block {
+    /// Nanoseconds of each request, in order of length.
+    nanos: Vec<u64>,
+    /// The same without those in which the daemon waited for its core, in order of length.
+    own_nanos: Vec<u64>,
+    reads: Vec<Read>,
+}
+
+/// One read that was finished.
+#[derive(Clone, Copy)]
+struct Read {
+    nanos: u64,
+    bytes: u64,
+}
+
+/// Three blocks: nobody reads, scrapes, pages.
+type Turn = [Block; 3];
+
+impl Bench<'_> {
+    /// Fills the daemon, and measures it with readers and without.
+    pub(super) fn readers(
+        &mut self,
+        case: Case,
+        report: &mut Report,
+        progress: &mut dyn Write,
+    ) -> Result<(), BenchError> {
+        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+        let fleet = self.plan.fleet;
+        let running = Server::Daemon.start_with(&self.cores, &fleet.bounds()).map_err(failed)?;
+        let mut filling = Filling { small: Small::default(), fleet, next: 0, spans: 0 };
+        while filling.next < fleet.sessions {
+            let count = AHEAD.min(fleet.sessions - filling.next);
+            let pass = filling.pass(count, TRACES, self.clock.now()).map_err(failed)?;
+            self.send((Server::Daemon, &running), self.sending(case), &pass, None)?;
+        }
+        let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
+        self.settle(&running, &mut cpu, filling.spans, filling.next)?;
+        come_to_rest(&mut cpu).map_err(failed)?;
+        let peak = peak_resident_bytes(running.id()).map_err(failed)?;
+        // Nobody has to watch.
+        let _ = writeln!(progress, "{} sessions, {:.0} MB", fleet.sessions, peak as f64 / 1e6);
+        let mut turns: Vec<Turn> = Vec::new();
+        for repeat in 1..=self.plan.repeats {
+            let mut block = |paths| self.block(&running, case, &mut filling, paths);
+            let turn = [block(&[])?, block(&["/metrics"])?, block(&PAGE)?];
+            let [quiet, scraped, opened] =
+                turn.each_ref().map(|block| percentile(&block.own_nanos, 99));
+            let said = format_args!(
+                "p99 with the core to itself {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages"
+            );
+            self.say((case, repeat), progress, said);
+            turns.push(turn);
+        }
+        let figures = figures(fleet, peak, &turns);
+        report.add_figures(case, ("daemon while it is read", figures));
+        Ok(())
+    }
+
+    /// A block of requests while `paths` are read one after the other.
+    fn block(
+        &self,
+        running: &Running,
+        case: Case,
+        filling: &mut Filling,
+        paths: &[&str],
+    ) -> Result<Block, BenchError> {
+        let server = Server::Daemon.name();
+        let failed = |source| BenchError::Server { server, source };
+        let pass = filling.pass(BLOCK, 1, self.clock.now()).map_err(failed)?;
+        let rate = PACE * pass.spans() as f64 / BLOCK as f64;
+        let enough = AtomicBool::new(paths.is_empty());
+        let sending = client::Sending { connections: CONNECTIONS, ..self.sending(case) };
+        let (sent, reads) = thread::scope(|scope| {
+            let reader = scope.spawn(|| read_until(&enough, running, paths, &self.clock));
+            let pace = client::Pace { rate, clock: &self.clock, watched: Some(running.id()) };
+            let offer = client::offer(running.grpc, &pass, sending, pace);
+            let sent = self.runtime.block_on(offer);
+            enough.store(true, Ordering::Relaxed);
+            let gone = |_| Err(io::Error::other("the reader panicked"));
+            (sent, reader.join().unwrap_or_else(gone))
+        });
+        let outcome = sent.map_err(|source| BenchError::Send { server, source })?;
+        if outcome.refused > 0 {
+            let (refused, why) = (outcome.refused, outcome.why.unwrap_or_default());
+            return Err(BenchError::Refused { server, refused, why });
+        }
+        let sorted = |of: fn(&client::Took) -> u64| {
+            let mut nanos: Vec<u64> = outcome.took.iter().map(of).collect();
+            nanos.sort_unstable();
+            nanos
+        };
+        let (nanos, own_nanos) = (sorted(|took| took.nanos), sorted(|took| took.own_nanos));
+        Ok(Block { nanos, own_nanos, reads: reads.map_err(failed)? })
+    }
+}
+
+/// Waits until what filling the daemon has left behind is done.
+fn come_to_rest(cpu: &mut Cpu) -> io::Result<()> {
+    let mut before = cpu.nanos()?;
+    for looks in 1..=MAX_QUIET {
+        thread::sleep(QUIET);
+        let now = cpu.nanos()?;
+        let little = Duration::from_nanos(now - before) < QUIET / 50;
+        if little && looks >= LEAST_QUIET {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
+}
+
+/// Reads all of `paths` again and again, at least once unless there is enough before; each time is one read.
+fn read_until(
+    enough: &AtomicBool,
+    running: &Running,
+    paths: &[&str],
+    clock: &Clock,
+) -> io::Result<Vec<Read>> {
+    let mut reads = Vec::new();
+    while !enough.load(Ordering::Relaxed) {
+        let start = clock.now();
+        let mut bytes = 0;
+        for path in paths {
+            bytes += running.get(path)?.len() as u64;
+        }
+        reads.push(Read { nanos: since(start, clock.now()), bytes });
+    }
+    Ok(reads)
+}
+
+impl Fleet {
+    /// Spans of a request while the daemon is read.
+    pub(crate) const SPANS: usize = Small::SPANS;
+
+    /// Room for all of it, as environment variables of the daemon.
+    fn bounds(self) -> Vec<(&'static str, String)> {
+        let room = (self.sessions + self.sessions / 10 + 100_000).to_string();
+        vec![
+            ("AGENTGAUGE__SESSION__MAX_SESSIONS", room.clone()),
+            ("AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", room),
+            ("AGENTGAUGE__AGENTS__MAX_AGENTS", (self.agents + 1).to_string()),
+            // So many traces, sent within seconds, would all become final while readers are measured.
+            ("AGENTGAUGE__ASSEMBLE__LATE_HORIZON", "1s".to_owned()),
+        ]
+    }
+
+    /// Whose session it is.
+    fn agent(self, session: u64) -> u64 {
+        let others = self.agents.saturating_sub(1);
+        if others == 0 || session < OF_FIRST.min(self.sessions / 2) {
+            return 0;
+        }
+        1 + session % others
+    }
+}
+
+/// Sessions that were sent so far.
+struct Filling {
+    small: Small,
+    fleet: Fleet,
+    next: u64,
+    spans: u64,
+}
+
+impl Filling {
+    /// The next sessions, `batch` of them in a request, of traces that have just ended.
+    fn pass(&mut self, count: u64, batch: u64, now: Timestamp) -> io::Result<Arc<Pass>> {
+        let end = self.next + count;
+        let mut pass = Pass::default();
+        while self.next < end {
+            let last = end.min(self.next + batch);
+            let request = self.request(self.next..last, now);
+            let spans = Small::SPANS as u64 * (last - self.next);
+            pass.messages
+                .push(message(&request.encode_to_vec(), agentgauge::ingest::Compression::None)?);
+            pass.message_spans.push(spans);
+            pass.traces += last - self.next;
+            self.next = last;
+            self.spans += spans;
+        }
+        Ok(Arc::new(pass))
+    }
+
+    fn request(&self, sessions: Range<u64>, now: Timestamp) -> ExportTraceServiceRequest {
+        let trace = |session| self.small.trace((self.fleet.agent(session), session), now.0, 1);
+        ExportTraceServiceRequest { resource_spans: sessions.map(trace).collect() }
+    }
+}
+
+impl Block {
+    /// The middle one of what its reads say.
+    fn median(&self, of: fn(&Read) -> f64) -> f64 {
+        Spread::of(self.reads.iter().map(of)).median()
+    }
+}
+
+fn figures(fleet: Fleet, peak: u64, turns: &[Turn]) -> Vec<(&'static str, Spread)> {
+    let once = |figure: f64| Spread::of([figure].into_iter());
+    let each = |figure: fn(&Turn) -> f64| Spread::of(turns.iter().map(figure));
+    vec![
+        ("agents", once(fleet.agents as f64)),
+        ("sessions", once(fleet.sessions as f64)),
+        ("peak resident, MB", once(peak as f64 / 1e6)),
+        ("a scrape, MB", each(|[_, scraped, _]| scraped.median(|read| read.bytes as f64 / 1e6))),
+        ("a scrape, ms", each(|[_, scraped, _]| scraped.median(|read| millis(read.nanos)))),
+        ("a page of an agent, ms", each(|[_, _, opened]| opened.median(|read| millis(read.nanos)))),
+        ("a request, p99, ms", each(|[quiet, ..]| percentile(&quiet.nanos, 99))),
+        ("the same, scraped", each(|[_, scraped, _]| percentile(&scraped.nanos, 99))),
+        ("the same, with pages", each(|[_, _, opened]| percentile(&opened.nanos, 99))),
+        ("with the core to itself, p99, ms", each(|[quiet, ..]| percentile(&quiet.own_nanos, 99))),
+        ("longer by, scraped", each(|[quiet, scraped, _]| longer(quiet, scraped))),
+        ("longer by, with pages", each(|[quiet, _, opened]| longer(quiet, opened))),
+    ]
+}
+
+/// How much longer requests take with the core to itself, at the 99th percentile.
+fn longer(quiet: &Block, read: &Block) -> f64 {
+    percentile(&read.own_nanos, 99) - percentile(&quiet.own_nanos, 99)
+}
+
+/// What so many of a hundred are below, in milliseconds; `nanos` are in order.
+fn percentile(nanos: &[u64], percent: usize) -> f64 {
+    let index = (nanos.len() * percent / 100).min(nanos.len().saturating_sub(1));
+    millis(nanos.get(index).copied().unwrap_or(0))
+}
+
+fn millis(nanos: u64) -> f64 {
+    nanos as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_agent_has_many_sessions_and_the_others_share_the_rest() {
+        let fleet = Fleet { agents: 11, sessions: 1_000_000 };
+        let of =
+            |agent| (0..fleet.sessions).filter(|session| fleet.agent(*session) == agent).count();
+        assert_eq!((of(0), of(1), of(10), of(11)), (10_000, 99_000, 99_000, 0));
+        assert_eq!(Fleet { agents: 1, sessions: 5 }.agent(4), 0);
+    }
+
+    #[test]
+    fn the_slowest_of_a_hundred_are_beyond_the_99th_percentile() {
+        let nanos: Vec<u64> = (1..=200).map(|ms| ms * 1_000_000).collect();
+        assert!((percentile(&nanos, 99) - 199.0).abs() < 1e-9);
+        assert!((percentile(&nanos, 50) - 101.0).abs() < 1e-9);
+        assert!(percentile(&[], 99).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,63 @@
+//! The daemon on one core, two, and so on up to all that there are.
+//!
+//! The generator has the cores that are left, and all of them where none is left; the table tells what it took of them. So many
+//! requests are in flight that no core of the daemon waits for one, and what is measured is the middle of the pass.
+
+use std::io::Write;
+
+use crate::client::Sending;
+use crate::pass::Material;
+use crate::report::{Report, Spread};
+use crate::{Bench, BenchError, Case, Cores, Sample, Server, generator};
+
+/// Connections and requests in flight on each, at least.
+const CONNECTIONS: usize = 4;
+const STREAMS: usize = 8;
+
+impl Bench<'_> {
+    /// Measures a case on more and more cores.
+    pub(super) fn scaling(
+        &mut self,
+        case: Case,
+        report: &mut Report,
+        progress: &mut dyn Write,
+    ) -> Result<(), BenchError> {
+        let divisions = Cores::growing(&self.available);
+        let sending = self.sending(case);
+        let sending = Sending {
+            connections: sending.connections.max(CONNECTIONS),
+            streams: sending.streams.max(STREAMS),
+            ..sending
+        };
+        let mut material = Material::new(&case);
+        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); divisions.len()];
+        for repeat in 1..=self.plan.repeats {
+            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            for (cores, samples) in divisions.iter().zip(&mut samples) {
+                self.runtime = generator(cores)?;
+                self.cores = cores.clone();
+                let sample = self.measure((Server::Daemon, &[]), sending, (&warm, &pass))?;
+                let (rate, many) = (sample.steady.spans_per_second(), cores.server.len());
+                let said = format_args!("{rate:.0} spans/s on {many} cores");
+                self.say((case, repeat), progress, said);
+                samples.push(sample);
+            }
+        }
+        let rate = |of: &Sample| of.steady.spans_per_second();
+        let rows = divisions.iter().zip(&samples).map(|(cores, of)| {
+            let each = |figure: fn(&Sample) -> f64| Spread::of(of.iter().map(figure));
+            let times = of.iter().zip(&samples[0]);
+            let times = times.map(|(more, one)| rate(more) / rate(one));
+            let figures = [
+                each(rate),
+                Spread::of(times),
+                each(|of| of.steady.cores_busy()),
+                each(|of| of.steady.generator_cores()),
+                each(Sample::micros_per_span),
+            ];
+            (cores.clone(), figures)
+        });
+        report.add_scaling(case, rows.collect());
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! Which names a listener answers to, and which sites may change something.
+//!
+//! A page of any site can have its own name resolve to 127.0.0.1 (DNS rebinding): its browser then takes a daemon on
+//! loopback for that site's own server, and lets the page read and write. What the browser sends as `Host` is still the
+//! page's name, so loopback answers to its own names alone. And a page can send to any address without reading the answer:
+//! its browser says so as `Origin`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use http::header::{HOST, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Uri};
+
+use super::Denied;
+
+/// The names of a listener.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    loopback: bool,
+    // In lower case.
+    named: Arc<[String]>,
+}
+
+impl Hosts {
+    /// Those of a listener on loopback, or on another address, where any name may be its own unless some are named.
+    pub fn new(loopback: bool, named: &[String]) -> Self {
+        Self { loopback, named: named.iter().map(|name| name.to_ascii_lowercase()).collect() }
+    }
+
+    /// Lets a request through that goes to one of these names and, if it may change something, comes from no other site.
+    ///
+    /// # Errors
+    ///
+    /// Says which of the two is wrong.
+    pub(super) fn check(&self, request: &Request) -> Result<(), Denied> {
+        let headers = request.headers();
+        let sent = headers.get_all(HOST).iter().map(host_of);
+        // HTTP/2 has it in the address, HTTP/1 may have it in both. Browsers always say it; who does not is none.
+        let hosts: Option<Vec<String>> =
+            request.uri().authority().map(host).into_iter().chain(sent).collect();
+        let is_answered = hosts.as_deref().is_some_and(|hosts| self.all_are_own(hosts));
+        if !is_answered {
+            return Err(Denied::Host);
+        }
+        if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
+            return Ok(());
+        }
+        let hosts = hosts.unwrap_or_default();
+        let is_own = |origin: &HeaderValue| {
+            let origin = site(origin);
+            origin.is_some_and(|origin| {
+                let is_here = self.loopback && is_loopback(&origin);
+                is_here || hosts.contains(&origin) || self.is_named(&origin)
+            })
+        };
+        if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::Origin) }
+    }
+
+    fn all_are_own(&self, hosts: &[String]) -> bool {
+        // Elsewhere than on loopback its names are not known unless all of them are told; an address is nobody else's name.
+        let is_any = !self.loopback && self.named.is_empty();
+        let is_own = |host: &String| {
+            self.is_named(host) || is_loopback(host) || (!self.loopback && address(host).is_some())
+        };
+        is_any || hosts.iter().all(is_own)
+    }
+
+    fn is_named(&self, host: &str) -> bool {
+        self.named.iter().any(|name| name == host)
+    }
+}
+
+/// Whether a text names a host and nothing else, as `listen.hosts` has them.
+pub fn is_host(text: &str) -> bool {
+    text.parse::<Authority>().is_ok_and(|authority| authority.host() == text)
+}
+
+/// Nobody else's names: whatever a resolver says of others, these are this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || address(name).is_some_and(|address| address.to_canonical().is_loopback())
+}
+
+/// The address that a host is, if it is no name.
+fn address(host: &str) -> Option<IpAddr> {
+    let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match v6 {
+        Some(v6) => v6.parse().ok().map(IpAddr::V6),
+        None => host.parse().ok().map(IpAddr::V4),
+    }
+}
+
+fn host_of(value: &HeaderValue) -> Option<String> {
+    Authority::try_from(value.as_bytes()).ok().as_ref().and_then(host)
+}
+
+/// The host of an address without its port, in lower case.
+fn host(authority: &Authority) -> Option<String> {
+    // No browser sends a user here.
+    (!authority.as_str().contains('@')).then(|| authority.host().to_ascii_lowercase())
+}
+
+/// The host of a page that is on the web; `None` for `null`, which is any page at all.
+fn site(origin: &HeaderValue) -> Option<String> {
+    let origin: Uri = Uri::try_from(origin.as_bytes()).ok()?;
+    let is_web = matches!(origin.scheme_str(), Some("http" | "https"));
+    origin.authority().filter(|_| is_web).and_then(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    const NAMED: &[&str] = &["Gauge.example.org"];
+
+    fn check(loopback: bool, method: &str, headers: &[(&str, &str)]) -> Result<(), Denied> {
+        check_of(loopback, NAMED, method, headers)
+    }
+
+    fn check_of(
+        loopback: bool,
+        named: &[&str],
+        method: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(), Denied> {
+        let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+        let mut request = Request::builder().method(method).uri("/v1/traces");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Hosts::new(loopback, &named).check(&request.body(Body::empty()).unwrap())
+    }
+
+    #[test]
+    fn loopback_answers_to_its_own_names() {
+        for host in [
+            "localhost",
+            "LocalHost:4318",
+            "localhost.:80",
+            "gauge.localhost:1",
+            "127.0.0.1",
+            "127.8.9.10:4318",
+            "[::1]:4318",
+            "[::ffff:127.0.0.1]",
+            "gauge.example.org:443",
+        ] {
+            assert_eq!(check(true, "GET", &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.test",
+            "evil.test:4318",
+            "localhost.evil.test",
+            "127.0.0.1.evil.test",
+            "evillocalhost",
+            "localhost@evil.test",
+            "evil.test@localhost",
+            "0.0.0.0:4318",
+            "[::]:4318",
+            "10.0.0.1",
+            "128.0.0.1",
+            "www.gauge.example.org",
+            "",
+            "a b",
+        ] {
+            assert_eq!(check(true, "GET", &[("host", host)]), Err(Denied::Host), "{host}");
+        }
+        assert_eq!(check(true, "POST", &[]), Ok(()));
+        let both = [("host", "localhost"), ("host", "evil.test")];
+        assert_eq!(check(true, "GET", &both), Err(Denied::Host));
+    }
+
+    #[test]
+    fn elsewhere_any_name_is_answered_until_some_are_named() {
+        for (host, expected) in [
+            ("gauge:4318", Err(Denied::Host)),
+            ("evil.test", Err(Denied::Host)),
+            ("10.0.0.1:4318", Ok(())),
+            ("[2001:db8::1]", Ok(())),
+            ("localhost:4318", Ok(())),
+            ("gauge.example.org", Ok(())),
+        ] {
+            assert_eq!(check(false, "GET", &[("host", host)]), expected, "{host}");
+            assert_eq!(check_of(false, &[], "GET", &[("host", host)]), Ok(()), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_name_in_the_address_counts_too() {
+        for (uri, expected) in
+            [("http://evil.test/", Err(Denied::Host)), ("http://localhost:1/", Ok(()))]
+        {
+            let request = Request::get(uri).header(HOST, "localhost").body(Body::empty()).unwrap();
+            assert_eq!(Hosts::new(true, &[]).check(&request), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn no_other_site_changes_anything() {
+        for (host, origin, loopback, other) in [
+            ("localhost:9464", "http://localhost:9464", true, true),
+            ("localhost:4318", "http://127.0.0.1:3000", true, false),
+            ("127.0.0.1:4318", "https://gauge.example.org", true, true),
+            ("localhost:4318", "http://evil.test", false, false),
+            ("localhost:4318", "null", false, false),
+            ("localhost:4318", "evil.test", false, false),
+            ("localhost:4318", "chrome-extension://localhost", false, false),
+            ("localhost:4318", "", false, false),
+            ("gauge.example.org", "https://gauge.example.org:8443", true, true),
+        ] {
+            let headers = [("host", host), ("origin", origin)];
+            let expected = |allowed| if allowed { Ok(()) } else { Err(Denied::Origin) };
+            for method in ["POST", "PUT", "DELETE", "PATCH"] {
+                assert_eq!(check(true, method, &headers), expected(loopback), "{headers:?}");
+                assert_eq!(check(false, method, &headers), expected(other), "{headers:?}");
+            }
+            for method in ["GET", "HEAD", "OPTIONS"] {
+                assert_eq!(check(true, method, &headers), Ok(()), "{headers:?}");
+            }
+        }
+        let own = [("host", "a.test"), ("origin", "https://a.test")];
+        assert_eq!(check_of(false, &[], "POST", &own), Ok(()));
+        let twice = [own[0], own[1], ("origin", "https://b.test")];
+        assert_eq!(check_of(false, &[], "POST", &twice), Err(Denied::Origin));
+        assert_eq!(check(true, "POST", &[("origin", "http://evil.test")]), Err(Denied::Origin));
+    }
+
+    #[test]
+    fn an_option_names_hosts() {
+        for host in ["localhost", "gauge.example.org", "10.0.0.1", "[::1]"] {
+            assert!(is_host(host), "{host}");
+        }
+        for text in ["", "gauge:80", "http://gauge", "gauge/", "a b", "me@gauge", "::1"] {
+            assert!(!is_host(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Drops: has an agent version become worse than it usually is, for good and not by chance?
+//!
+//! One [`Detector`] watches one stream of one agent version: its verdicts (1: failed) or any measure in `[0,1]` of which more
+//! is worse. It takes one value a trace, in the order in which verdicts come, and decides with each of them.
+//!
+//! ```text
+//! M(m) = sum over k of R_k     R_k <- (R_k + w_k b) (1 - f_k + f_k x / m)
+//! page    if M(usual) >= N   and M(tolerated) >= N/10         N = quarter * streams / false_pages_per_quarter
+//! warning if M(usual) >= N/10 and M(tolerated) >= N/100
+//!
+//! usual     = p + s                                           p, s: level of the past and its standard error
+//! tolerated = max(p + tolerance, p tolerance_ratio, p + 3 s)
+//! ```
+//!
+//! `b` is the time that a value spends, and the sum of all `b` is never more than the time that has passed. So `M(m)` less
+//! that time is a supermartingale while the mean of each value, given all before it, is at most `m`, and the mean time until
+//! `M(m) >= N` is at least `N`, whatever the distribution, at any rate of values: one false page in a quarter for all streams
+//! at their usual level, and ten anywhere within what is tolerated. Nothing else is assumed of the values; `m` is higher
+//! after failures by which others usually come, as the stream's own past has it.
+//!
+//! Source: J. Shin, A. Ramdas and A. Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", The
+//! New England Journal of Statistics in Data Science 2 (2024), arXiv 2203.03532: the Shiryaev-Roberts e-detector and its
+//! mixture over bets. Ours are the time that values spend in place of one for each, what of it goes to new versions, the two
+//! means at once, and means that follow from what came before. `docs/detection.md` has what comes of it, measured.
+
+mod baseline;
+mod budget;
+mod detector;
+mod evidence;
+mod options;
+mod recovery;
+#[cfg(test)]
+mod tests;
+
+pub use detector::{Against, Detector, DropFound, DropState, Inheritance, Observation, Severity};
+pub use options::{DropOptions, Limits};

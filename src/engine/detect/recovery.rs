@@ -1,0 +1,78 @@
+//! Evidence that a level is good again: the same e-detector, upside down.
+//!
+//! ```text
+//! G(m) = sum of G_k     G_k <- (G_k + 1/n) (1 - f_k + f_k (1 - x) / (1 - m))
+//!
+//! recovering if G(m1) >= 1000     m1 = sqrt(tolerated * level since the change)
+//! quiet      if G(m2) >= 10000    m2 = sqrt(tolerated * m1)
+//! ```
+//!
+//! While values have a mean of `m` or more, `G(m)` reaches such a number once in so many values or less often; while they have that of
+//! the drop, far less often.
+
+use serde::{Deserialize, Serialize};
+
+use super::baseline::Tally;
+
+/// The evidence, and the stretch of good values that it speaks of.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Recovery {
+    better: [f64; BETS.len()],
+    good: [f64; BETS.len()],
+    capital: f64,
+    pub(super) stretch: Tally,
+}
+
+impl Recovery {
+    /// Takes the next value; `tolerated` and `drop` are levels.
+    pub(super) fn observe(&mut self, value: f64, tolerated: f64, drop: f64) {
+        let half = (tolerated * drop).sqrt().max(tolerated).min(MOST_BAD);
+        let quarter = (tolerated * half).sqrt().max(tolerated).min(MOST_BAD);
+        let ratio = (1.0 - value) / (1.0 - half);
+        if self.capital <= 1.0 {
+            (self.capital, self.stretch) = (1.0, Tally::default());
+        }
+        self.capital = (self.capital * payout(SMALL_BET, ratio)).min(MOST);
+        self.stretch.add(value);
+        for (sums, ratio) in
+            [(&mut self.better, ratio), (&mut self.good, (1.0 - value) / (1.0 - quarter))]
+        {
+            for (sum, bet) in sums.iter_mut().zip(BETS) {
+                *sum = ((*sum + SEED) * payout(bet, ratio)).min(MOST);
+            }
+        }
+    }
+
+    /// Whether the level is much better, where evidence counts for this part of itself.
+    pub(super) fn is_better(&self, trust: f64) -> bool {
+        self.better.iter().sum::<f64>() * trust >= BETTER
+    }
+
+    /// Whether the level is good, likewise.
+    pub(super) fn is_good(&self, trust: f64) -> bool {
+        self.good.iter().sum::<f64>() * trust >= GOOD
+    }
+}
+
+fn payout(bet: f64, ratio: f64) -> f64 {
+    1.0 - bet + bet * ratio
+}
+
+/// Values in which chance alone has as much evidence that a level is much better once, at least.
+const BETTER: f64 = 1_000.0;
+
+/// Likewise, that it is good.
+const GOOD: f64 = 10_000.0;
+
+/// As in [`super::evidence`]; successes tell less than failures do, so there is no use for small ones.
+const BETS: [f64; 3] = [0.25, 0.55, 0.9];
+
+/// The bet by which a stretch of good values is told from what is before it.
+const SMALL_BET: f64 = 0.15;
+
+const SEED: f64 = 1.0 / BETS.len() as f64;
+
+/// There is always a worse level.
+const MOST_BAD: f64 = 0.99;
+
+const MOST: f64 = 1e100;

@@ -1,0 +1,318 @@
+//! Checkpoints: what the owner of a partition holds, and the offset that it goes on from, in a directory or an object store.
+//!
+//! ```text
+//! {topic}/{partition}/{generation}.owner              made once, by the one who owns the partition from then on
+//! {topic}/{partition}/{generation}-{offset}.state     what it held before that offset
+//! ```
+//!
+//! A generation is one owner. The newest state is that of the highest generation, so one who was replaced and does not know
+//! it yet can write without harm. Generations begin at the time in seconds: they rise even where the store was lost.
+//!
+//! ```text
+//! byte 0   "agck"
+//!      4   version
+//!      5   CRC-32C of what follows, big-endian
+//!      9   MessagePack, compressed with Zstandard
+//! ```
+
+mod place;
+#[cfg(feature = "s3")]
+mod s3;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+use self::place::Place;
+use super::wire::{pack, unpack};
+use crate::engine::span::Timestamp;
+
+/// What a file begins with.
+const MAGIC: &[u8; 4] = b"agck";
+
+/// The version that is written, and the last one that is read.
+const VERSION: u8 = 1;
+
+/// Bytes before the state.
+const HEAD: usize = 9;
+
+/// States that are kept: the second is there for when the first cannot be read.
+const KEPT: usize = 2;
+
+/// How long the store may take for one thing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Compression that costs little.
+const LEVEL: i32 = 1;
+
+/// Where checkpoints are.
+#[derive(Clone, Debug)]
+pub(super) struct Checkpoints {
+    place: Place,
+    runtime: Handle,
+}
+
+/// What the owner of a partition held.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Checkpoint {
+    /// The first record that is not in it.
+    pub(super) next: i64,
+    /// How far its time had come.
+    pub(super) now: Timestamp,
+    /// The owner of each shard of the stage before, as last heard of.
+    #[serde(default)]
+    pub(super) senders: BTreeMap<u32, u64>,
+    /// The state, by name.
+    pub(super) sections: BTreeMap<String, Vec<u8>>,
+}
+
+/// Why there is no checkpoint to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The place cannot be used at all.
+    #[error("checkpoints cannot be kept at {place} (`fleet.checkpoints`)")]
+    Place {
+        /// The option.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The store did not do it.
+    #[error("the store of checkpoints (`fleet.checkpoints`) failed: {0}")]
+    Store(#[from] io::Error),
+    /// The store takes too long.
+    #[error("the store of checkpoints (`fleet.checkpoints`) did not answer in time")]
+    Slow,
+    /// A later release wrote it.
+    #[error(
+        "checkpoint {name} is of version {version}, and this release reads up to {VERSION}: run the later release, or name \
+         an empty `fleet.checkpoints` to begin anew"
+    )]
+    Newer {
+        /// The file.
+        name: String,
+        /// Its version.
+        version: u8,
+    },
+    /// It could not be written down.
+    #[error("a checkpoint could not be written down")]
+    Unwritable,
+    /// Somebody else owns the partition.
+    #[error("the partition has a new owner")]
+    Replaced,
+}
+
+impl Checkpoints {
+    /// Checkpoints at this place, a directory or `s3://bucket/prefix`; for the latter the environment has the credentials,
+    /// as Amazon's own tools want them. `runtime` runs what the store has to wait for.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there can be none at that place.
+    pub(super) fn open(place: &str, runtime: Handle) -> Result<Self, CheckpointError> {
+        let open = Place::open(place);
+        let open =
+            open.map_err(|source| CheckpointError::Place { place: place.to_owned(), source })?;
+        Ok(Self { place: open, runtime })
+    }
+
+    /// Becomes the owner of a partition: returns the generation, higher than all before it, and the newest state that
+    /// there is. Blocks its thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does, or has a state of a later release.
+    pub(super) fn claim(
+        &self,
+        of: &str,
+        now: Timestamp,
+    ) -> Result<(u64, Option<Checkpoint>), CheckpointError> {
+        let names = self.names(of)?;
+        let last = names.last().and_then(|name| generation(name)).unwrap_or(0);
+        let mut own = (last + 1).max(now.0 / 1_000_000_000);
+        loop {
+            match self.wait(self.place.create(of, &format!("{own:020}.owner"))) {
+                Ok(()) => break,
+                Err(CheckpointError::Store(error))
+                    if error.kind() == io::ErrorKind::AlreadyExists =>
+                {
+                    own += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for name in names.iter().rev().filter(|name| name.ends_with(".state")) {
+            let bytes = self.wait(self.place.get(of, name))?;
+            match read(name, &bytes)? {
+                Some(checkpoint) => return Ok((own, Some(checkpoint))),
+                None => tracing::error!("checkpoint {of}/{name} is damaged: taking the one before"),
+            }
+        }
+        Ok((own, None))
+    }
+
+    /// Writes a state, and lets older ones go. Blocks its thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does, or if the partition has a new owner meanwhile.
+    pub(super) fn write(
+        &self,
+        of: &str,
+        own: u64,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), CheckpointError> {
+        let packed = pack(checkpoint).ok_or(CheckpointError::Unwritable)?;
+        let packed = zstd::encode_all(packed.as_slice(), LEVEL);
+        let packed = packed.map_err(|_| CheckpointError::Unwritable)?;
+        let mut bytes = Vec::with_capacity(HEAD + packed.len());
+        bytes.extend_from_slice(MAGIC);
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&crc32c::crc32c(&packed).to_be_bytes());
+        bytes.extend_from_slice(&packed);
+        let name = format!("{own:020}-{:020}.state", checkpoint.next.max(0));
+        self.wait(self.place.put(of, &name, bytes))?;
+        let names = self.names(of)?;
+        if names.last().and_then(|name| generation(name)).is_some_and(|last| last > own) {
+            return Err(CheckpointError::Replaced);
+        }
+        let states: Vec<&String> = names.iter().filter(|name| name.ends_with(".state")).collect();
+        let old = states.iter().rev().skip(KEPT).copied();
+        // Of owners before this one, and of states that they did not get to write whole, nothing is of use.
+        let others = names.iter().filter(|name| !name.ends_with(".state"));
+        for name in old.chain(others.filter(|name| generation(name) < Some(own))) {
+            self.wait(self.place.delete(of, name))?;
+        }
+        Ok(())
+    }
+
+    /// The names of what there is of a partition, in order.
+    fn names(&self, of: &str) -> Result<Vec<String>, CheckpointError> {
+        let mut names = self.wait(self.place.list(of))?;
+        names.retain(|name| generation(name).is_some());
+        names.sort();
+        Ok(names)
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = io::Result<T>>) -> Result<T, CheckpointError> {
+        let done = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await });
+        Ok(done.map_err(|_| CheckpointError::Slow)??)
+    }
+}
+
+/// The generation that a name begins with; `None` if it is none of ours.
+fn generation(name: &str) -> Option<u64> {
+    name.get(..20)?.parse().ok()
+}
+
+/// Reads a state; `None` if it is damaged.
+fn read(name: &str, bytes: &[u8]) -> Result<Option<Checkpoint>, CheckpointError> {
+    let Some((head, body)) = bytes.split_at_checked(HEAD) else { return Ok(None) };
+    let Some((version, sum)) = head.strip_prefix(MAGIC).and_then(<[u8]>::split_first) else {
+        return Ok(None);
+    };
+    if sum != crc32c::crc32c(body).to_be_bytes() {
+        return Ok(None);
+    }
+    if *version > VERSION {
+        return Err(CheckpointError::Newer { name: name.to_owned(), version: *version });
+    }
+    let unpacked = zstd::decode_all(body).ok();
+    Ok(unpacked.and_then(|bytes| unpack(&bytes).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(5_000_000_000);
+
+    fn state(next: i64) -> Checkpoint {
+        let sections = [("a".to_owned(), vec![1, 2, 3])].into();
+        Checkpoint { next, now: NOW, sections, ..Checkpoint::default() }
+    }
+
+    /// A store in a folder, from a thread that may block.
+    fn with(test: impl FnOnce(&Checkpoints, &std::path::Path)) {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let place = folder.path().join("deep").join("er");
+        let store = Checkpoints::open(&place.to_string_lossy(), runtime.handle().clone()).unwrap();
+        test(&store, &place.join("t").join("3"));
+    }
+
+    #[test]
+    fn an_owner_goes_on_from_the_newest_state_under_a_higher_generation() {
+        with(|store, folder| {
+            assert_eq!(store.claim("t/3", NOW).unwrap(), (5, None));
+            for next in 1..5 {
+                store.write("t/3", 5, &state(next)).unwrap();
+            }
+            assert_eq!(store.claim("t/3", NOW).unwrap(), (6, Some(state(4))));
+            assert_eq!(store.claim("t/33", NOW).unwrap(), (5, None));
+            store.write("t/3", 6, &state(4)).unwrap();
+            // Two states and the owner.
+            assert_eq!(std::fs::read_dir(folder).unwrap().count(), 3);
+        });
+    }
+
+    #[test]
+    fn one_who_was_replaced_is_told_and_does_no_harm() {
+        with(|store, _| {
+            store.claim("t/3", NOW).unwrap();
+            store.write("t/3", 5, &state(1)).unwrap();
+            store.claim("t/3", NOW).unwrap();
+            store.write("t/3", 6, &state(2)).unwrap();
+            let replaced = store.write("t/3", 5, &state(9)).unwrap_err();
+            assert!(matches!(replaced, CheckpointError::Replaced), "{replaced}");
+            assert_eq!(store.claim("t/3", NOW).unwrap(), (7, Some(state(2))));
+        });
+    }
+
+    #[test]
+    fn a_damaged_state_gives_way_to_the_one_before_and_a_later_release_s_is_named() {
+        with(|store, folder| {
+            store.claim("t/3", NOW).unwrap();
+            store.write("t/3", 5, &state(1)).unwrap();
+            store.write("t/3", 5, &state(2)).unwrap();
+            let newest = folder.join(format!("{:020}-{:020}.state", 5, 2));
+            let whole = std::fs::read(&newest).unwrap();
+            for at in [0, 6, whole.len() - 1] {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 1;
+                std::fs::write(&newest, damaged).unwrap();
+                assert_eq!(store.claim("t/3", NOW).unwrap().1, Some(state(1)), "byte {at}");
+            }
+            let mut later = whole;
+            later[4] = VERSION + 1;
+            std::fs::write(&newest, later).unwrap();
+            let error = store.claim("t/3", NOW).unwrap_err().to_string();
+            assert!(
+                error.contains("version 2") && error.contains("`fleet.checkpoints`"),
+                "{error}"
+            );
+        });
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_is_named() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = file.path().join("below");
+        let open = |place: &str| Checkpoints::open(place, runtime.handle().clone());
+        let error = open(&place.to_string_lossy()).unwrap_err();
+        assert!(error.to_string().contains("`fleet.checkpoints`"), "{error}");
+    }
+
+    #[cfg(not(feature = "s3"))]
+    #[test]
+    fn a_build_without_s3_says_so() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let error = Checkpoints::open("s3://bucket/prefix", runtime.handle().clone()).unwrap_err();
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert!(why.contains("feature `s3`"), "{why}");
+    }
+}

@@ -1,0 +1,308 @@
+//! A body on its way: how fast it has to come, and what all of those may hold that come slowly.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::Extensions;
+use http_body::Body as _;
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+
+use super::fair::{Turn, Whose};
+use super::peer::Peer;
+use super::status::Failure;
+use crate::access::Identity;
+
+/// Who sends a request, and over what.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Source {
+    pub(super) whose: Whose,
+    peer: Arc<Peer>,
+}
+
+/// The least that has to come, time after time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    window: Duration,
+    least_bytes: usize,
+}
+
+/// A body of which more is to come.
+pub(super) struct Arrival<'b> {
+    body: &'b mut Body,
+    pace: Watch,
+    hurry: Watch,
+    large: Option<Large>,
+    peer: Arc<Peer>,
+    whose: Whose,
+}
+
+/// Looks whether a pace is kept.
+struct Watch {
+    pace: Pace,
+    came_bytes: usize,
+    // Set while something is waited for.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The larger bodies that are on their way.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    max_bytes: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    // Invariant: the sum over `bodies`.
+    bytes: usize,
+    next: u64,
+    bodies: BTreeMap<u64, Share>,
+}
+
+/// What a larger body holds.
+#[derive(Debug)]
+struct Share {
+    whose: Whose,
+    bytes: usize,
+    // Its other end is told when this goes.
+    _displaced: oneshot::Sender<()>,
+}
+
+/// A larger body's share, until it is dropped.
+#[derive(Debug)]
+struct Large {
+    arrivals: Arc<Arrivals>,
+    number: u64,
+    displaced: oneshot::Receiver<()>,
+}
+
+/// The time over which a body has to keep its pace, and after which it is first looked at.
+const WINDOW: Duration = Duration::from_secs(5);
+
+/// The pace that keeps a place: a body that comes slower is no reason for others to wait.
+const HURRY: Pace = Pace { window: Duration::from_millis(100), least_bytes: 64 << 10 };
+
+impl Source {
+    /// Who sent a request with these extensions.
+    pub(super) fn of(extensions: &Extensions) -> Self {
+        let identity = extensions.get::<Identity>();
+        let tenant = identity.map(|identity| identity.tenant.as_ref().unwrap_or(&identity.name));
+        let peer = extensions.get::<Arc<Peer>>().cloned().unwrap_or_default();
+        let tenant = tenant.cloned().unwrap_or_default();
+        Self { whose: Whose { tenant, connection: peer.number() }, peer }
+    }
+}
+
+impl Pace {
+    /// So many bytes a second, over five seconds or, if that is shorter, over the time in which anything at all has to come.
+    pub(super) fn new(bytes_per_second: usize, patience: Duration) -> Self {
+        let window = patience.min(WINDOW);
+        let millis = usize::try_from(window.as_millis()).unwrap_or(usize::MAX);
+        let least_bytes = (bytes_per_second.saturating_mul(millis) / 1000).max(1);
+        Self { window, least_bytes }
+    }
+}
+
+impl<'b> Arrival<'b> {
+    /// A body of which nothing came yet.
+    pub(super) fn new(body: &'b mut Body, source: &Source, pace: Pace) -> Self {
+        let Source { whose, peer } = source.clone();
+        let (pace, hurry) = (Watch::new(pace), Watch::new(HURRY));
+        Self { body, pace, hurry, large: None, peer, whose }
+    }
+
+    /// What comes next of it; `None` when it is whole. A body that comes slowly loses its place and goes on without.
+    pub(super) async fn next(
+        &mut self,
+        place: &mut Option<Turn>,
+    ) -> Result<Option<Bytes>, Failure> {
+        poll_fn(|context| {
+            loop {
+                let frame = match Pin::new(&mut *self.body).poll_frame(context) {
+                    Poll::Ready(Some(Ok(frame))) => frame,
+                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failure::Broken)),
+                    Poll::Ready(None) => return Poll::Ready(Ok(None)),
+                    Poll::Pending => break,
+                };
+                match frame.into_data() {
+                    Ok(data) if !data.is_empty() => return Poll::Ready(self.came(data).map(Some)),
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            if self.large.as_mut().is_some_and(|large| large.is_displaced(context)) {
+                return Poll::Ready(Err(Failure::Displaced));
+            }
+            if place.is_some() && self.hurry.is_late(context) {
+                *place = None;
+            }
+            if self.pace.is_late(context) {
+                self.peer.stalled();
+                return Poll::Ready(Err(Failure::Slow));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// From here on it is one of the larger ones. While it waited for its place, it was not its fault that nothing came.
+    pub(super) fn goes_on(
+        &mut self,
+        came_bytes: usize,
+        arrivals: &Arc<Arrivals>,
+    ) -> Result<(), Failure> {
+        (self.pace.timer, self.hurry.timer) = (None, None);
+        let large = arrivals.enter(self.whose.clone());
+        large.grow(came_bytes)?;
+        self.large = Some(large);
+        Ok(())
+    }
+
+    fn came(&mut self, data: Bytes) -> Result<Bytes, Failure> {
+        self.pace.came_bytes += data.len();
+        self.hurry.came_bytes += data.len();
+        if let Some(large) = &self.large {
+            large.grow(data.len())?;
+        }
+        Ok(data)
+    }
+}
+
+impl Watch {
+    fn new(pace: Pace) -> Self {
+        Self { pace, came_bytes: 0, timer: None }
+    }
+
+    /// Whether less came than had to, while nothing more is there.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        let window = self.pace.window;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(window)));
+        while timer.as_mut().poll(context).is_ready() {
+            if self.came_bytes < self.pace.least_bytes {
+                return true;
+            }
+            self.came_bytes = 0;
+            // From now on, however late this is: what comes meanwhile is what counts.
+            timer.as_mut().set(sleep(window));
+        }
+        false
+    }
+}
+
+impl Arrivals {
+    /// Room for so many bytes.
+    pub(super) fn new(max_bytes: usize) -> Arc<Self> {
+        Arc::new(Self { max_bytes, held: Mutex::default() })
+    }
+
+    fn enter(self: &Arc<Self>, whose: Whose) -> Large {
+        let (sender, displaced) = oneshot::channel();
+        let mut held = self.held();
+        let number = held.next;
+        held.next += 1;
+        held.bodies.insert(number, Share { whose, bytes: 0, _displaced: sender });
+        Large { arrivals: Arc::clone(self), number, displaced }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// The largest body of the connection that holds most, of the tenant that holds most.
+    fn most(&self) -> Option<u64> {
+        let mut tenants: BTreeMap<&str, (usize, BTreeMap<u64, usize>)> = BTreeMap::new();
+        for Share { whose, bytes, .. } in self.bodies.values() {
+            let (all, connections) = tenants.entry(&whose.tenant).or_default();
+            *all += bytes;
+            *connections.entry(whose.connection).or_default() += bytes;
+        }
+        let (tenant, (_, connections)) = tenants.iter().max_by_key(|(_, (bytes, _))| *bytes)?;
+        let (connection, _) = connections.iter().max_by_key(|(_, bytes)| **bytes)?;
+        let of = |share: &Share| {
+            *share.whose.tenant == **tenant && share.whose.connection == *connection
+        };
+        let bodies = self.bodies.iter().filter(|(_, share)| of(share));
+        bodies.max_by_key(|(_, share)| share.bytes).map(|(number, _)| *number)
+    }
+
+    fn leave(&mut self, number: u64) {
+        if let Some(share) = self.bodies.remove(&number) {
+            self.bytes -= share.bytes;
+        }
+    }
+}
+
+impl Large {
+    /// Takes room for more; where there is none, the one goes that takes most, and that may be this one.
+    fn grow(&self, bytes: usize) -> Result<(), Failure> {
+        let mut held = self.arrivals.held();
+        let share = held.bodies.get_mut(&self.number).ok_or(Failure::Displaced)?;
+        share.bytes += bytes;
+        held.bytes += bytes;
+        while held.bytes > self.arrivals.max_bytes {
+            let Some(most) = held.most() else { break };
+            held.leave(most);
+        }
+        held.bodies.contains_key(&self.number).then_some(()).ok_or(Failure::Displaced)
+    }
+
+    fn is_displaced(&mut self, context: &mut Context<'_>) -> bool {
+        Pin::new(&mut self.displaced).poll(context).is_ready()
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        self.arrivals.held().leave(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whose(tenant: &str, connection: u64) -> Whose {
+        Whose { tenant: tenant.into(), connection }
+    }
+
+    #[test]
+    fn who_holds_most_makes_room() {
+        let arrivals = Arrivals::new(100);
+        let [first, second] = [30, 20].map(|bytes| {
+            let large = arrivals.enter(whose("a", 1));
+            large.grow(bytes).unwrap();
+            large
+        });
+        let other = arrivals.enter(whose("a", 2));
+        other.grow(40).unwrap();
+        let slow = arrivals.enter(whose("b", 3));
+        slow.grow(10).unwrap();
+        // Its tenant has most, and of that its connection.
+        slow.grow(10).unwrap();
+        assert_eq!(first.grow(1), Err(Failure::Displaced));
+        for large in [&second, &other, &slow] {
+            large.grow(0).unwrap();
+        }
+        assert_eq!(other.grow(100), Err(Failure::Displaced));
+        drop((first, second, other, slow));
+        let held = arrivals.held();
+        assert_eq!((held.bytes, held.bodies.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_pace_is_over_five_seconds_or_less() {
+        let pace = Pace::new(4096, Duration::from_secs(30));
+        assert_eq!((pace.window, pace.least_bytes), (WINDOW, 20_480));
+        let pace = Pace::new(4096, Duration::from_millis(50));
+        assert_eq!((pace.window, pace.least_bytes), (Duration::from_millis(50), 204));
+        assert_eq!(Pace::new(0, Duration::from_secs(30)).least_bytes, 1);
+    }
+}

@@ -1,0 +1,338 @@
+//! Room that is shared fairly by those who wait for it.
+//!
+//! What comes free goes to whom it was given least of, first among tenants, then among the connections of that tenant, then in
+//! the order of asking. What that one needs is waited for, so whoever asks for much gets it, too. Who waits holds nothing of it.
+//!
+//! Only those who wait are compared: one who waits anew begins where the others stand, whatever it had before.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Whose request it is.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Whose {
+    /// The tenant, or who else it is by name.
+    pub(super) tenant: Arc<str>,
+    /// The connection.
+    pub(super) connection: u64,
+}
+
+/// The room, in units.
+#[derive(Debug)]
+pub(super) struct Fair {
+    all: u32,
+    max_waiting: usize,
+    state: Mutex<State>,
+}
+
+/// A share of the room, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    room: Arc<Fair>,
+    units: u32,
+}
+
+/// How somebody came by a turn.
+#[derive(Debug)]
+pub(super) enum Entered {
+    /// At once.
+    AtOnce(Turn),
+    /// It waited.
+    Waited(Turn),
+    /// Its time was over, or too many waited.
+    TurnedAway,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    // Invariant: what is free and what turns hold is all.
+    free: u32,
+    // Invariant: as many as stand in lines; at most `max_waiting`.
+    waiting: usize,
+    asked: u64,
+    // Invariant: no tenant without a line, no line that is empty.
+    tenants: BTreeMap<Arc<str>, Tenant>,
+}
+
+/// A tenant of whom somebody waits.
+#[derive(Debug, Default)]
+struct Tenant {
+    given: u64,
+    waiting: usize,
+    lines: BTreeMap<u64, Line>,
+}
+
+/// Those who wait of one connection.
+#[derive(Debug, Default)]
+struct Line {
+    given: u64,
+    waiters: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    units: u32,
+    granted: oneshot::Sender<Turn>,
+}
+
+/// Takes one that waits out of its line when dropped.
+struct Place<'r> {
+    room: &'r Arc<Fair>,
+    whose: &'r Whose,
+    number: u64,
+}
+
+impl Fair {
+    /// So many units, for which so many may wait.
+    pub(super) fn new(all: u32, max_waiting: usize) -> Arc<Self> {
+        let state = Mutex::new(State { free: all, ..State::default() });
+        Arc::new(Self { all, max_waiting, state })
+    }
+
+    /// All units.
+    pub(super) fn all(&self) -> u32 {
+        self.all
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting
+    }
+
+    /// So many units, or all if that is less, within `max_wait`.
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        whose: &Whose,
+        units: u32,
+        max_wait: Duration,
+    ) -> Entered {
+        let units = units.clamp(1, self.all);
+        let (place, mut granted) = {
+            let mut state = self.state();
+            if state.waiting == 0 && state.free >= units {
+                state.free -= units;
+                return Entered::AtOnce(Turn { room: Arc::clone(self), units });
+            }
+            let (granted, turn) = oneshot::channel();
+            let number = state.stand(whose, units, granted);
+            // Who is displaced finds its sender gone.
+            if state.waiting > self.max_waiting {
+                state.displace();
+            }
+            (Place { room: self, whose, number }, turn)
+        };
+        let entered = match timeout(max_wait, &mut granted).await {
+            Ok(Ok(turn)) => Entered::Waited(turn),
+            Ok(Err(_)) | Err(_) => Entered::TurnedAway,
+        };
+        drop(place);
+        entered
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives what is free to those whose turn it is.
+    fn give(self: &Arc<Self>) {
+        loop {
+            let next = self.state().next();
+            let Some(Waiter { units, granted, .. }) = next else { return };
+            // One that went away meanwhile gives it back at once.
+            drop(granted.send(Turn { room: Arc::clone(self), units }));
+        }
+    }
+}
+
+impl State {
+    /// The last in its line; its number.
+    fn stand(&mut self, whose: &Whose, units: u32, granted: oneshot::Sender<Turn>) -> u64 {
+        self.asked += 1;
+        self.waiting += 1;
+        let number = self.asked;
+        let least = self.tenants.values().map(|tenant| tenant.given).min().unwrap_or(0);
+        let tenant = self
+            .tenants
+            .entry(Arc::clone(&whose.tenant))
+            .or_insert_with(|| Tenant { given: least, ..Tenant::default() });
+        tenant.waiting += 1;
+        let least = tenant.lines.values().map(|line| line.given).min().unwrap_or(0);
+        let line = tenant
+            .lines
+            .entry(whose.connection)
+            .or_insert_with(|| Line { given: least, ..Line::default() });
+        line.waiters.push_back(Waiter { number, units, granted });
+        number
+    }
+
+    /// The one whose turn it is, if there is room for it; the room is taken then.
+    fn next(&mut self) -> Option<Waiter> {
+        let (name, tenant) = self.tenants.iter_mut().min_by_key(|(_, tenant)| tenant.given)?;
+        let (connection, line) = tenant
+            .lines
+            .iter_mut()
+            .min_by_key(|(_, line)| (line.given, line.waiters.front().map(|first| first.number)))?;
+        let units = line.waiters.front()?.units;
+        self.free = self.free.checked_sub(units)?;
+        line.given += u64::from(units);
+        tenant.given += u64::from(units);
+        let whose = Whose { tenant: Arc::clone(name), connection: *connection };
+        self.take(&whose, |_| Some(0))
+    }
+
+    /// Turns away the last one of whom most wait.
+    fn displace(&mut self) {
+        let most = self.tenants.iter().max_by_key(|(_, tenant)| tenant.waiting);
+        let line = most.and_then(|(name, tenant)| {
+            let most = tenant.lines.iter().max_by_key(|(_, line)| line.waiters.len());
+            most.map(|(connection, _)| Whose { tenant: Arc::clone(name), connection: *connection })
+        });
+        if let Some(whose) = line {
+            drop(self.take(&whose, |waiters| waiters.len().checked_sub(1)));
+        }
+    }
+
+    /// Takes one out of a line, by its position.
+    fn take(
+        &mut self,
+        whose: &Whose,
+        position: impl FnOnce(&VecDeque<Waiter>) -> Option<usize>,
+    ) -> Option<Waiter> {
+        let tenant = self.tenants.get_mut(&whose.tenant)?;
+        let line = tenant.lines.get_mut(&whose.connection)?;
+        let waiter = position(&line.waiters).and_then(|at| line.waiters.remove(at))?;
+        self.waiting -= 1;
+        tenant.waiting -= 1;
+        if line.waiters.is_empty() {
+            tenant.lines.remove(&whose.connection);
+        }
+        if tenant.lines.is_empty() {
+            self.tenants.remove(&whose.tenant);
+        }
+        Some(waiter)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.room.state().free += self.units;
+        self.room.give();
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let of = |waiters: &VecDeque<Waiter>| {
+            waiters.iter().position(|waiter| waiter.number == self.number)
+        };
+        let left = self.room.state().take(self.whose, of).is_some();
+        // Whoever came after one that needed much may fit.
+        if left {
+            self.room.give();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use futures_util::poll;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    type Asked = Pin<Box<dyn Future<Output = Entered>>>;
+
+    /// Asks, and waits.
+    async fn ask(room: &Arc<Fair>, tenant: &str, connection: u64, units: u32) -> Asked {
+        let (room, whose) = (Arc::clone(room), Whose { tenant: tenant.into(), connection });
+        let mut asked: Asked = Box::pin(async move { room.enter(&whose, units, LONG).await });
+        assert!(poll!(&mut asked).is_pending());
+        asked
+    }
+
+    fn turn(of: Entered) -> (Turn, bool) {
+        match of {
+            Entered::AtOnce(turn) => (turn, false),
+            Entered::Waited(turn) => (turn, true),
+            Entered::TurnedAway => panic!("turned away"),
+        }
+    }
+
+    #[tokio::test]
+    async fn turns_of_one_connection_come_in_the_order_of_asking() {
+        let room = Fair::new(100, 10);
+        let (first, waited) = turn(room.enter(&Whose::default(), 60, LONG).await);
+        assert!(!waited);
+        let large = ask(&room, "", 0, 50).await;
+        // There would be room for this one, but it came later.
+        let small = ask(&room, "", 0, 10).await;
+        assert_eq!(room.waiting(), 2);
+        drop(first);
+        let (large, small) = (turn(large.await), turn(small.await));
+        assert!(large.1 && small.1);
+        assert_eq!((room.waiting(), room.state().free), (0, 40));
+    }
+
+    #[tokio::test]
+    async fn what_comes_free_goes_around_tenants_and_their_connections() {
+        let room = Fair::new(10, 100);
+        let (mut held, _) = turn(room.enter(&Whose::default(), 10, LONG).await);
+        let mut asked = Vec::new();
+        for (tenant, connection) in
+            [("a", 1), ("a", 1), ("a", 1), ("a", 2), ("a", 2), ("b", 3), ("b", 3)]
+        {
+            asked.push((format!("{tenant}{connection}"), ask(&room, tenant, connection, 10).await));
+        }
+        let mut order = Vec::new();
+        while !asked.is_empty() {
+            drop(held);
+            let mut granted = None;
+            for (at, (_, asked)) in asked.iter_mut().enumerate() {
+                if let std::task::Poll::Ready(entered) = poll!(asked) {
+                    assert!(granted.is_none());
+                    granted = Some((at, turn(entered).0));
+                }
+            }
+            let (at, turn) = granted.unwrap();
+            order.push(asked.remove(at).0);
+            held = turn;
+        }
+        assert_eq!(order, ["a1", "b3", "a2", "b3", "a1", "a2", "a1"]);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_too_long_is_turned_away_and_leaves_nothing() {
+        let room = Fair::new(100, 10);
+        let whose = Whose::default();
+        let (held, _) = turn(room.enter(&whose, u32::MAX, LONG).await);
+        assert!(matches!(room.enter(&whose, 1, Duration::ZERO).await, Entered::TurnedAway));
+        let (large, small) = (ask(&room, "", 1, 100).await, ask(&room, "", 2, 1).await);
+        drop(large);
+        drop(held);
+        assert_eq!(turn(small.await).0.units, 1);
+        let state = room.state();
+        assert_eq!((state.waiting, state.free, state.tenants.len()), (0, 100, 0));
+    }
+
+    #[tokio::test]
+    async fn of_too_many_the_last_one_is_turned_away_of_whom_most_wait() {
+        let room = Fair::new(10, 3);
+        let (held, _) = turn(room.enter(&Whose::default(), 10, LONG).await);
+        let first = ask(&room, "a", 1, 1).await;
+        let (second, third) = (ask(&room, "a", 1, 1).await, ask(&room, "a", 2, 1).await);
+        let other = ask(&room, "b", 3, 1).await;
+        assert!(matches!(second.await, Entered::TurnedAway));
+        drop(held);
+        for granted in [first, third, other] {
+            assert!(turn(granted.await).1);
+        }
+    }
+}

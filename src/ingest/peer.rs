@@ -1,0 +1,247 @@
+//! Who is connected, and who goes first when there is no room for another.
+//!
+//! A connection is told apart by what it is good for. Least is lost with one on which nothing was ever answered well: it is
+//! idle, slow, or nobody's. Then come those that have nothing under way or wait for a body. One with a request that has come
+//! whole is never dropped. Among equals the one goes for whose sake nothing has moved for longest. The last few to come are
+//! given time to say something: as long as no more than they are new, they count as the others do.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+/// A connection, as its requests and its server see it.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    number: u64,
+    // Rises with whatever moves on any connection; no clock has to be read.
+    moves: Arc<AtomicU64>,
+    moved: AtomicU64,
+    started: AtomicU64,
+    running: AtomicUsize,
+    arriving: AtomicUsize,
+    served: AtomicBool,
+    slow: AtomicUsize,
+    leaving: AtomicBool,
+    leave: Notify,
+}
+
+/// The connections of a listener.
+#[derive(Debug)]
+pub(super) struct Peers {
+    max_new: usize,
+    moves: Arc<AtomicU64>,
+    // Invariant: as many as there are [`Connected`], so no more than there may be connections.
+    all: Mutex<BTreeMap<u64, Arc<Peer>>>,
+}
+
+/// A connection, which is one of its listener's until it is dropped.
+#[derive(Debug)]
+pub(super) struct Connected {
+    peers: Arc<Peers>,
+    pub(super) peer: Arc<Peer>,
+}
+
+/// Counts a request as running until it is dropped.
+#[derive(Debug)]
+pub(super) struct Running(Arc<Peer>);
+
+/// Counts a request's body as on its way until it is dropped.
+#[derive(Debug)]
+pub(super) struct Arriving(Arc<Peer>);
+
+/// Bodies that a connection may let stall before it is closed for that: one can be bad luck.
+const MAX_SLOW: usize = 4;
+
+/// Tells connections of all listeners apart.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// The share of connections on which nothing was answered well yet, and that count as the others do.
+const NEW_SHARE: usize = 8;
+
+impl Peers {
+    /// Of a listener with so many connections at most.
+    pub(super) fn new(max: usize) -> Self {
+        Self { max_new: max / NEW_SHARE, moves: Arc::default(), all: Mutex::default() }
+    }
+
+    /// One more.
+    pub(super) fn connect(self: &Arc<Self>) -> Connected {
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let peer = Arc::new(Peer { number, moves: Arc::clone(&self.moves), ..Peer::default() });
+        peer.moves_on();
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(number, Arc::clone(&peer));
+        Connected { peers: Arc::clone(self), peer }
+    }
+
+    /// Asks the one to leave with which least is lost; false if all of them are busy.
+    pub(super) fn displace(&self) -> bool {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = || all.values().filter(|peer| !peer.is_busy() && !peer.is_leaving());
+        let few_are_new = idle().filter(|peer| !peer.is_served()).count() <= self.max_new;
+        let worth = |peer: &&Arc<Peer>| {
+            (few_are_new || peer.is_served(), peer.moved.load(Ordering::Relaxed))
+        };
+        let Some(peer) = idle().min_by_key(worth) else { return false };
+        peer.leaves();
+        true
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let mut all = self.peers.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&self.peer.number);
+    }
+}
+
+impl Peer {
+    /// Which connection of the process it is; 0: none.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Something of it came or went.
+    pub(super) fn moves_on(&self) {
+        self.moved.store(self.moves.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// A body is on its way.
+    pub(super) fn arriving(self: &Arc<Self>) -> Arriving {
+        self.arriving.fetch_add(1, Ordering::Relaxed);
+        Arriving(Arc::clone(self))
+    }
+
+    /// One of its bodies stalled; with too many the connection goes.
+    pub(super) fn stalled(&self) {
+        if self.slow.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SLOW {
+            self.leaves();
+        }
+    }
+
+    /// A request begins.
+    pub(super) fn runs(self: &Arc<Self>) -> Running {
+        self.started.fetch_add(1, Ordering::Relaxed);
+        self.running.fetch_add(1, Ordering::Relaxed);
+        self.moves_on();
+        Running(Arc::clone(self))
+    }
+
+    /// Requests so far.
+    pub(super) fn started(&self) -> u64 {
+        self.started.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request is under way.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
+    }
+
+    /// One of its requests was answered well, by somebody who may ask.
+    pub(super) fn was_served(&self) {
+        // Mostly it was before; a line of the cache that is not written stays with all who read it.
+        if !self.served.load(Ordering::Relaxed) {
+            self.served.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one of its requests was answered well.
+    pub(super) fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// Whether it let too many bodies stall.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) >= MAX_SLOW
+    }
+
+    /// Returns when it has to leave.
+    pub(super) async fn told_to_leave(&self) {
+        self.leave.notified().await;
+    }
+
+    fn leaves(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.leave.notify_one();
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request of it has come whole and is not answered yet.
+    fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > self.arriving.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaving(peers: &Peers) -> Vec<u64> {
+        let all = peers.all.lock().unwrap();
+        all.values().filter(|peer| peer.is_leaving()).map(|peer| peer.number).collect()
+    }
+
+    #[test]
+    fn who_was_never_served_goes_first_and_who_is_busy_never() {
+        let peers = Arc::new(Peers::new(1));
+        let [idle, served, new, busy] = [(); 4].map(|()| peers.connect());
+        served.peer.was_served();
+        let running = busy.peer.runs();
+        // It came first, but something of it moved last.
+        idle.peer.moves_on();
+        for expected in [&new, &idle, &served] {
+            assert!(peers.displace());
+            assert!(leaving(&peers).contains(&expected.peer.number));
+        }
+        assert!(!peers.displace());
+        // A body that is on its way keeps nobody out.
+        let arriving = busy.peer.arriving();
+        assert!(peers.displace());
+        drop((arriving, running));
+        drop((idle, served, new, busy));
+        assert!(peers.all.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_few_new_ones_are_given_time() {
+        let peers = Arc::new(Peers::new(2 * NEW_SHARE));
+        let served = peers.connect();
+        served.peer.was_served();
+        let new = [peers.connect(), peers.connect()];
+        assert!(peers.displace());
+        assert_eq!(leaving(&peers), [served.peer.number]);
+        let third = peers.connect();
+        assert!(peers.displace());
+        assert_eq!(leaving(&peers), [served.peer.number, new[0].peer.number]);
+        drop(third);
+    }
+
+    #[test]
+    fn one_stalled_body_is_bad_luck_and_several_are_not() {
+        let peers = Arc::new(Peers::new(1));
+        let connected = peers.connect();
+        for _ in 1..MAX_SLOW {
+            connected.peer.stalled();
+            assert!(!connected.peer.is_slow() && leaving(&peers).is_empty());
+        }
+        connected.peer.stalled();
+        assert!(connected.peer.is_slow() && leaving(&peers) == [connected.peer.number]);
+    }
+}

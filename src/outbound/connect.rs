@@ -1,0 +1,181 @@
+//! Connections to an endpoint: TLS by the system's authorities, and no address that is refused.
+
+use std::error::Error;
+use std::fmt;
+use std::future::ready;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tower::Service;
+
+use super::address::{is_refused, is_refused_host};
+
+/// Connects to addresses that may be used, in time.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    inner: HttpsConnector<HttpConnector<Guarded>>,
+    limit: Duration,
+}
+
+/// Looks a name up, as the system does or as a test wants it.
+pub(super) type Lookup = dyn Fn(Name) -> Soon<io::Result<Vec<SocketAddr>>> + Send + Sync;
+
+pub(super) type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+impl Connector {
+    /// Connects within `limit`, name and handshake included.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system knows no authority, or TLS cannot be set up.
+    pub(super) fn new(
+        allow_http: bool,
+        limit: Duration,
+        lookup: Arc<Lookup>,
+    ) -> Result<Self, String> {
+        let mut http = HttpConnector::new_with_resolver(Guarded(lookup));
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(limit));
+        // A peer that is gone without a word is noticed before a request is lost to it.
+        http.set_keepalive(Some(KEEPALIVE));
+        http.set_keepalive_interval(Some(KEEPALIVE));
+        http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        #[cfg(target_os = "linux")]
+        http.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls()?);
+        let https = if allow_http { https.https_or_http() } else { https.https_only() };
+        // HTTP/2 if the other side knows it, which TLS tells.
+        Ok(Self { inner: https.enable_all_versions().wrap_connector(http), limit })
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Error = BoxError;
+    type Future = Soon<Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        // What is no name is not looked up.
+        if to.host().is_some_and(is_refused_host) {
+            return Box::pin(ready(Err("the address is one that may not be used".into())));
+        }
+        let connecting = timeout(self.limit, self.inner.call(to));
+        Box::pin(async move { connecting.await.map_err(io::Error::from)? })
+    }
+}
+
+fn tls() -> Result<ClientConfig, String> {
+    let found = rustls_native_certs::load_native_certs();
+    for error in found.errors {
+        tracing::warn!(%error, "some of the system's certificates cannot be read");
+    }
+    let mut roots = RootCertStore::empty();
+    let (_, unusable) = roots.add_parsable_certificates(found.certs);
+    if unusable > 0 {
+        tracing::warn!(unusable, "some of the system's certificates cannot be used");
+    }
+    if roots.is_empty() {
+        return Err(
+            "no certificate of an authority was found: install the system's (ca-certificates), or name a file of them in \
+             SSL_CERT_FILE"
+                .to_owned(),
+        );
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Looks names up as the system does.
+pub(super) fn system(name: Name) -> Soon<io::Result<Vec<SocketAddr>>> {
+    Box::pin(async move { Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect()) })
+}
+
+/// Passes refused addresses over. What it gives is what is connected to: nothing is looked up a second time.
+#[derive(Clone)]
+struct Guarded(Arc<Lookup>);
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guarded(..)")
+    }
+}
+
+impl Service<Name> for Guarded {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Soon<io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let found = (self.0)(name);
+        Box::pin(async move {
+            let usable = usable(found.await?);
+            if usable.is_empty() {
+                return Err(io::Error::other("the name has no address that may be used"));
+            }
+            Ok(usable.into_iter())
+        })
+    }
+}
+
+/// The addresses of a name that may be used.
+fn usable(found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    found.into_iter().filter(|at| !is_refused(at.ip())).collect()
+}
+
+/// How long a connection is silent before it is asked whether the peer is there, and between two such questions.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Questions without an answer after which it is not.
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// How long what was sent may go unacknowledged.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_to_no_address_that_is_refused() {
+        let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 443);
+        let refused = ["169.254.169.254", "fe80::1", "::ffff:169.254.1.1", "fd00:ec2::254"].map(at);
+        assert!(usable(refused).is_empty());
+        let good = [at("127.0.0.1"), at("2001:db8::1"), at("10.0.0.1"), at("64:ff9b::a00:1")];
+        assert_eq!(usable(refused.into_iter().chain(good)), good);
+    }
+
+    #[tokio::test]
+    async fn names_go_through_the_guard() {
+        let found = |name: &str| Guarded(Arc::new(system)).call(name.parse().unwrap());
+        // The resolver of the system knows this form of an address, which a URL never lets through.
+        assert!(found("169.254.169.254").await.is_err());
+        assert!(found("localhost").await.unwrap().all(|at| at.ip().is_loopback()));
+    }
+}

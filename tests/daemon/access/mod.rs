@@ -1,0 +1,7 @@
+//! Who comes in, over real sockets: TLS, certificates of clients, tokens, tenants.
+
+mod hosts;
+mod support;
+mod tenants;
+mod tls;
+mod tokens;

@@ -1,0 +1,292 @@
+//! The command line as scripts use it: arguments, output and exit codes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+const USAGE: Option<i32> = Some(64);
+const GATE: Option<i32> = Some(2);
+const FAILURE: Option<i32> = Some(1);
+
+fn agentgauge(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_agentgauge")).args(arguments).output().unwrap()
+}
+
+fn capture(name: &str) -> String {
+    data(&format!("captures/{name}"))
+}
+
+fn data(name: &str) -> String {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data", name].iter().collect();
+    path.to_str().unwrap().to_owned()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["replay", "--help"], &["help"]] {
+        let output = agentgauge(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(out(&output).contains("agentgauge"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn every_command_is_in_the_manual_and_completed() {
+    let help = out(&agentgauge(&["--help"]));
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
+        .collect();
+    assert!(commands.contains(&"serve") && commands.contains(&"man"), "{commands:?}");
+    let manual = out(&agentgauge(&["man"]));
+    assert!(manual.contains(".TH agentgauge 1"), "{manual}");
+    let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
+    let completions = shells.map(|shell| out(&agentgauge(&["completions", shell])));
+    for command in commands {
+        assert!(manual.contains(&format!(".SS \"agentgauge {command}\"")), "{command}");
+        assert!(completions.iter().all(|text| text.contains(command)), "{command}");
+    }
+    assert_eq!(agentgauge(&["completions", "none"]).status.code(), USAGE);
+}
+
+#[test]
+fn wrong_usage_exits_with_64() {
+    for arguments in [
+        &["nonsense"][..],
+        &["replay"],
+        &["replay", "x.pb", "--fail-under", "reliability=2"],
+        &["replay", "x.pb", "--output", "xml"],
+        &["serve", "--nonsense"],
+        &["demo", "--for", "soon"],
+    ] {
+        let output = agentgauge(arguments);
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}");
+        assert!(out(&output).is_empty() && !err(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_64_and_names_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    std::fs::write(&path, "[assemble]\ntrace_idel = \"5s\"\n").unwrap();
+    for command in [&["check"][..], &["serve"], &["demo"], &["replay", "x.pb"]] {
+        let mut arguments = command.to_vec();
+        arguments.extend(["--config", path.to_str().unwrap()]);
+        let output = agentgauge(&arguments);
+        assert_eq!(output.status.code(), USAGE, "{command:?}");
+        let message = err(&output);
+        assert!(message.contains("assemble.trace_idel"), "{message}");
+        assert!(message.contains("line 2") && message.contains("mine.toml"), "{message}");
+        assert!(message.contains("`assemble.trace_idle`"), "{message}");
+    }
+    let output = agentgauge(&["--http", "nowhere"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("--http"), "{}", err(&output));
+}
+
+#[test]
+fn the_listed_defaults_pass_the_check() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/agentgauge.toml");
+    let output = agentgauge(&["check", "--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("127.0.0.1:4317"));
+}
+
+#[test]
+fn a_variable_of_the_environment_is_checked() {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .arg("check")
+        .env("AGENTGAUGE__ENGINE__SHARDS", "0")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("AGENTGAUGE__ENGINE__SHARDS"), "{}", err(&output));
+}
+
+#[test]
+fn a_replay_prints_one_document() {
+    let output = agentgauge(&["replay", &capture("oi-openai"), "--output", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let session = &document["sessions"][0];
+    assert_eq!(session["total_traces"], 6);
+    assert!(session["reliability"].is_f64());
+    assert_eq!(session["traces"][0]["content"], "kept");
+    let agents = document["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), 1, "{agents:?}");
+    assert_eq!(agents[0]["traces"], 6);
+}
+
+#[test]
+fn a_replay_prints_a_table() {
+    let output = agentgauge(&["replay", &capture("oi-openai")]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    assert!(text.contains("sess-7f3a-0001") && text.contains("exact_repeat 1"), "{text}");
+}
+
+#[test]
+fn the_number_of_shards_and_the_order_of_files_change_nothing() {
+    let folder = capture("oi-openai");
+    let whole = agentgauge(&["replay", &folder, "--output", "json"]);
+    let mut files: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .filter(|path| path.ends_with(".pb"))
+        .collect();
+    files.sort();
+    files.reverse();
+    let mut arguments = vec!["replay", "--output", "json"];
+    arguments.extend(files.iter().map(String::as_str));
+    let backwards = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .args(arguments)
+        .env("AGENTGAUGE__ENGINE__SHARDS", "7")
+        .output()
+        .unwrap();
+    assert_eq!(out(&whole), out(&backwards));
+}
+
+#[test]
+fn a_floor_that_is_not_held_exits_with_2() {
+    let folder = capture("oi-openai");
+    let held = agentgauge(&["replay", &folder, "--fail-under", "reliability=0.1"]);
+    assert_eq!(held.status.code(), Some(0), "{}", err(&held));
+    let output = agentgauge(&[
+        "replay",
+        &folder,
+        "--fail-under",
+        "reliability=0.1",
+        "--fail-under",
+        "consistency=0.99",
+    ]);
+    assert_eq!(output.status.code(), GATE);
+    assert!(err(&output).contains("consistency"), "{}", err(&output));
+    assert!(out(&output).contains("sess-7f3a-0001"), "the result is printed all the same");
+}
+
+#[test]
+fn traces_are_held_against_expectations() {
+    let (folder, spec) = (capture("oi-openai"), data("expect/spec.yaml"));
+    let arguments = ["replay", &folder, "--expect", &spec];
+    let output = agentgauge(&[&arguments[..], &["--output", "json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).contains("no agent is run"));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary = &document["expectations"];
+    assert_eq!((&summary["evaluated"], &summary["hard_failures"]), (&json!(3), &json!(0)));
+    assert_eq!(summary["unanswered"], json!(["Nobody asked this."]));
+    assert_eq!(summary["remarks"].as_array().unwrap().len(), 2, "{summary}");
+    let traces = document["sessions"][0]["traces"].as_array().unwrap();
+    let layers: Vec<[&Value; 4]> = traces
+        .iter()
+        .flat_map(|trace| trace["expectations"].as_array().unwrap())
+        .map(|held| ["correctness", "path", "retrieval", "cost"].map(|name| &held[name]["status"]))
+        .collect();
+    assert_eq!(
+        layers,
+        [
+            ["pass", "pass", "skip", "pass"],
+            // Nobody has judged the rubric, and what the search gave back is not in the document.
+            ["warn", "pass", "skip", "pass"],
+            ["pass", "warn", "skip", "warn"],
+        ]
+    );
+    let path = &traces[0]["expectations"][0]["path"];
+    assert_eq!(
+        path["details"],
+        json!({
+            "tool_recall": 1.0, "tool_precision": 1.0, "sequence_similarity": 1.0, "loops": 0,
+            "match": true, "forbidden": [],
+        })
+    );
+    let output = agentgauge(&arguments);
+    let text = out(&output);
+    assert!(text.contains("no trace") && text.contains("path: loops: 4 > 3"), "{text}");
+    let without = agentgauge(&["replay", &folder, "--output", "json"]);
+    let document: Value = serde_json::from_slice(&without.stdout).unwrap();
+    assert_eq!(document.get("expectations"), None);
+}
+
+#[test]
+fn expectations_that_fail_hard_exit_with_2() {
+    let (folder, spec) = (capture("oi-openai"), data("expect/failing.yaml"));
+    let output = agentgauge(&["replay", &folder, "--expect", &spec]);
+    assert_eq!(output.status.code(), GATE);
+    assert!(err(&output).contains("2 of 3 expectations failed"), "{}", err(&output));
+    let text = out(&output);
+    for problem in [
+        "correctness: \"cloudy\" must not be in the answer",
+        "path: forbidden tools were used: get_order",
+        "cost: tokens: 1759 > 10",
+    ] {
+        assert!(text.contains(problem), "{text}");
+    }
+    // Where nothing is checked, nothing holds.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("spec.yaml");
+    std::fs::write(&path, "agent: a\nqueries: [{query: Nobody asked this.}]\n").unwrap();
+    let output = agentgauge(&["replay", &folder, "--expect", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), GATE);
+    assert!(err(&output).contains("no trace answers"), "{}", err(&output));
+}
+
+#[test]
+fn a_wrong_specification_exits_with_64_and_names_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.yaml");
+    std::fs::write(&path, "agent: a\nqueries:\n  - query: q\n    path: {max_loop: 3}\n").unwrap();
+    let spec = path.to_str().unwrap();
+    let output = agentgauge(&["replay", &capture("oi-openai"), "--expect", spec]);
+    assert_eq!(output.status.code(), USAGE);
+    let message = err(&output);
+    assert!(message.contains("mine.yaml: line 4, `queries[0].path.max_loop`"), "{message}");
+    assert!(message.contains("the nearest is `max_loops`"), "{message}");
+    for command in ["check", "serve"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+            .arg(command)
+            .env("AGENTGAUGE__EXPECT__FILES", json!([spec]).to_string())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), USAGE, "{command}");
+        assert!(err(&output).contains("mine.yaml: line 4"), "{}", err(&output));
+    }
+    let output = agentgauge(&["replay", &capture("oi-openai"), "--expect", "/nowhere/spec.yaml"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("/nowhere/spec.yaml"), "{}", err(&output));
+}
+
+#[test]
+fn what_cannot_be_read_exits_with_1() {
+    let empty = tempfile::tempdir().unwrap();
+    for path in ["/nowhere/traces.pb", empty.path().to_str().unwrap()] {
+        for command in ["replay", "verify"] {
+            let output = agentgauge(&[command, path]);
+            assert_eq!(output.status.code(), FAILURE, "{command} {path}");
+            assert!(err(&output).contains(path), "{}", err(&output));
+        }
+    }
+}
+
+#[test]
+fn the_engine_agrees_with_the_reference_model() {
+    for name in ["oi-openai", "oi-langgraph", "otel-genai-openai-span-only", "js-otel-openai-evals"]
+    {
+        let output = agentgauge(&["verify", &capture(name)]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}{}", out(&output), err(&output));
+        assert!(out(&output).contains("agree"), "{}", out(&output));
+    }
+}

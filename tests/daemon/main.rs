@@ -1,0 +1,26 @@
+//! The daemon as users have it: its sockets, its command line, its store, its documents.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod access;
+mod api;
+mod attack;
+mod cli;
+mod config;
+mod documents;
+mod embed;
+mod end_to_end;
+mod expectations;
+mod judge;
+mod overload;
+mod reports;
+mod rules;
+mod scores_out;
+mod store;
+mod support;
+mod transport;
+mod webhook;

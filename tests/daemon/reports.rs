@@ -1,0 +1,161 @@
+//! Reports over our own API, by the real binary: published figures come out as they were published.
+
+use std::fs;
+use std::path::Path;
+
+use agentgauge::engine::update::{self, AgentKey, ReportRequest, ReportResponse, Run, report};
+use serde_json::{Value, json};
+use tonic::client::Grpc;
+use tonic::transport::Endpoint;
+
+use crate::support::daemon::Daemon;
+
+/// A run of an agent as JSON.
+fn run(agent: &str, task: &str, run: &str) -> Value {
+    json!({ "agent": { "service_name": "bench", "agent_name": agent }, "task_id": task, "run_id": run })
+}
+
+fn send(daemon: &Daemon, reports: &[Value]) {
+    for chunk in reports.chunks(50) {
+        let body = json!({ "reports": chunk }).to_string();
+        let (status, answer) = daemon.post("/api/v1/reports", &body);
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((status, &answer["accepted"]), (200, &json!(chunk.len())), "{answer}");
+        // Again, as a client that lost the answer would: nothing changes.
+        assert_eq!(daemon.post("/api/v1/reports", &body).0, 200);
+    }
+}
+
+/// A score of an agent over all runs settles at this.
+fn settles(daemon: &Daemon, agent: &str, score: &str, expected: &Value) {
+    let labels = format!(
+        "{{service_name=\"bench\",gen_ai_agent_name=\"{agent}\",gen_ai_agent_version=\"\",deployment_environment_name=\"\",window=\"all\"}}"
+    );
+    let series = format!("agentgauge_agent_{score}_score{labels}");
+    daemon.settles_at(&series, expected.as_f64().unwrap());
+}
+
+#[test]
+fn published_figures_come_out_as_they_were_published() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors/hal-published-open.json");
+    let file: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let daemon = Daemon::start();
+    let mut checked = 0;
+    for (number, case) in file["cases"].as_array().unwrap().iter().enumerate() {
+        let agent = format!("agent{number}");
+        let (input, expected) = (&case["input"], &case["expected"]);
+        if input["confidences_success"].is_array() {
+            let mut reports = Vec::new();
+            for (outcome, list) in
+                [("success", "confidences_success"), ("failure", "confidences_failure")]
+            {
+                for (at, confidence) in input[list].as_array().unwrap().iter().enumerate() {
+                    let run = run(&agent, "airline", &format!("{outcome}{at}"));
+                    reports.push(
+                        json!({ "id": "o", "run": run, "name": "outcome", "label": outcome }),
+                    );
+                    reports.push(
+                        json!({ "id": "c", "run": run, "name": "confidence", "score": confidence }),
+                    );
+                }
+            }
+            send(&daemon, &reports);
+            settles(&daemon, &agent, "calibration", &expected["p_cal"]);
+            settles(&daemon, &agent, "auroc", &expected["p_auroc"]);
+            settles(&daemon, &agent, "brier", &expected["p_brier"]);
+            settles(&daemon, &agent, "accuracy", &expected["accuracy"]);
+            checked += 1;
+        }
+        if let Some(rates) = input["success_rate_per_task_of_5_runs"].as_object() {
+            let mut reports = Vec::new();
+            for (task, rate) in rates {
+                for at in 0_u32..5 {
+                    let success = f64::from(at) < (rate.as_f64().unwrap() * 5.0).round();
+                    let run = run(&agent, task, &at.to_string());
+                    reports.push(
+                        json!({ "id": "o", "run": run, "name": "outcome", "score": success }),
+                    );
+                }
+            }
+            send(&daemon, &reports);
+            let consistency = &expected["c_out_head_formula_computed"];
+            settles(&daemon, &agent, "outcome_consistency", consistency);
+            settles(&daemon, &agent, "accuracy", &expected["accuracy"]);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 2, "cases are missing");
+}
+
+#[test]
+fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
+    let daemon = Daemon::start();
+    let good = json!({ "session_id": "s", "name": "coherence", "score": 0.5 });
+    let bad = [
+        (json!({ "session_id": "s", "name": "coherence", "score": 4 }), "score_ranges"),
+        (
+            json!({ "session_id": "s", "name": "coherence", "score": "much" }),
+            "a number or a boolean",
+        ),
+        (json!({ "session_id": "s", "name": "coherence" }), "neither a `score` nor a `label`"),
+        (json!({ "session_id": "s", "score": 1 }), "`name` is missing"),
+        (json!({ "name": "coherence", "score": 1 }), "a target is missing"),
+        (
+            json!({ "session_id": "s", "trace_id": "x", "name": "coherence", "score": 1 }),
+            "only one of",
+        ),
+        (json!({ "trace_id": "xyz", "name": "coherence", "score": 1 }), "32 hex digits"),
+        (
+            json!({ "run": { "task_id": "t", "run_id": "r" }, "name": "outcome", "score": 1 }),
+            "run.agent",
+        ),
+        (json!({ "session_id": "s", "name": "coherence", "scores": 1 }), "scores"),
+    ];
+    let reports: Vec<&Value> = bad.iter().map(|(report, _)| report).chain([&good]).collect();
+    let (status, answer) =
+        daemon.post("/api/v1/reports", &json!({ "reports": reports }).to_string());
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((status, &answer["accepted"]), (200, &json!(1)));
+    for (at, (_, why)) in bad.iter().enumerate() {
+        let said = &answer["rejected"][at];
+        assert_eq!(said["index"], json!(at));
+        assert!(said["error"].as_str().unwrap().contains(why), "{said} does not say {why}");
+    }
+    assert_eq!(daemon.post("/api/v1/reports", "{").0, 400);
+}
+
+#[tokio::test]
+async fn the_same_reports_come_over_grpc() {
+    let daemon = tokio::task::spawn_blocking(Daemon::start).await.unwrap();
+    let agent = AgentKey {
+        agent_name: "a".to_owned(),
+        service_name: "bench".to_owned(),
+        ..AgentKey::default()
+    };
+    let of_run = |run: &str, score: f64| update::Report {
+        id: "o".to_owned(),
+        target: Some(report::Target::Run(Run {
+            agent: Some(agent.clone()),
+            task_id: "t".to_owned(),
+            run_id: run.to_owned(),
+            perturbation: String::new(),
+        })),
+        name: "outcome".to_owned(),
+        score: Some(score),
+        ..update::Report::default()
+    };
+    let reports =
+        vec![of_run("1", 1.0), of_run("2", 1.0), of_run("3", 0.0), update::Report::default()];
+    let channel =
+        Endpoint::new(format!("http://{}", daemon.grpc)).unwrap().connect().await.unwrap();
+    let mut client = Grpc::new(channel);
+    client.ready().await.unwrap();
+    let path = http::uri::PathAndQuery::from_static("/agentgauge.v1.ReportService/Report");
+    let codec = tonic_prost::ProstCodec::<ReportRequest, ReportResponse>::default();
+    let request = tonic::Request::new(ReportRequest { reports });
+    let answer = client.unary(request, path, codec).await.unwrap().into_inner();
+    assert_eq!((answer.accepted, answer.rejected.len(), answer.rejected[0].index), (3, 1, 3));
+    let settled = move || settles(&daemon, "a", "outcome_consistency", &json!(1.0 / 9.0));
+    tokio::task::spawn_blocking(settled).await.unwrap();
+}

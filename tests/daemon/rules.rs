@@ -1,0 +1,323 @@
+//! The rules and dashboards that come with the daemon ask only for what a daemon exports, and every alert is explained.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use agentgauge::engine::span::Timestamp;
+use agentgauge::health::Health;
+use agentgauge::ingest::Tally;
+
+use serde_json::Value;
+
+use crate::support::daemon::Daemon;
+use crate::support::promql::{Asked, Series, asked, is_selected, series};
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn rules() -> String {
+    std::fs::read_to_string(folder("deploy/prometheus/agentgauge.rules.yml")).unwrap()
+}
+
+/// The values of a key in the rules, a block of several lines as one value.
+fn values(text: &str, key: &str) -> Vec<String> {
+    let mut values = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(value) = line.trim_start_matches([' ', '-']).strip_prefix(key) else { continue };
+        let mut value = value.trim().to_owned();
+        if value == "|" {
+            value.clear();
+            while let Some(line) = lines.next_if(|line| line.starts_with("      ")) {
+                value.push_str(line);
+                value.push('\n');
+            }
+        }
+        values.push(value);
+    }
+    values
+}
+
+#[test]
+fn the_committed_rules_are_not_stale() {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge")).arg("rules").output().unwrap();
+    assert!(
+        String::from_utf8(output.stdout).unwrap() == rules(),
+        "write them anew with `cargo run -- rules > deploy/prometheus/agentgauge.rules.yml`"
+    );
+}
+
+#[test]
+fn rules_that_cannot_fire_are_refused() {
+    for (arguments, words) in [
+        (&["--slo", "reliability=0.9"][..], "--burn 6,3"),
+        (&["--slo", "reliability=1"], "below 1"),
+        (&["--slo", "reliability=95%"], "reliability=0.95"),
+        (&["--burn", "6,14.4"], "14.4,6"),
+        (&["--window", "2h"], "agents.windows"),
+        // A day is exported as 24h.
+        (&["--window", "1d"], "5m, 1h, 24h"),
+        (&["--min-traces", "0"], "--min-traces"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+        let output = command.arg("rules").args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(words) && output.stdout.is_empty(), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn every_alert_has_its_place_in_the_runbook_and_its_tests() {
+    let runbook = std::fs::read_to_string(folder("docs/runbook.md")).unwrap();
+    let headings: BTreeSet<&str> =
+        runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let tests = ["agentgauge.test.yml", "scores.test.yml"]
+        .map(|name| std::fs::read_to_string(folder("deploy/prometheus").join(name)).unwrap());
+    let alerts = values(&rules(), "alert:");
+    assert!(alerts.len() > 10);
+    for alert in alerts {
+        assert!(headings.contains(alert.as_str()), "docs/runbook.md has no heading {alert}");
+        let case = format!("alertname: {alert}\n    exp_alerts:\n    - ");
+        assert!(tests.iter().any(|text| text.contains(&case)), "no test fires {alert}");
+        let case = format!("alertname: {alert}\n    exp_alerts: []");
+        assert!(tests.iter().any(|text| text.contains(&case)), "no test keeps {alert} silent");
+    }
+}
+
+/// What there is to ask for.
+struct Known {
+    /// Of a daemon that was sent captures, and of one to which everything has happened.
+    scraped: Vec<Series>,
+    /// Families by name with their labels, as docs/metrics.md lists them.
+    listed: BTreeMap<String, BTreeSet<String>>,
+    /// What recording rules make.
+    recorded: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Known {
+    fn new() -> Self {
+        let mut scraped = series(&scrape());
+        scraped.extend(series(&unhealthy()));
+        Self { scraped, listed: listed(), recorded: recorded() }
+    }
+
+    /// What is wrong with an expression.
+    fn problems(&self, expr: &str) -> Vec<String> {
+        let Asked { selectors, grouping } = asked(expr);
+        let mut problems = Vec::new();
+        if selectors.is_empty() {
+            problems.push(format!("nothing is asked for in {expr}"));
+        }
+        let mut labels = BTreeSet::new();
+        for selector in &selectors {
+            let own = self.labels(&selector.name);
+            if own.is_empty() {
+                problems.push(format!("there is no series {}", selector.name));
+            }
+            for (label, ..) in &selector.matchers {
+                if !own.contains(label.as_str()) {
+                    problems.push(format!("{} has no label {label}", selector.name));
+                }
+            }
+            let of_name = || self.scraped.iter().filter(|series| series.0 == selector.name);
+            if of_name().next().is_some() && !of_name().any(|series| is_selected(selector, series))
+            {
+                problems.push(format!("no series fits {selector:?}"));
+            }
+            labels.extend(own);
+        }
+        for label in grouping.difference(&labels) {
+            problems.push(format!("nothing in {expr} has the label {label}"));
+        }
+        problems
+    }
+
+    /// Labels that a legend shows and the result of the expression does not have.
+    fn unknown(&self, expr: &str, shown: &str) -> Vec<String> {
+        let Asked { selectors, grouping } = asked(expr);
+        let own = selectors.iter().flat_map(|selector| self.labels(&selector.name));
+        let labels = if expr.contains(" by (") { grouping } else { own.collect() };
+        let shown = shown.split("{{").skip(1).filter_map(|part| part.split_once("}}"));
+        let shown = shown.map(|(label, _)| label).filter(|label| !labels.contains(*label));
+        shown.map(|label| format!("{expr} has no label {label} to show")).collect()
+    }
+
+    /// The labels of a series; of each, those of its scrape target, too.
+    fn labels(&self, name: &str) -> BTreeSet<String> {
+        let scraped = self.scraped.iter().filter(|series| series.0 == name);
+        let mut labels: BTreeSet<String> =
+            scraped.flat_map(|series| series.1.keys().cloned()).collect();
+        labels.extend(self.listed.get(name).into_iter().flatten().cloned());
+        labels.extend(self.recorded.get(name).into_iter().flatten().cloned());
+        let part = PARTS.iter().find(|(family, _)| *family == name);
+        labels.extend(
+            part.into_iter().flat_map(|(_, own)| own.iter().map(|label| (*label).to_owned())),
+        );
+        let is_known = part.is_some()
+            || !labels.is_empty()
+            || self.scraped.iter().any(|series| series.0 == name);
+        if is_known && !name.contains(':') {
+            labels.extend(["job", "instance"].map(str::to_owned));
+        }
+        if labels.contains("gen_ai_agent_name") {
+            labels.insert("tenant".to_owned());
+        }
+        labels
+    }
+}
+
+/// What dashboards ask for: where, the expression, and what the legend shows.
+fn panels() -> Vec<(String, String, String)> {
+    let mut panels = Vec::new();
+    let files = std::fs::read_dir(folder("deploy/grafana")).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    for path in files.filter(|path| path.extension().is_some_and(|kind| kind == "json")) {
+        let board: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let place = |what: &Value| format!("{} / {}", text(&board["title"]), text(what));
+        for panel in board["panels"].as_array().unwrap() {
+            let targets = panel["targets"].as_array().into_iter().flatten();
+            panels.extend(targets.map(|target| {
+                (place(&panel["title"]), text(&target["expr"]), text(&target["legendFormat"]))
+            }));
+        }
+        for annotation in board["annotations"]["list"].as_array().unwrap() {
+            let shown = text(&annotation["titleFormat"]) + &text(&annotation["textFormat"]);
+            panels.push((place(&annotation["name"]), text(&annotation["expr"]), shown));
+        }
+        for variable in board["templating"]["list"].as_array().unwrap() {
+            let query = text(&variable["definition"]);
+            if let Some(query) = query.strip_prefix("label_values(") {
+                let (expr, label) = query.trim_end_matches(')').rsplit_once(", ").unwrap();
+                let shown = format!("{{{{{label}}}}}");
+                panels.push((place(&variable["name"]), expr.to_owned(), shown));
+            }
+            let windows = text(&variable["query"]);
+            for window in windows.split(',').filter(|_| variable["name"] == "window") {
+                let expr = format!("agentgauge_agent_reliability_score{{window=\"{window}\"}}");
+                panels.push((place(&variable["name"]), expr, String::new()));
+            }
+        }
+    }
+    assert!(panels.len() > 50);
+    panels
+}
+
+/// A page of a daemon that was sent a looping session, with costs.
+fn scrape() -> String {
+    let prices = r#"[{ model = "*", input = 2.5, output = 10.0 }]"#;
+    // The spans are old; let them count as new.
+    let age = ("AGENTGAUGE__INGEST__MAX_SPAN_AGE", "1s");
+    let daemon = Daemon::start_with(&[("AGENTGAUGE__COST__PRICES", prices), age]);
+    daemon.send_capture("oi-openai");
+    daemon.metric("agentgauge_agent_reliability_score{");
+    daemon.get("/metrics")
+}
+
+/// The daemon's own page when everything has happened to it once.
+fn unhealthy() -> String {
+    let health = Health::new(Timestamp(0)).unwrap();
+    health.received(
+        "grpc",
+        "protobuf",
+        &Tally { spans: 1, logs: 1, metric_points: 1, ..Tally::default() },
+    );
+    health.refused("too_large");
+    health.held("traces", "0", 1);
+    health.held("sessions", "0", 1);
+    health.held("agents", "0", 1);
+    let counts = [
+        ("spans", "trace_full", 1),
+        ("spans", "duplicate", 1),
+        ("logs", "trace_full", 1),
+        ("repaired", "bad_time", 1),
+        ("unused", "unknown", 1),
+        ("late", "dropped", 1),
+        ("late", "revised", 1),
+        ("traces_ignored", "no_agent", 1),
+        ("reports", "applied", 1),
+        ("label_values_limited", "agent", 1),
+        ("traces", "evicted", 1),
+    ];
+    health.counts("test", counts);
+    let families = health.registry().gather();
+    prometheus::TextEncoder::new().encode_to_string(&families).unwrap()
+}
+
+/// The families of the page of metrics.
+fn listed() -> BTreeMap<String, BTreeSet<String>> {
+    let page = std::fs::read_to_string(folder("docs/metrics.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `agentgauge_"));
+    let mut families = BTreeMap::new();
+    for row in rows {
+        let mut cells = row.split(" | ");
+        let name = format!("agentgauge_{}", cells.next().unwrap().trim_end_matches('`'));
+        let kind = cells.next().unwrap();
+        let words = cells.next().unwrap().split(", ").map(|label| label.trim().trim_matches('`'));
+        let mut labels: BTreeSet<String> =
+            words.filter(|label| !label.is_empty()).map(str::to_owned).collect();
+        labels.extend(AGENT.map(str::to_owned));
+        if kind == "histogram" {
+            for suffix in ["_sum", "_count"] {
+                families.insert(format!("{name}{suffix}"), labels.clone());
+            }
+            labels.insert("le".to_owned());
+            families.insert(format!("{name}_bucket"), labels);
+        } else {
+            families.insert(name, labels);
+        }
+    }
+    assert!(families.len() > 50, "docs/metrics.md is not laid out as expected");
+    families
+}
+
+/// The recorded series: they have the labels of the agent that they are summed by, and that of the objective.
+fn recorded() -> BTreeMap<String, BTreeSet<String>> {
+    let by = ["service_name", "gen_ai_agent_name", "deployment_environment_name", "tenant", "slo"];
+    let records = values(&rules(), "record:").into_iter();
+    records.map(|record| (record, by.map(str::to_owned).into())).collect()
+}
+
+/// Series of parts that this daemon was started without.
+const PARTS: [(&str, &[&str]); 5] = [
+    ("agentgauge_judge_drift", &["metric"]),
+    ("agentgauge_judge_results_total", &["metric", "result"]),
+    ("agentgauge_kafka_consumer_lag_records", &["topic", "partition"]),
+    ("agentgauge_kafka_records_total", &["topic"]),
+    ("agentgauge_kafka_ready", &[]),
+];
+
+const AGENT: [&str; 4] =
+    ["service_name", "gen_ai_agent_name", "gen_ai_agent_version", "deployment_environment_name"];
+
+#[test]
+fn rules_and_panels_ask_only_for_what_there_is() {
+    let known = Known::new();
+    let mut problems = Vec::new();
+    for expr in values(&rules(), "expr:") {
+        problems.extend(known.problems(&expr));
+    }
+    for (place, expr, shown) in panels() {
+        let found = known.problems(&expr).into_iter().chain(known.unknown(&expr, &shown));
+        problems.extend(found.map(|problem| format!("{place}: {problem}")));
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+    // The check can fail.
+    let looping = "sum by (kind) (agentgauge_sessions_looping)";
+    assert_eq!(known.unknown(looping, "{{kind}} {{severity}}").len(), 1);
+    for (expr, words) in [
+        ("rate(agentgauge_nothing_total[5m])", "no series agentgauge_nothing_total"),
+        ("agentgauge_sessions_looping{window=\"1h\"}", "no label window"),
+        ("sum by (trace_id) (agentgauge_sessions_active)", "the label trace_id"),
+        ("agentgauge_agent_reliability_score{window=\"7d\"}", "no series fits"),
+    ] {
+        assert!(
+            known.problems(expr).concat().contains(words),
+            "{expr}: {:?}",
+            known.problems(expr)
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! What a start reads back: whose it was, what other releases wrote, and how much at most.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::support::{BETWEEN, Daemon, LOOKS, command, fails, now, post, request, send_as, traces};
+
+/// A copy of what a release left behind.
+fn left_behind(release: &str) -> tempfile::TempDir {
+    let store = tempfile::tempdir().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/store").join(release);
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, store.path().join(path.file_name().unwrap())).unwrap();
+    }
+    store
+}
+
+#[test]
+fn what_an_earlier_release_left_behind_is_read_and_what_a_later_one_did_is_refused() {
+    let store = left_behind("0.1");
+    let daemon = Daemon::start(store.path(), &[]);
+    for (what, count) in [("records", 10.0), ("bad_snapshots", 0.0), ("lost_records", 0.0)] {
+        let found = daemon.metric(&format!("agentgauge_store_recovered{{what=\"{what}\"}}"));
+        assert!((found - count).abs() < 0.5, "{what}: {found}");
+    }
+    // Its records say nothing of tenants: they are nobody's.
+    let page: Value = serde_json::from_str(&daemon.get("/api/v1/agents")).unwrap();
+    let agents = page["agents"].as_array().unwrap();
+    assert!(!agents.is_empty() && agents.iter().all(|agent| agent.get("tenant").is_none()));
+    daemon.ends_well();
+    let store = left_behind("0.1");
+    let name = "snapshot-00000000000000000040";
+    let mut bytes = fs::read(store.path().join(name)).unwrap();
+    bytes[6] = 9;
+    let sum = crc32c::crc32c(&bytes[..16]);
+    bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+    fs::write(store.path().join(name), bytes).unwrap();
+    let text = fails(store.path(), &[]);
+    assert!(text.contains(name) && text.contains("`store.directory`"), "{text}");
+    assert!(text.contains("format 9"), "{text}");
+}
+
+/// Senders with tenants, and one without; whoever asks needs no token, and so sees all.
+const TENANTS: &str = r#"[access]
+open = ["read", "metrics"]
+tokens = [
+  { name = "shop", env = "SHOP", tenant = "shop", may = ["ingest"] },
+  { name = "bank", env = "BANK", tenant = "bank", may = ["ingest"] },
+  { name = "plain", env = "PLAIN", may = ["ingest"] },
+]
+"#;
+
+#[test]
+fn what_is_replayed_is_whose_it_was() {
+    let store = tempfile::tempdir().unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), TENANTS).unwrap();
+    let senders = [("SHOP", "shop"), ("BANK", "bank"), ("PLAIN", "")];
+    let token = |variable: &str| format!("a-token-of-{variable}-0123456789");
+    let start = || {
+        let mut command = command(store.path(), &[]);
+        command.arg("--config").arg(config.path());
+        command.envs(senders.map(|(variable, _)| (variable, token(variable))));
+        Daemon::of(command.spawn().unwrap())
+    };
+    let shown = |daemon: &Daemon| {
+        senders.map(|(_, tenant)| {
+            let path = format!("/api/v1/sessions/session-0?tenant={tenant}");
+            let session: Value = serde_json::from_str(&daemon.get(&path)).unwrap();
+            let reported = session["signals"]["helpfulness"]["score"].as_f64();
+            (session["agent"]["tenant"].clone(), reported, traces(&[session]))
+        })
+    };
+    let daemon = start();
+    let base = now();
+    // One session id, and to each sender a trace of it; what is reported of a session is its sender's alone.
+    for (trace, (variable, _)) in senders.into_iter().enumerate() {
+        let token = token(variable);
+        for number in [2 * trace, 2 * trace + 1] {
+            let target = ("/v1/traces", "application/x-protobuf");
+            let body = request(number, base);
+            let answer = send_as(Some(&token), &daemon.otlp_http, target, &body).unwrap();
+            assert_eq!(answer.0, 200, "{}", answer.1);
+        }
+        let score = serde_json::json!({
+            "session_id": "session-0", "name": "helpfulness", "score": trace as f64 / 4.0
+        });
+        let body = serde_json::json!({ "reports": [score] }).to_string();
+        let target = ("/api/v1/reports", "application/json");
+        let answer = send_as(Some(&token), &daemon.http, target, body.as_bytes()).unwrap();
+        assert_eq!(answer.0, 200, "{}", answer.1);
+    }
+    let expected = [("shop", 0_u8), ("bank", 1), ("", 2)].map(|(tenant, trace)| {
+        let tenant = if tenant.is_empty() { Value::Null } else { tenant.into() };
+        (tenant, Some(f64::from(trace) / 4.0), BTreeSet::from([usize::from(trace)]))
+    });
+    let mut before = shown(&daemon);
+    for _ in 0..LOOKS {
+        if before == expected {
+            break;
+        }
+        std::thread::park_timeout(BETWEEN);
+        before = shown(&daemon);
+    }
+    assert_eq!(before, expected);
+    daemon.dies();
+    // From the log alone, then from a snapshot.
+    for records in [9.0, 0.0] {
+        let daemon = start();
+        let found = daemon.metric("agentgauge_store_recovered{what=\"records\"}");
+        assert!((found - records).abs() < 0.5, "{found}");
+        assert_eq!(shown(&daemon), expected);
+        daemon.ends_well();
+    }
+}
+
+/// However few bytes they are: what a start takes its time over is bounded.
+#[test]
+fn what_is_replayed_is_bounded_in_spans_too() {
+    let store = tempfile::tempdir().unwrap();
+    let environment = [
+        ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "1000000000"),
+        ("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "60"),
+    ];
+    let daemon = Daemon::start(store.path(), &environment);
+    let (base, mut sent) = (now(), 0);
+    let written = "agentgauge_store_snapshots_total{outcome=\"written\"} 2";
+    while !daemon.get("/metrics").contains(written) {
+        assert!(sent < 5_000);
+        assert_eq!(post(&daemon.otlp_http, &request(sent, base)).unwrap().0, 200);
+        sent += 1;
+    }
+    daemon.dies();
+    let daemon = Daemon::start(store.path(), &environment);
+    let replayed = daemon.metric("agentgauge_store_recovered{what=\"records\"}");
+    assert!(sent > 20 && replayed < sent as f64 / 2.0, "{replayed} of {sent}");
+    assert_eq!(traces(&daemon.sessions()).len(), sent.div_ceil(2));
+}

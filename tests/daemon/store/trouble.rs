@@ -1,0 +1,182 @@
+//! Directories that cannot be used, disks that are full or fail, damage, and a budget that is spent.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::support::{Daemon, command, fails, now, post, request, traces};
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named_with_its_setting() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(store.path(), &[]);
+    let text = fails(store.path(), &[]);
+    assert!(text.contains("`store.directory`") && text.contains("in use"), "{text}");
+    daemon.ends_well();
+    let file = store.path().join("lock");
+    let text = fails(&file, &[]);
+    assert!(text.contains("`store.directory`") && text.contains("lock"), "{text}");
+    let text = fails(Path::new(""), &[]);
+    assert!(text.contains("`store.directory`"), "{text}");
+}
+
+#[test]
+fn files_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().unwrap();
+    let store = parent.path().join("made");
+    let daemon = Daemon::start(&store, &[]);
+    assert_eq!(post(&daemon.otlp_http, &request(0, now())).unwrap().0, 200);
+    daemon.ends_well();
+    assert_eq!(fs::metadata(&store).unwrap().permissions().mode() & 0o777, 0o700);
+    for entry in fs::read_dir(&store).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
+    let store = tempfile::tempdir().unwrap();
+    // No file can grow beyond this; to the log it is a disk without room.
+    let mut shell = Command::new("sh");
+    let script = "trap '' XFSZ; ulimit -S -f 40; exec \"$0\" \"$@\"";
+    let inner = command(store.path(), &[("AGENTGAUGE__LOG__LEVEL", "error")]);
+    shell.args(["-c", script]).arg(inner.get_program()).args(inner.get_args());
+    shell.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let daemon = Daemon::of(shell.stdout(Stdio::piped()).spawn().unwrap());
+    let base = now();
+    let mut acknowledged = 0;
+    loop {
+        match post(&daemon.otlp_http, &request(acknowledged, base)).unwrap() {
+            (200, _) => acknowledged += 1,
+            (503, answer) => break assert!(answer.to_lowercase().contains("retry-after")),
+            (status, answer) => panic!("{status}: {answer}"),
+        }
+        assert!(acknowledged < 1_000, "the limit never bites");
+    }
+    assert!(daemon.metric("agentgauge_store_refused_total{reason=\"write\"}") > 0.5);
+    let id = daemon.process.id().to_string();
+    assert!(
+        Command::new("prlimit")
+            .args(["--fsize=unlimited", "--pid", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    for _ in 0..20 {
+        assert_eq!(post(&daemon.otlp_http, &request(acknowledged, base)).unwrap().0, 200);
+        acknowledged += 1;
+    }
+    daemon.dies();
+    let daemon = Daemon::start(store.path(), &[]);
+    let shown = traces(&daemon.sessions());
+    assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
+}
+
+/// Calls that say that a sync failed, as long as a file is there.
+const BROKEN_SYNC: &str = r#"
+    #define _GNU_SOURCE
+    #include <errno.h>
+    #include <stdlib.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static int broken(void) { return access(getenv("BROKEN_DISK"), F_OK) == 0; }
+    int fsync(int fd) { errno = EIO; return broken() ? -1 : syscall(SYS_fsync, fd); }
+    int fdatasync(int fd) { errno = EIO; return broken() ? -1 : syscall(SYS_fdatasync, fd); }
+"#;
+
+/// What a disk says after a sync that failed is not to be believed: it may have dropped what it could not write.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_sync_that_failed_ends_the_process_with_an_error_and_nothing_acknowledged_is_lost() {
+    let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [source, library, broken] =
+        ["sync.c", "sync.so", "broken"].map(|name| tools.path().join(name));
+    fs::write(&source, BROKEN_SYNC).unwrap();
+    // As the crate's own parts in C are compiled.
+    let compiler =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiler.unwrap().success());
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("BROKEN_DISK", broken.to_str().unwrap()),
+        ("AGENTGAUGE__LOG__LEVEL", "error"),
+    ];
+    let mut inner = command(store.path(), &environment);
+    let mut daemon = Daemon::of(inner.stderr(Stdio::piped()).spawn().unwrap());
+    let (base, acknowledged) = (now(), 40);
+    for number in 0..acknowledged {
+        assert_eq!(post(&daemon.otlp_http, &request(number, base)).unwrap().0, 200);
+    }
+    fs::write(&broken, "").unwrap();
+    // It ends, so that it may have no time to answer.
+    let answer = post(&daemon.otlp_http, &request(acknowledged, base));
+    assert!(answer.is_none_or(|(status, _)| status == 503));
+    let mut said = String::new();
+    daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(daemon.process.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("`store.directory`") && said.contains("failed to sync"), "{said}");
+    drop(daemon);
+    let daemon = Daemon::start(store.path(), &[]);
+    let shown = traces(&daemon.sessions());
+    assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
+}
+
+#[test]
+fn damage_in_the_middle_is_named_and_can_be_skipped() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(store.path(), &[]);
+    for number in 0..40 {
+        assert_eq!(post(&daemon.otlp_http, &request(number, now())).unwrap().0, 200);
+    }
+    daemon.dies();
+    let logs = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("log-");
+    let log = fs::read_dir(store.path()).unwrap().map(Result::unwrap).find(logs).unwrap().path();
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[2_000] ^= 4;
+    fs::write(&log, bytes).unwrap();
+    let text = fails(store.path(), &[]);
+    let name = log.file_name().unwrap().to_str().unwrap();
+    assert!(text.contains(name) && text.contains("byte") && text.contains("skip"), "{text}");
+    let daemon = Daemon::start(store.path(), &[("AGENTGAUGE__STORE__DAMAGED_RECORDS", "skip")]);
+    let count =
+        |what: &str| daemon.metric(&format!("agentgauge_store_recovered{{what=\"{what}\"}}"));
+    assert!((0.5..1.5).contains(&count("lost_records")) && count("records") > 38.5);
+}
+
+#[test]
+fn over_its_budget_it_refuses_for_now_and_goes_on_when_a_snapshot_has_freed_some() {
+    let store = tempfile::tempdir().unwrap();
+    let environment = [
+        ("AGENTGAUGE__INGEST__MAX_REQUEST_BYTES", "65536"),
+        ("AGENTGAUGE__INGEST__MAX_DECODED_BYTES", "67108864"),
+        ("AGENTGAUGE__STORE__MAX_BYTES", "1200000"),
+        // Only the budget asks for one.
+        ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "1000000000"),
+    ];
+    let daemon = Daemon::start(store.path(), &environment);
+    let (base, mut refused, mut number) = (now(), 0, 0);
+    while refused < 3 || number < 4_000 {
+        match post(&daemon.otlp_http, &request(number % 300, base)).unwrap() {
+            (200, _) => number += 1,
+            (503, answer) => {
+                assert!(answer.to_lowercase().contains("retry-after"), "{answer}");
+                refused += 1;
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            (status, answer) => panic!("{status}: {answer}"),
+        }
+        if number >= 20_000 {
+            panic!("the budget never bites");
+        }
+    }
+    assert!(daemon.metric("agentgauge_store_refused_total{reason=\"budget\"}") > 2.5);
+    assert!(daemon.metric("agentgauge_store_snapshots_total{outcome=\"written\"}") > 0.5);
+    let size = |entry: fs::DirEntry| entry.metadata().unwrap().len();
+    let bytes: u64 = fs::read_dir(store.path()).unwrap().map(|entry| size(entry.unwrap())).sum();
+    assert!(bytes < 1_300_000, "{bytes}");
+    daemon.ends_well();
+}

@@ -1,0 +1,8 @@
+//! What several of these tests need: the real daemon, endpoints that it calls, spans to send it.
+
+pub(crate) mod collector;
+pub(crate) mod daemon;
+pub(crate) mod endpoint;
+pub(crate) mod judged;
+pub(crate) mod promql;
+pub(crate) mod turn;

@@ -1,0 +1,202 @@
+//! Holds the import rules: which part of the tree may know which.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders and the top-level modules of ours that their files may name.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("engine", &["engine"]),
+    ("reference", &["engine", "reference"]),
+    ("access", &["access", "engine"]),
+    ("ingest", &["access", "engine", "ingest"]),
+    ("export", &["access", "engine", "export", "outbound"]),
+    ("outbound", &["outbound"]),
+    ("webhook", &["clock", "engine", "outbound", "webhook"]),
+    ("store", &["engine", "store"]),
+    ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound"]),
+    ("judge", &["clock", "engine", "ingest", "judge", "outbound"]),
+    ("fleet", &["clock", "engine", "export", "fleet", "health", "ingest", "store"]),
+    (
+        "config",
+        &[
+            "access", "config", "embed", "engine", "export", "fleet", "ingest", "judge",
+            "outbound", "store", "webhook",
+        ],
+    ),
+];
+
+/// Crates that the engine may name beside std and itself.
+const ENGINE_CRATES: &[&str] = &[
+    "fancy_regex",
+    "hashbrown",
+    "jsonschema",
+    "prost",
+    "rmp_serde",
+    "schemars",
+    "serde",
+    "serde_json",
+    "serde_saphyr",
+    "strsim",
+    "thiserror",
+    "unicode_general_category",
+    "xxhash_rust",
+];
+
+/// What a pure machine has no use for.
+const IMPURE: &[&str] = &[
+    "async fn",
+    ".await",
+    "tokio",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::process",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "std::thread",
+    "Instant::now",
+    "SystemTime",
+    "tracing::",
+    "println!",
+];
+
+#[test]
+fn a_module_names_only_the_modules_below_it() {
+    let mut wrong = Vec::new();
+    for (folder, allowed) in ALLOWED {
+        for (path, code) in sources(folder) {
+            for name in named_after(&code, "crate::") {
+                if !allowed.contains(&name.as_str()) {
+                    wrong.push(format!("{}: crate::{name}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "imports that point upwards:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_engine_imports_only_what_it_is_allowed() {
+    let mut wrong = Vec::new();
+    for (path, code) in sources("engine") {
+        for line in code.lines().map(str::trim).filter(|line| line.starts_with("use ")) {
+            let root = line.trim_start_matches("use ").split([':', ';', ' ']).next().unwrap_or("");
+            let ours = ["crate", "self", "super", "std", "core"].contains(&root);
+            let local = code.contains(&format!("mod {root};"));
+            if !ours && !local && !ENGINE_CRATES.contains(&root) {
+                wrong.push(format!("{}: {line}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "the engine imports:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_engine_is_pure() {
+    let mut wrong = Vec::new();
+    for (path, code) in sources("engine") {
+        for word in IMPURE.iter().filter(|word| code.contains(**word)) {
+            wrong.push(format!("{}: {word}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "the engine does IO, waits or reads a clock:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn stages_share_only_messages() {
+    let stages = ["assemble", "sessions", "agents"];
+    let mut wrong = Vec::new();
+    for stage in stages {
+        for (path, code) in sources(&format!("engine/{stage}")) {
+            for other in stages.iter().filter(|other| **other != stage) {
+                if code.contains(&format!("engine::{other}::"))
+                    || code.contains(&format!("super::{other}::"))
+                {
+                    wrong.push(format!("{}: {other}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "stages that know each other:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn attribute_names_live_in_conventions_alone() {
+    let marks =
+        ["\"gen_ai.", "\"openinference.", "\"llm.", "\"session.id", "\"langfuse.", "\"traceloop."];
+    let mut wrong = Vec::new();
+    for (path, code) in sources("") {
+        if path.components().any(|part| part.as_os_str() == "convention") {
+            continue;
+        }
+        for mark in marks.iter().filter(|mark| code.contains(**mark)) {
+            wrong.push(format!("{}: {mark}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "attribute names outside engine/convention:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_clock_is_read_in_one_file() {
+    for (path, code) in sources("") {
+        let reads = code.contains("Instant::now()") || code.contains("SystemTime::now()");
+        assert!(!reads || path.ends_with("clock.rs"), "{} reads the clock", path.display());
+    }
+}
+
+/// The sources under `src/FOLDER` (or `src/FOLDER.rs`), without their tests and comments.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    collect(&root.join(folder), &mut found);
+    if !folder.is_empty() {
+        collect_file(&root.join(format!("{folder}.rs")), &mut found);
+    }
+    assert!(!found.is_empty(), "no sources under src/{folder}");
+    found.sort();
+    found
+}
+
+fn collect(path: &Path, found: &mut Vec<(PathBuf, String)>) {
+    let Ok(entries) = fs::read_dir(path) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_tests = path.file_name().is_some_and(|name| name == "tests");
+        if path.is_dir() && !is_tests {
+            collect(&path, found);
+        } else {
+            collect_file(&path, found);
+        }
+    }
+}
+
+fn collect_file(path: &Path, found: &mut Vec<(PathBuf, String)>) {
+    let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+    if is_test || path.extension().is_none_or(|extension| extension != "rs") {
+        return;
+    }
+    if let Ok(text) = fs::read_to_string(path) {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        found.push((path.to_owned(), lines.collect::<Vec<_>>().join("\n")));
+    }
+}
+
+/// The first path segment after each `prefix`.
+fn named_after(code: &str, prefix: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (at, _) in code.match_indices(prefix) {
+        let rest = &code[at + prefix.len()..];
+        if let Some(list) = rest.strip_prefix('{') {
+            let list = list.split('}').next().unwrap_or("");
+            names.extend(
+                list.split(',')
+                    .filter_map(|item| item.trim().split([':', ' ']).next().map(str::to_owned)),
+            );
+        } else {
+            names.push(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}

@@ -1,0 +1,154 @@
+//! Sessions that leave memory and come back change no result: in any order of arrival, whatever the room, over restarts.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::route::Route;
+use agentgauge::engine::sessions::{Attic, AtticPlace, Sessions};
+use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::view::Document;
+use proptest::prelude::*;
+
+use crate::recorded::{self, Item, apply, items, reordered};
+
+/// How the items are delivered, and what happens meanwhile.
+#[derive(Clone, Debug)]
+struct Delivery {
+    shards: u32,
+    max_sessions: usize,
+    idle: Duration,
+    /// A sort key for each item, again and again.
+    order: Vec<u16>,
+    /// How many items make a batch.
+    batch: usize,
+    /// Time between batches.
+    pause: Duration,
+    /// Every nth batch is followed by a restart.
+    restart: usize,
+}
+
+/// An attic that outlives the process, and the room in it.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Shelf>>);
+
+#[derive(Default)]
+struct Shelf {
+    things: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+    returned: u64,
+}
+
+impl Attic for Kept {
+    fn put(&mut self, bytes: &[u8]) -> Option<AtticPlace> {
+        let mut shelf = self.0.lock().unwrap();
+        let at = shelf.next;
+        shelf.next += 1;
+        shelf.things.insert(at, bytes.to_vec());
+        Some(AtticPlace { file: 1, at, bytes: 0, sum: 0 })
+    }
+
+    fn get(&self, place: AtticPlace) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().things.get(&place.at).cloned()
+    }
+
+    fn free(&mut self, place: AtticPlace) {
+        let mut shelf = self.0.lock().unwrap();
+        assert!(shelf.things.remove(&place.at).is_some(), "it was let go of before");
+        shelf.returned += 1;
+    }
+
+    fn keep(&mut self) -> bool {
+        true
+    }
+}
+
+const CAPTURES: [&str; 7] = [
+    "oi-openai",
+    "oi-langgraph",
+    "js-otel-openai-evals",
+    "oi-anthropic",
+    "openlit-scores",
+    "pydantic-ai-v1",
+    "google-adk-legacy",
+];
+
+fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
+    let mut options = EngineOptions::default();
+    options.assemble.keep_content = true;
+    options.session.max_sessions = max_sessions;
+    options.session.session_idle = delivery.idle;
+    options
+}
+
+fn attics(attic: Option<&Kept>, shards: u32) -> Vec<Box<dyn Attic + Send>> {
+    (0..shards).filter_map(|_| Some(Box::new(attic?.clone()) as _)).collect()
+}
+
+/// The pipeline of the next process: it has what was saved, and what is in the attic.
+fn restarted(mut before: Pipeline, options: &EngineOptions, attic: Option<&Kept>) -> Pipeline {
+    let shards = u32::try_from(before.lasting().2.len()).unwrap();
+    let mut after = recorded::restarted(before, options, Route::new(shards, 0));
+    if attic.is_some() {
+        after.keep_away(attics(attic, shards));
+    }
+    after
+}
+
+/// What is shown at the end; with an attic sessions leave for it, without one there is room for all.
+fn run(items: &[Item], delivery: &Delivery, attic: Option<&Kept>) -> Document {
+    let room = attic.map_or(10_000, |_| delivery.max_sessions);
+    let options = options(delivery, room);
+    let mut pipeline = Pipeline::new(&options, delivery.shards);
+    if attic.is_some() {
+        pipeline.keep_away(attics(attic, delivery.shards));
+    }
+    let mut now = Timestamp(1_800_000_000_000_000_000);
+    for (number, batch) in items.chunks(delivery.batch).enumerate() {
+        apply(&mut pipeline, batch, now);
+        let held = pipeline.lasting().2.iter().map(Sessions::held_sessions);
+        assert!(held.max().unwrap_or_default() <= room, "after each batch the others are away");
+        now = now.after(delivery.pause);
+        pipeline.advance(now);
+        if number % delivery.restart == delivery.restart - 1 {
+            pipeline = restarted(pipeline, &options, attic);
+        }
+    }
+    pipeline.finish(now);
+    pipeline.document()
+}
+
+fn deliveries() -> impl Strategy<Value = Delivery> {
+    let order = prop::collection::vec(any::<u16>(), 1..64);
+    let idle = prop_oneof![Just(12), Just(60), Just(3_600)];
+    (1_u32..4, 1_usize..3, idle, order, 1_usize..12, 0_u64..400, 5_usize..80).prop_map(
+        |(shards, max_sessions, idle, order, batch, pause, restart)| Delivery {
+            shards,
+            max_sessions,
+            idle: Duration::from_secs(idle),
+            order,
+            batch,
+            pause: Duration::from_millis(pause),
+            restart,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_session_that_left_for_want_of_room_comes_back_as_it_was(delivery in deliveries()) {
+        let all: Vec<Item> = CAPTURES.into_iter().flat_map(items).collect();
+        let items = reordered(&all, &delivery.order);
+        let attic = Kept::default();
+        let roomy = serde_json::to_string_pretty(&run(&items, &delivery, None)).unwrap();
+        let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&attic))).unwrap();
+        prop_assert_eq!(away, roomy);
+        let shelf = attic.0.lock().unwrap();
+        let few = delivery.shards > 1 || delivery.max_sessions > 1;
+        prop_assert!(shelf.returned > 0 || few, "some came back");
+        prop_assert!(shelf.things.is_empty(), "at the end all have come back or have gone");
+    }
+}

@@ -1,0 +1,211 @@
+//! The wall clock is set while stages hold things: no timer moves, windows go where the clock goes, and drift goes on.
+
+use std::time::Duration;
+
+use agentgauge::engine::agents::{Agents, AgentsOptions};
+use agentgauge::engine::drift::DriftOptions;
+use agentgauge::engine::options::{AgentOptions, SessionOptions};
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::score::ars::ArsOptions;
+use agentgauge::engine::score::princeton::TaskOptions;
+use agentgauge::engine::sessions::Sessions;
+use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::time::WallShift;
+use agentgauge::engine::update::{AgentKey, Attempt, LastTrace, RunTrace, SessionUpdate};
+use agentgauge::engine::view::Document;
+use proptest::prelude::*;
+
+use crate::recorded::{Item, apply, items, reordered};
+
+const SECOND: u64 = 1_000_000_000;
+const HOUR: i64 = 3_600 * 1_000_000_000;
+const NOW: Timestamp = Timestamp(1_800_000_000 * SECOND);
+
+fn shifted(at: Timestamp, shift: i64) -> u64 {
+    at.0.saturating_add_signed(shift)
+}
+
+/// The spans of a capture, the last of them ending at this wall time.
+fn ending(capture: &str, at: u64) -> Vec<Item> {
+    let mut items = items(capture);
+    let spans = items.iter().filter_map(|item| match item {
+        Item::Span(span) => Some(span.end.0),
+        Item::Log(_) | Item::Report(_) => None,
+    });
+    let last = spans.max().unwrap_or_default();
+    for item in &mut items {
+        if let Item::Span(span) = item {
+            span.start = Timestamp(at - (last - span.start.0));
+            span.end = Timestamp(at - (last - span.end.0));
+        }
+    }
+    items
+}
+
+/// How many sessions are open, and the traces in the shortest window, by agent.
+fn shown(pipeline: &mut Pipeline) -> (usize, u64) {
+    let open = pipeline.lasting().2.iter().map(Sessions::open_sessions).sum();
+    let agents = pipeline.board().values();
+    let windows = agents.filter_map(|agent| agent.windows.get("5m"));
+    (open, windows.map(|window| window.traces).sum())
+}
+
+#[test]
+fn windows_go_where_the_wall_clock_goes_and_sessions_stay_open() {
+    for step in [-20 * HOUR / 3_600, -HOUR, HOUR, 24 * HOUR] {
+        let mut pipeline = Pipeline::new(&EngineOptions::default(), 2);
+        apply(&mut pipeline, &ending("oi-openai", NOW.0), NOW);
+        let done = NOW.after(Duration::from_secs(15));
+        pipeline.advance(done);
+        let (open, traces) = shown(&mut pipeline);
+        assert!(open > 0 && traces > 0);
+
+        pipeline.shift_to(WallShift(step));
+        let after = done.after(Duration::from_secs(10));
+        pipeline.advance(after);
+        let left = if step.abs() < 300 * 1_000_000_000 { traces } else { 0 };
+        assert_eq!(shown(&mut pipeline), (open, left), "a step of {step} ns");
+        // By clients that were set too.
+        apply(&mut pipeline, &ending("oi-anthropic", shifted(after, step)), after);
+        pipeline.advance(after.after(Duration::from_secs(15)));
+        let (both, in_window) = shown(&mut pipeline);
+        assert!(both >= open && in_window > left, "a step of {step} ns: {both}, {in_window}");
+
+        // It is put right, and goes on.
+        pipeline.shift_to(WallShift(0));
+        let right = after.after(Duration::from_secs(30));
+        pipeline.advance(right);
+        let (_, before) = shown(&mut pipeline);
+        apply(&mut pipeline, &ending("oi-langgraph", right.0), right);
+        pipeline.advance(right.after(Duration::from_secs(15)));
+        let (all, in_window) = shown(&mut pipeline);
+        assert!(all >= both && in_window > before, "a step of {step} ns: {all}, {in_window}");
+    }
+}
+
+/// What sessions come to, and how many are open after each pause, if the wall clock is set so at the pauses.
+fn run(items: &[Item], pauses: &[u64], shifts: &[i64]) -> (Document, Vec<usize>) {
+    let idle = Duration::from_secs(60);
+    let session = SessionOptions { session_idle: idle, ..SessionOptions::default() };
+    let mut pipeline = Pipeline::new(&EngineOptions { session, ..EngineOptions::default() }, 2);
+    let (mut now, mut open) = (NOW, Vec::new());
+    for (number, batch) in items.chunks(items.len().div_ceil(pauses.len())).enumerate() {
+        apply(&mut pipeline, batch, now);
+        if let Some(shift) = shifts.get(number) {
+            pipeline.shift_to(WallShift(*shift));
+        }
+        now = now.after(Duration::from_secs(pauses[number % pauses.len()]));
+        pipeline.advance(now);
+        open.push(shown(&mut pipeline).0);
+    }
+    pipeline.finish(now);
+    let mut document = pipeline.document();
+    // Agents are shown with their windows, which are by the wall clock.
+    document.agents.clear();
+    (document, open)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_step_changes_a_session_or_when_it_closes(
+        order in prop::collection::vec(any::<u16>(), 1..40),
+        pauses in prop::collection::vec(0..90_u64, 4..12),
+        shifts in prop::collection::vec(prop_oneof![-30 * HOUR..30 * HOUR, Just(0), Just(i64::MIN), Just(i64::MAX)], 0..12),
+    ) {
+        let all: Vec<Item> = ["oi-openai", "oi-langgraph", "openlit-scores"]
+            .into_iter()
+            .flat_map(|capture| ending(capture, NOW.0))
+            .collect();
+        let items = reordered(&all, &order);
+        prop_assert_eq!(run(&items, &pauses, &shifts), run(&items, &pauses, &[]));
+    }
+}
+
+fn agents() -> Agents {
+    let (agents, tasks) = (AgentOptions::default(), TaskOptions::default());
+    let (ars, drift) = (ArsOptions::default(), DriftOptions::default());
+    Agents::new(AgentsOptions { agents, tasks, ars, drift })
+}
+
+fn agent() -> AgentKey {
+    AgentKey { agent_name: "a".to_owned(), ..AgentKey::default() }
+}
+
+/// What a shard says of a trace that is done.
+fn done(revision: u64, start: u64) -> SessionUpdate {
+    let trace = LastTrace {
+        start_unix_nano: start,
+        trace_id: u128::from(revision).to_be_bytes().to_vec(),
+        risk_quanta: Some(0),
+        ..LastTrace::default()
+    };
+    SessionUpdate {
+        agent: Some(agent()),
+        revision,
+        done_traces: vec![trace],
+        ..SessionUpdate::default()
+    }
+}
+
+#[test]
+fn no_trace_is_too_late_for_drift_after_a_step_back() {
+    let mut stage = agents();
+    let lag = DriftOptions::default().lag;
+    let mut now = NOW;
+    let mut revision = 0;
+    for shift in [0, 24 * HOUR, 0, -HOUR, 0] {
+        stage.shift_to(WallShift(shift));
+        for _ in 0..5 {
+            revision += 1;
+            stage.handle(done(revision, shifted(now, shift)), now);
+            now = now.after(Duration::from_secs(1));
+        }
+        now = now.after(lag);
+        stage.handle_timeout(now);
+        let due = stage.poll_timeout().map_or(u64::MAX, |due| due.0);
+        assert!(due > now.0, "a timer that has run is not due at once again");
+    }
+    assert_eq!(stage.counts().iter().filter(|(what, ..)| *what == "drift").count(), 0);
+}
+
+#[test]
+fn a_run_of_the_future_leaves_the_windows_when_the_clock_is_set_back() {
+    let mut stage = agents();
+    let run = |number: u64, end: u64| {
+        let attempt = Attempt {
+            task: Some("task".to_owned()),
+            run: Some(format!("run {number}")),
+            success: Some(true),
+            ..Attempt::default()
+        };
+        let trace = RunTrace {
+            trace_id: u128::from(number).to_be_bytes().to_vec(),
+            attempt: Some(attempt),
+            start_unix_nano: end - SECOND,
+            end_unix_nano: end,
+            ..RunTrace::default()
+        };
+        SessionUpdate {
+            run_traces: vec![trace],
+            revision: number,
+            agent: Some(agent()),
+            ..SessionUpdate::default()
+        }
+    };
+    let runs_in = |stage: &mut Agents, window: &str| {
+        stage.drain().last().and_then(|update| {
+            let scores = update.run_scores.get(window)?;
+            scores.scores.values().map(|(_, samples)| *samples).max()
+        })
+    };
+    stage.shift_to(WallShift(24 * HOUR));
+    stage.handle(run(1, shifted(NOW, 24 * HOUR)), NOW);
+    assert_eq!(runs_in(&mut stage, "5m"), Some(1));
+    stage.shift_to(WallShift(0));
+    stage.handle_timeout(NOW.after(Duration::from_secs(10)));
+    assert_eq!(runs_in(&mut stage, "5m"), None, "it would be there for a day");
+    stage.handle(run(2, NOW.0), NOW.after(Duration::from_secs(20)));
+    assert_eq!(runs_in(&mut stage, "5m"), Some(1));
+}

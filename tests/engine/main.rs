@@ -1,0 +1,20 @@
+//! The engine by itself: formulas, vectors, captures, and properties over order, duplication and shards.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod architecture;
+mod away;
+mod captures;
+mod clocks;
+mod conformance;
+mod corpus;
+mod credal;
+mod decode;
+mod drift;
+mod lenient;
+mod loops;
+mod princeton;
+mod properties;
+mod recorded;
+mod retold;
+mod runs;
+mod saved;

@@ -1,0 +1,229 @@
+//! Owners of the assemble stage follow one another, each beginning at a checkpoint, or with nothing, and telling again what
+//! those before it told: what the session stages have counted, and what they hold, is what one owner's telling makes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::pipeline::EngineOptions;
+use agentgauge::engine::route::Route;
+use agentgauge::engine::sessions::Sessions;
+use agentgauge::engine::span::{
+    Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Text, Timestamp, ToolFacts,
+    TraceId,
+};
+use agentgauge::engine::update::SessionUpdate;
+use proptest::prelude::*;
+
+const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
+
+/// What follows from the records whatever was told meanwhile.
+const LASTING: [&str; 9] = [
+    "traces",
+    "loops",
+    "loops_detected",
+    "loop_wasted_tokens",
+    "tokens",
+    "cost_usd",
+    "model_calls",
+    "tool_calls",
+    "adjacent_tool_repeats",
+];
+
+/// Spans of one trace that come together.
+#[derive(Clone, Debug)]
+struct Record {
+    trace: u8,
+    /// Equal tool calls in it.
+    calls: u8,
+    /// Its root, which names the session.
+    root: bool,
+    /// How long it was quiet before it came.
+    pause: Duration,
+}
+
+/// Reads the records from one to before another, having begun with the checkpoint of that one.
+#[derive(Clone, Debug)]
+struct Owner {
+    begin: usize,
+    end: usize,
+}
+
+fn records() -> impl Strategy<Value = Vec<Record>> {
+    let pause = proptest::sample::select(vec![0, 1, 20, 90, 400]);
+    let record =
+        (0..6_u8, 0..5_u8, any::<bool>(), pause).prop_map(|(trace, calls, root, pause)| Record {
+            trace,
+            calls,
+            root,
+            pause: Duration::from_secs(pause),
+        });
+    proptest::collection::vec(record, 1..20)
+}
+
+/// Owners one after the other: each begins no later than those before it had come, and the last reads all that is left.
+fn owners(records: usize) -> impl Strategy<Value = Vec<Owner>> {
+    let part = (0..=100_usize, 0..=100_usize);
+    proptest::collection::vec(part, 1..5).prop_map(move |parts| {
+        let (mut come, last) = (0, parts.len() - 1);
+        let owner = |(number, (back, on)): (usize, (usize, usize))| {
+            let begin = come - come * back / 100;
+            come = if number == last { records } else { come + (records - come) * on / 100 };
+            Owner { begin, end: come }
+        };
+        parts.into_iter().enumerate().map(owner).collect()
+    })
+}
+
+fn scenes() -> impl Strategy<Value = (Vec<Record>, Vec<Owner>, u32)> {
+    (records(), 1..4_u32).prop_flat_map(|(records, shards)| {
+        let owners = owners(records.len());
+        (Just(records), owners, Just(shards))
+    })
+}
+
+/// The spans of a record. Ids follow from its place, so that nothing replaces anything.
+fn spans(place: usize, record: &Record) -> Vec<Span> {
+    let id = |number: usize| SpanId(((place * 10 + number + 1) as u64).to_be_bytes());
+    let root = SpanId([0xff; 8]);
+    let base = Span {
+        trace_id: TraceId([record.trace + 1; 16]),
+        convention: Some("test"),
+        agent_name: Some(Arc::from(format!("agent-{}", record.trace % 2))),
+        ..Span::default()
+    };
+    let at = |number: usize| START.after(Duration::from_millis((place * 100 + number) as u64));
+    let mut spans: Vec<Span> = (0..usize::from(record.calls))
+        .map(|number| Span {
+            span_id: id(number),
+            parent: Some(root),
+            start: at(2 * number),
+            end: at(2 * number + 1),
+            operation: Operation::ExecuteTool,
+            tool: Some(ToolFacts {
+                name: Some(Arc::from("search")),
+                arguments: Some(Arguments::from_canonical("{}", vec![])),
+                result_hash: Some(1),
+                ..ToolFacts::default()
+            }),
+            ..base.clone()
+        })
+        .collect();
+    let mut model = ModelFacts::default();
+    model.tokens.input = Some(7);
+    spans.push(Span {
+        span_id: id(9),
+        parent: Some(root),
+        start: at(30),
+        end: at(31),
+        operation: Operation::Chat,
+        model: Some(model),
+        ..base.clone()
+    });
+    if record.root {
+        let session = format!("session-{}", record.trace / 3);
+        spans.push(Span {
+            span_id: root,
+            start: at(0),
+            end: at(40),
+            operation: Operation::InvokeAgent,
+            session: Some(SessionName {
+                attribute: Arc::from("session.id"),
+                id: Arc::from(session),
+            }),
+            output: Some(Text { rank: 0, text: Arc::from(format!("answer {}", record.trace % 2)) }),
+            ..base
+        });
+    }
+    spans
+}
+
+fn assemble() -> Assemble {
+    let options = EngineOptions::default();
+    Assemble::new(options.assemble, options.loops, &options.cost)
+}
+
+/// Applies a record as a partition does: timers that were due first.
+fn apply(stage: &mut Assemble, (place, record): (usize, &Record), now: Timestamp) {
+    while let Some(due) = stage.poll_timeout().filter(|due| *due <= now) {
+        stage.handle_timeout(due);
+    }
+    for span in spans(place, record) {
+        stage.handle(Input::Span(Box::new(span)), now);
+    }
+}
+
+/// The session stages after all that these owners told, and what each of them counted.
+fn told(records: &[Record], owners: &[Owner], shards: u32) -> (Vec<String>, Vec<String>) {
+    let options = EngineOptions::default();
+    let route = Route::new(shards, 0);
+    let stage = |shard| {
+        let EngineOptions { session, loops, agents, .. } = options.clone();
+        Sessions::new(shard, session, loops, agents)
+    };
+    let mut stages: Vec<Sessions> = (0..shards).map(stage).collect();
+    let mut latest: BTreeMap<(u32, String), SessionUpdate> = BTreeMap::new();
+    let mut now = START;
+    let times: Vec<Timestamp> = records
+        .iter()
+        .map(|record| {
+            now = now.after(record.pause);
+            now
+        })
+        .collect();
+    let checkpoints = checkpoints(records, &times);
+    for (generation, owner) in (1_u64..).zip(owners) {
+        let mut assemble = assemble();
+        assemble.restore(rmp_serde::from_slice(&checkpoints[owner.begin]).unwrap());
+        for place in owner.begin..owner.end {
+            apply(&mut assemble, (place, &records[place]), times[place]);
+            for mut update in assemble.drain() {
+                update.revision += generation << 32;
+                let session = update.session.clone().unwrap();
+                let shard = route.session(&session.tenant, &session.id);
+                stages[shard].handle(update, times[place]);
+            }
+            for update in stages.iter_mut().flat_map(Sessions::drain) {
+                let agent = update.agent.clone().unwrap().agent_name;
+                latest.insert((update.shard, agent), update);
+            }
+        }
+    }
+    let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+    for ((_, agent), update) in &latest {
+        for family in update.counters.iter().filter(|family| LASTING.contains(&&*family.name)) {
+            for counter in &family.counters {
+                let name = format!("{agent} {} {:?}", family.name, counter.labels);
+                *counted.entry(name).or_default() += counter.value;
+            }
+        }
+    }
+    let held = stages.iter().flat_map(Sessions::sessions);
+    let held = held.map(|session| serde_json::to_string(&session).unwrap()).collect();
+    let counted = counted.into_iter().filter(|(_, n)| *n > 0);
+    (held, counted.map(|(name, n)| format!("{name} {n}")).collect())
+}
+
+/// What the stage holds before each record, and after all.
+fn checkpoints(records: &[Record], times: &[Timestamp]) -> Vec<Vec<u8>> {
+    let mut stage = assemble();
+    let mut saved = vec![rmp_serde::to_vec_named(&stage.save()).unwrap()];
+    for (place, record) in records.iter().enumerate() {
+        apply(&mut stage, (place, record), times[place]);
+        stage.drain();
+        saved.push(rmp_serde::to_vec_named(&stage.save()).unwrap());
+    }
+    saved
+}
+
+proptest! {
+    #[test]
+    fn what_is_told_again_counts_once((records, owners, shards) in scenes()) {
+        let once = told(&records, &[Owner { begin: 0, end: records.len() }], 1);
+        let again = told(&records, &owners, shards);
+        prop_assert_eq!(&once.1, &again.1);
+        let sorted = |mut held: Vec<String>| { held.sort(); held };
+        prop_assert_eq!(sorted(once.0), sorted(again.0));
+    }
+}

@@ -1,0 +1,243 @@
+//! What stages write down and read back is what they held: a restart at any moment changes no result.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::engine::agent_update::AgentUpdate;
+use agentgauge::engine::math::Quanta;
+use agentgauge::engine::options::ConventionOptions;
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::route::Route;
+use agentgauge::engine::span::{Attempt, Report, RunTarget, Source, Span, Target, Timestamp};
+use agentgauge::engine::update::AgentKey;
+use agentgauge::ingest::Request;
+use agentgauge::ingest::decode::{Decoder, IngestLimits};
+use agentgauge::store::{Folder, Opened, StoreOptions};
+use proptest::prelude::*;
+
+use crate::recorded::{self, Batch, batches};
+
+const NOW: Timestamp = Timestamp(1_800_000_000_000_000_000);
+
+/// The folders of all captures.
+fn captures() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        fs::read_dir(recorded::captures()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|folder| folder.is_dir());
+    folders.sort();
+    folders
+}
+
+fn options() -> EngineOptions {
+    let mut options = EngineOptions::default();
+    options.assemble.keep_content = true;
+    options.session.session_idle = Duration::from_secs(60);
+    // A capture is short: any other value is a shift.
+    options.drift.warm_up = 2;
+    options.drift.baseline = 2;
+    options.drift.lambda = 0.1;
+    options.drift.delta = 0.0;
+    options
+}
+
+/// The same with attempts at tasks: every trace is a run, and runs are reported that have none.
+fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
+    let attempt = |span: &mut Span| {
+        let [which, good, ..] = span.trace_id.0;
+        let task = Some(Arc::from(format!("task-{}", which % 3)));
+        let success = Some(good % 3 > 0);
+        span.attempt = Some(Box::new(Attempt { task, success, ..Attempt::default() }));
+    };
+    let report = |number: usize| {
+        let target = RunTarget {
+            agent: AgentKey { service_name: "bench".to_owned(), ..AgentKey::default() },
+            task: Arc::from(format!("task-{}", number % 2)),
+            run: Arc::from((number / 2).to_string()),
+            perturbation: number.is_multiple_of(5).then(|| Arc::from("prompt")),
+        };
+        Report {
+            target: Target::Run(Box::new(target)),
+            name: Arc::from(if number.is_multiple_of(3) { "confidence" } else { "outcome" }),
+            score: Quanta(if number.is_multiple_of(4) { 0 } else { Quanta::ONE }),
+            label: None,
+            explanation: None,
+            source: Source::Reported,
+            identifier: Arc::from("ci"),
+            judge: None,
+            time: NOW.after(Duration::from_secs(number as u64)),
+            tenant: None,
+        }
+    };
+    let batches = batches.into_iter().enumerate();
+    let batches = batches.map(|(number, (mut spans, logs, mut reports))| {
+        spans.iter_mut().for_each(attempt);
+        reports.extend([report(2 * number), report(2 * number + 1)]);
+        (spans, logs, reports)
+    });
+    batches.collect()
+}
+
+/// The pipeline of the next process.
+fn restarted(before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
+    let mut after = recorded::restarted(before, &options(), route);
+    // The rest of what stage 3 holds follows from what stage 2 says.
+    after.apply(Vec::new(), Vec::new(), Vec::new(), now);
+    after
+}
+
+/// What is on the board, without what belongs to a process.
+fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentUpdate> {
+    // An agent of which only counters are left goes with them.
+    let counted = |update: &AgentUpdate| {
+        update.view.traces > 0 || update.sessions_active > 0 || update.runs > 0
+    };
+    let updates = pipeline.board().iter().filter(|(_, update)| counted(update));
+    let updates = updates.map(|(key, update)| {
+        let mut update = update.clone();
+        update.counters.clear();
+        update.closed_sessions.clear();
+        update.trace_signals.clear();
+        (update.view.loops, update.view.tokens, update.view.cost_usd) = Default::default();
+        (key.clone(), update)
+    });
+    updates.collect()
+}
+
+fn run(
+    batches: &[Batch],
+    (shards, pause): (u32, Duration),
+    (restarts, overlap): (&[usize], usize),
+) -> (String, BTreeMap<AgentKey, AgentUpdate>) {
+    let route = Route::new(shards, 7);
+    let mut pipeline = Pipeline::routed(&options(), route);
+    let mut now = NOW;
+    for (number, (spans, logs, reports)) in batches.iter().enumerate() {
+        if restarts.contains(&number) {
+            pipeline = restarted(pipeline, route, now);
+            // The log has again what the snapshot had already.
+            for (spans, logs, reports) in &batches[number.saturating_sub(overlap)..number] {
+                pipeline.apply(spans.clone(), logs.clone(), reports.clone(), now);
+            }
+        }
+        pipeline.apply(spans.clone(), logs.clone(), reports.clone(), now);
+        now = now.after(pause);
+        pipeline.advance(now);
+    }
+    let board = board(&pipeline);
+    pipeline.finish(now);
+    (serde_json::to_string_pretty(&pipeline.document()).unwrap(), board)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_restart_at_any_moment_changes_no_result(
+        which in any::<prop::sample::Index>(),
+        shards in 1_u32..5,
+        pause in 0_u64..20_000,
+        restarts in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
+        overlap in 0_usize..3,
+    ) {
+        let captures = captures();
+        let capture = &captures[which.index(captures.len())];
+        let batches = attempted(batches(capture));
+        prop_assume!(!batches.is_empty());
+        let restarts: Vec<usize> =
+            restarts.iter().map(|at| at.index(batches.len())).collect();
+        let with = (shards, Duration::from_millis(pause));
+        let (expected, expected_board) = run(&batches, with, (&[], 0));
+        let (actual, actual_board) = run(&batches, with, (&restarts, overlap));
+        prop_assert_eq!(actual, expected, "{}", capture.display());
+        prop_assert!(expected_board.values().any(|update| !update.run_scores.is_empty()));
+        prop_assert_eq!(actual_board, expected_board, "{}", capture.display());
+    }
+}
+
+/// What a release left behind, with its log, and the stages of its snapshot.
+fn left_behind(folder: &str) -> (tempfile::TempDir, Arc<Folder>, Opened, Pipeline) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/store").join(folder);
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let disk = Arc::new(Folder::new(copy.path()).unwrap());
+    let mut opened = Opened::open(disk.clone(), &StoreOptions::default()).unwrap();
+    let snapshot = opened.recovery.take_snapshot().unwrap();
+    let section = |name: &str| zstd::decode_all(snapshot.sections[name].as_slice()).unwrap();
+    let route: Route = rmp_serde::from_slice(&section("route")).unwrap();
+    let mut pipeline = Pipeline::routed(&options(), route);
+    let (resolve, assemble, sessions, _) = pipeline.lasting();
+    resolve.restore(rmp_serde::from_slice(&section("resolve")).unwrap());
+    for (shard, stage) in assemble.iter_mut().enumerate() {
+        stage.restore(rmp_serde::from_slice(&section(&format!("assemble/{shard}"))).unwrap());
+    }
+    for (shard, stage) in sessions.iter_mut().enumerate() {
+        let saved = section(&format!("sessions/{shard}"));
+        stage.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
+    }
+    (copy, disk, opened, pipeline)
+}
+
+/// What release 0.1 left behind: a snapshot after 40 requests and ten more in the log, two requests a trace.
+#[test]
+fn the_state_that_an_earlier_release_wrote_is_read_whole() {
+    let (_copy, disk, opened, mut pipeline) = left_behind("0.1");
+    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    let mut last = Timestamp::default();
+    for found in opened.recovery.replay(disk.as_ref()) {
+        let (_, record) = found.unwrap();
+        let request = Request::from_bytes(record.payload).unwrap();
+        last = record.arrival;
+        let prepared = decoder
+            .prepare(request.signal, request.encoding, request.compression, request.body)
+            .unwrap();
+        let batch = decoder.decode(prepared, Some(last), None).unwrap();
+        pipeline.apply(batch.spans, batch.logs, batch.reports, last);
+    }
+    pipeline.finish(last);
+    let document = pipeline.document();
+    let traces = document.sessions.iter().map(|session| session.traces.len()).sum::<usize>();
+    assert_eq!((document.sessions.len(), traces), (9, 25));
+    assert!(document.sessions.iter().all(|session| session.reliability.is_some()));
+    let loops = document.sessions.iter().flat_map(|session| &session.traces);
+    assert!(loops.flat_map(|trace| &trace.loops).any(|entry| entry.kind == "exact_repeat"));
+}
+
+/// The texts of open traces were among their names at first.
+#[test]
+fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
+    let (.., mut pipeline) = left_behind("0.1-open-texts");
+    let folder = recorded::captures().join("oi-agno");
+    let mut whole = Pipeline::new(&options(), 1);
+    for (spans, logs, reports) in batches(&folder).into_iter().take(4) {
+        whole.apply(spans, logs, reports, NOW);
+    }
+    [&mut pipeline, &mut whole].into_iter().for_each(|pipeline| pipeline.finish(NOW));
+    let [found, expected] = [pipeline.document(), whole.document()];
+    assert_eq!(found, expected);
+    let traces = &found.sessions.first().unwrap().traces;
+    assert_eq!(traces.len(), 4);
+    assert!(traces.iter().all(|trace| trace.input.is_some() && trace.output.is_some()));
+}
+
+#[test]
+fn counters_begin_at_zero_in_every_process() {
+    let batches = batches(&captures()[0]);
+    let route = Route::new(2, 7);
+    let mut pipeline = Pipeline::routed(&options(), route);
+    for (spans, logs, reports) in batches {
+        pipeline.apply(spans, logs, reports, NOW);
+    }
+    pipeline.advance(NOW.after(Duration::from_secs(3_600)));
+    let stages = pipeline.into_stages(NOW.after(Duration::from_secs(3_600)));
+    assert!(stages.assemble.iter().all(|stage| stage.counts().iter().next().is_none()));
+    for update in stages.board.values() {
+        assert!(update.counters.is_empty() && update.trace_signals.is_empty(), "{update:?}");
+        assert!(update.view.traces > 0);
+    }
+}
