@@ -21,7 +21,7 @@ pub struct ApiOptions {
     pub history_step: Duration,
     /// Points held of each agent; over it the oldest goes.
     pub history_points: usize,
-    /// Live streams at a time; further ones are told to come back.
+    /// Live streams of one identity at a time; further ones are told to come back.
     pub max_streams: usize,
     /// Scrapes of one identity at a time; for one more the one goes whose reader is slowest.
     pub max_scrapes: usize,

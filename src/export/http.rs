@@ -18,6 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::board::Board;
+use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::scrapes::Scrapes;
@@ -48,8 +49,8 @@ pub struct Exporter<Q> {
     scrapes: Scrapes,
     /// Permits for lists of sessions; more wait.
     pub(super) lists: Arc<Semaphore>,
-    /// Permits for live streams; more are refused.
-    pub(super) streams: Arc<Semaphore>,
+    /// Room for live streams; more are refused.
+    pub(super) streams: Streams,
     /// True once the daemon goes down; streams end then.
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -57,10 +58,9 @@ pub struct Exporter<Q> {
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions.
     pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail) -> Self {
-        let permits = |most| Arc::new(Semaphore::new(most));
         let scrapes = Scrapes::new(board.options(), Arc::new(|_| {}));
-        let lists = permits(MAX_LISTS);
-        let streams = permits(board.options().max_streams);
+        let lists = Arc::new(Semaphore::new(MAX_LISTS));
+        let streams = Streams::new(board.options().max_streams);
         let (_, stopping) = watch::channel(false);
         Self { board, health, query, detail, scrapes, lists, streams, stopping }
     }

@@ -4,9 +4,9 @@
 //! event with their newest rows. A slow reader is told less often, never late; nothing piles up for it. The id of an event is
 //! the board's revision, so a client that comes back with `Last-Event-ID` gets what it missed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::api::{FleetRow, fleet_row, read};
 use super::board::Board;
@@ -57,6 +57,31 @@ pub(super) struct StreamParams {
     pub(super) environment: Option<String>,
     /// The tenant, for those who see more than one.
     pub(super) tenant: Option<String>,
+}
+
+/// Room for streams: so many for each identity, so that nobody uses up those of others.
+#[derive(Clone, Debug)]
+pub(super) struct Streams {
+    most: usize,
+    // By tenant and name; both are of the configuration.
+    of: Arc<Mutex<BTreeMap<Who, Arc<Semaphore>>>>,
+}
+
+type Who = (Option<Arc<str>>, Arc<str>);
+
+impl Streams {
+    /// Room for so many of each identity.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, of: Arc::default() }
+    }
+
+    /// Room for one more of somebody, until it is dropped; `None` if there is none.
+    fn begin(&self, identity: &Identity) -> Option<OwnedSemaphorePermit> {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = of.entry((identity.tenant.clone(), Arc::clone(&identity.name)));
+        let room = room.or_insert_with(|| Arc::new(Semaphore::new(self.most)));
+        Arc::clone(room).try_acquire_owned().ok()
+    }
 }
 
 /// One reader.
@@ -99,7 +124,7 @@ impl Stream {
         let StreamParams { service_name, agent_name, agent_version, environment, tenant } = params;
         let tenant = identity.scope(tenant);
         let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-        let Ok(permit) = Arc::clone(&exporter.streams).try_acquire_owned() else {
+        let Some(permit) = exporter.streams.begin(identity) else {
             let message = "too many streams are open (`api.max_streams`); come back later";
             let status = StatusCode::SERVICE_UNAVAILABLE;
             return Err(Refused::new(status, "too_many_streams", message));
@@ -153,5 +178,23 @@ impl Stream {
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     if stopping.wait_for(|stopping| *stopping).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_uses_up_the_streams_of_others() {
+        let streams = Streams::new(2);
+        let shop =
+            Identity { name: "reader".into(), tenant: Some("shop".into()), ..Identity::default() };
+        let bank = Identity { tenant: Some("bank".into()), ..shop.clone() };
+        let held = [streams.begin(&shop), streams.begin(&shop)];
+        assert!(held.iter().all(Option::is_some) && streams.begin(&shop).is_none());
+        assert!(streams.begin(&bank).is_some() && streams.begin(&Identity::default()).is_some());
+        drop(held);
+        assert!(streams.begin(&shop).is_some());
     }
 }
