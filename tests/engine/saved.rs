@@ -35,11 +35,6 @@ fn options() -> EngineOptions {
     let mut options = EngineOptions::default();
     options.assemble.keep_content = true;
     options.session.session_idle = Duration::from_secs(60);
-    // A capture is short: any other value is a shift.
-    options.drift.warm_up = 2;
-    options.drift.baseline = 2;
-    options.drift.lambda = 0.1;
-    options.drift.delta = 0.0;
     options
 }
 
