@@ -151,7 +151,8 @@ impl Agents {
 
     /// Counts the traces that were told, in the order in which they arrived: which of them were told together must not matter.
     pub fn settle(&mut self) {
-        self.drops.settle(&self.drift, &mut self.counts);
+        let after = self.drops.settle(&self.drift, &mut self.counts);
+        self.dirty.extend(after.into_iter().filter(|key| self.agents.contains_key(key)));
     }
 
     /// A shard has told everything that it holds, all of it under this revision or a higher one: the rest is no more.

@@ -21,7 +21,7 @@ mod stream;
 mod tests;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -105,8 +105,8 @@ impl Drops {
         self.waiting.push((at, agent.clone(), trace));
     }
 
-    /// Counts what was told, in its order.
-    pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) {
+    /// Counts what was told, in its order; returns the agents that are held against one that was told of.
+    pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_by(|(_, one, a), (_, other, b)| (a.turn(), one).cmp(&(b.turn(), other)));
         for (at, agent, trace) in &waiting {
@@ -127,10 +127,14 @@ impl Drops {
                 watch.level.observe(Quanta(safe), drift);
             }
         }
+        let told: BTreeSet<&AgentKey> = waiting.iter().map(|(_, agent, _)| agent).collect();
+        let after =
+            told.into_iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
         // The room for a burst is not kept.
         waiting.clear();
         waiting.shrink_to(ROOM);
         self.waiting = waiting;
+        after
     }
 
     /// Takes the present level of an agent's stream, or of all of them, for the usual one; returns whether there was a drop, or a
@@ -215,19 +219,33 @@ impl Drops {
     }
 
     /// The other version of this agent that was heard of last.
-    fn latest_before(&self, agent: &AgentKey) -> Option<&AgentKey> {
+    fn latest_before<'d>(&'d self, agent: &'d AgentKey) -> Option<&'d AgentKey> {
+        let others = self.other_versions(agent);
+        others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
+    }
+
+    /// The versions that began after this one, before any other.
+    fn versions_after<'d>(&'d self, agent: &'d AgentKey) -> impl Iterator<Item = &'d AgentKey> {
+        let own = agent.agent_version.as_str();
+        let others = self.other_versions(agent);
+        others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
+    }
+
+    /// The other versions of this agent, in the same environment.
+    fn other_versions<'d>(
+        &'d self,
+        agent: &'d AgentKey,
+    ) -> impl Iterator<Item = (&'d AgentKey, &'d Watch)> {
         // The version comes after the name in the order of keys, so all versions stand together.
         let first =
             AgentKey { agent_version: String::new(), environment: String::new(), ..agent.clone() };
-        let same_name = |other: &AgentKey| {
+        let same_name = move |other: &AgentKey| {
             let AgentKey { tenant, service_name, agent_name, .. } = other;
             (tenant, service_name, agent_name)
                 == (&agent.tenant, &agent.service_name, &agent.agent_name)
         };
-        let versions = self.watches.range(first..).take_while(|(other, _)| same_name(other));
-        let others =
-            versions.filter(|(other, _)| other.environment == agent.environment && *other != agent);
-        others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
+        let versions = self.watches.range(first..).take_while(move |(other, _)| same_name(other));
+        versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 
     /// Takes a value of a stream.

@@ -118,7 +118,7 @@ fn the_examples_are_sessions_of_what_carries_most_failures() {
     let found = (1..60).find_map(|hour| {
         told.tell("1", failing(hour, if hour % 3 == 0 { "rare" } else { "often" }));
         let drop = told.view("1").remove(0);
-        (drop.severity == "critical").then_some((hour, drop.drop.unwrap()))
+        (drop.severity == "critical").then(|| (hour, drop.drop.unwrap()))
     });
     let (hour, found) = found.unwrap();
     assert_eq!((found.signal.as_deref(), found.tool.as_deref()), (Some("error"), Some("often")));
