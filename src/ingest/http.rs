@@ -30,7 +30,7 @@ pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
 }
 
 /// Routes what our own API is told to a receiver: reports, and that a level is usual, which travels as a report.
-pub fn reports<S: Sink>(receiver: Receiver<S>) -> Router {
+pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     let mut router = Router::new();
     for (path, take) in [
         ("/api/v1/reports", Take::Signal(Signal::Reports)),

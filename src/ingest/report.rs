@@ -195,10 +195,10 @@ fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<T
             Ok(Target::Session { tenant, id: named(id, "session_id")? })
         }
         Some(report::Target::Agent(agent)) => {
-            Ok(Target::Agent(Box::new(whose(agent, tenant, "agent")?)))
+            Ok(Target::Agent(Box::new(whose(agent, tenant.as_deref(), "agent")?)))
         }
         Some(report::Target::Run(run)) => {
-            let agent = whose(run.agent.unwrap_or_default(), tenant, "run.agent")?;
+            let agent = whose(run.agent.unwrap_or_default(), tenant.as_deref(), "run.agent")?;
             let perturbation = Some(run.perturbation).filter(|text| !text.is_empty());
             Ok(Target::Run(Box::new(RunTarget {
                 agent,
@@ -215,11 +215,11 @@ fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<T
 }
 
 /// An agent as it is named, of who sent it: the tenant is never taken from a request.
-fn whose(agent: AgentKey, tenant: Option<Arc<str>>, field: &str) -> Result<AgentKey, String> {
+fn whose(agent: AgentKey, tenant: Option<&str>, field: &str) -> Result<AgentKey, String> {
     if agent.service_name.is_empty() && agent.agent_name.is_empty() {
         return Err(format!("`{field}` must name a service or an agent"));
     }
-    let tenant = tenant.as_deref().unwrap_or_default().to_owned();
+    let tenant = tenant.unwrap_or_default().to_owned();
     Ok(AgentKey { tenant, ..agent })
 }
 

@@ -326,9 +326,9 @@ impl Fleet {
     /// Waits until the verdicts of the one agent that fails have come to this.
     pub(crate) async fn drops(&self, wanted: impl Fn(&DropView) -> bool) {
         let verdicts = || {
-            let shown = self.shown().into_values();
+            let shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
             let mut failing = shown.filter(|update| update.agent.agent_name == FAILING);
-            failing.find_map(|update| update.view.drops.into_iter().next())
+            failing.find_map(|update| update.view.drops.first().cloned())
         };
         let look = async {
             while !verdicts().is_some_and(|drop| wanted(&drop)) {
