@@ -88,8 +88,8 @@ impl Run {
     }
 
     fn stream(&self, version: &str, stream: &str) -> Option<DropView> {
-        let drops = self.view(version).into_iter().flat_map(|view| &view.drops);
-        drops.into_iter().find(|drop| drop.stream == stream).cloned()
+        let mut drops = self.view(version).into_iter().flat_map(|view| &view.drops);
+        drops.find(|drop| drop.stream == stream).cloned()
     }
 
     fn drop(&self, version: &str) -> Option<DropView> {
