@@ -15,7 +15,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // What stages hold of them is in snapshots.
         .type_attribute("agentgauge.v1.AgentKey", SAVED)
         .type_attribute("agentgauge.v1.Attempt", SAVED)
-        .type_attribute("agentgauge.v1.LastTrace", SAVED)
         .type_attribute("agentgauge.v1.ReportedScore", SAVED)
         .type_attribute("agentgauge.v1.RunTrace", SAVED)
         .type_attribute("agentgauge.v1.SessionKey", SAVED)

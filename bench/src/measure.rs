@@ -116,10 +116,6 @@ const FAULTS: &[&str] = &[
 
 const REFUSED: &str = "agentgauge_requests_refused_total";
 
-/// Of an agent with as much to do as a pass gives it more traces are done within `drift.lag` than may wait for others that began before
-/// them: nothing is lost by it.
-const HURRIED: &str = "agentgauge_limits_reached_total{limit=\"drift_hurried\"}";
-
 impl Account {
     /// Reads a page.
     pub(super) fn read(page: &str) -> Self {
@@ -135,7 +131,7 @@ impl Account {
                 let risk = labels.contains("signal=\"trace_risk\"");
                 let scored = risk && !labels.contains("verdict=\"skipped\"");
                 account.scored += if scored { count } else { 0 };
-            } else if count > 0 && FAULTS.contains(&name) && series != HURRIED {
+            } else if count > 0 && FAULTS.contains(&name) {
                 account.refused += if name == REFUSED { count } else { 0 };
                 account.faults.insert(series.to_owned(), count);
             }
@@ -158,7 +154,6 @@ mod tests {
             agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"skipped\"} 9\n\
             agentgauge_trace_evaluations_total{signal=\"error\",verdict=\"pass\"} 5\n\
             agentgauge_duplicates_total{what=\"spans\"} 1\n\
-            agentgauge_limits_reached_total{limit=\"drift_hurried\"} 3\n\
             agentgauge_requests_refused_total{reason=\"overloaded\"} 0\n";
         let account = Account::read(page);
         assert_eq!((account.received, account.scored), (9, 4));

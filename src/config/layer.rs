@@ -18,6 +18,7 @@ const FREE: &[&str] = &[
     "convention.attributes",
     "convention.score_names",
     "convention.score_ranges",
+    "drop.objectives",
     "judge.agent_models",
     "judge.constraints",
     "judge.models",

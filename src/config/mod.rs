@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use self::expect::ExpectOptions;
 use crate::access::{AccessOptions, TlsOptions};
 use crate::embed::EmbedOptions;
+use crate::engine::detect::DropOptions;
 use crate::engine::drift::DriftOptions;
 use crate::engine::expect::Suite;
 use crate::engine::options::{
@@ -73,8 +74,10 @@ pub struct Config {
     pub tasks: TaskOptions,
     /// The agent reliability score.
     pub ars: ArsOptions,
-    /// Shifts of scores, and versions compared.
+    /// Versions compared.
     pub drift: DriftOptions,
+    /// Drops.
+    pub drop: DropOptions,
     /// What traces are expected to be.
     pub expect: ExpectOptions,
     /// What a language model is asked.
@@ -275,6 +278,7 @@ impl Config {
             tasks: self.tasks.clone(),
             ars: self.ars.clone(),
             drift: self.drift,
+            drops: self.drop.clone(),
             expected,
             judging: None,
             embedding: None,

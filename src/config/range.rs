@@ -46,6 +46,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     sessions(config, &mut check);
     windows(config, &mut check);
     runs(config, &mut check);
+    drops(config, &mut check);
     judge(config, &mut check);
     embed(config, &mut check);
     scores_out(config, &mut check);
@@ -211,6 +212,7 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     let (short, long) = (Duration::from_millis(1), Duration::from_secs(30 * 86_400));
     check.lasting("session.session_idle", session.session_idle, short, long);
     check.lasting("session.loop_hold", session.loop_hold, short, long);
+    check.lasting("session.stall_after", session.stall_after, short, long);
     check.within("session.max_sessions", session.max_sessions, 1, 1 << 30);
     check.within("session.max_traces_per_session", session.max_traces_per_session, 1, 1 << 30);
     check.within("session.max_reports_per_session", session.max_reports_per_session, 1, 1 << 20);
@@ -278,14 +280,24 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     check.within("ars.fidelity_of_nothing", nothing, 0.0, 100.0);
     check.within("ars.fidelity_without_retrieval", ars.fidelity_without_retrieval, 0.0, 100.0);
     let drift = &config.drift;
-    check.lasting("drift.lag", drift.lag, Duration::ZERO, Duration::from_secs(86_400));
-    check.within("drift.warm_up", drift.warm_up, 2, 1_000_000);
-    check.within("drift.baseline", drift.baseline, drift.warm_up, 1_000_000);
-    check.within("drift.sigma_floor", drift.sigma_floor, 1e-6, 1.0);
-    check.within("drift.max_step", drift.max_step, 0.1, 1_000.0);
-    check.within("drift.delta", drift.delta, 0.0, drift.max_step);
-    check.within("drift.lambda", drift.lambda, 0.1, 1e6);
     check.within("drift.alpha", drift.alpha, 1e-9, 0.5);
+}
+
+fn drops(config: &Config, check: &mut Check<'_>) {
+    let drop = &config.drop;
+    check.within("drop.false_pages_per_quarter", drop.false_pages_per_quarter, 1e-3, 1e3);
+    check.within("drop.tolerance", drop.tolerance, 0.0, 0.5);
+    check.within("drop.tolerance_ratio", drop.tolerance_ratio, 1.0, 10.0);
+    check.within("drop.objective", drop.objective, 0.0, 0.9999);
+    for (agent, objective) in &drop.objectives {
+        if !(0.0..=0.9999).contains(objective) {
+            let was = format!("{objective} for `{agent}`");
+            check.fail("drop.objectives", "from 0 to 0.9999".to_owned(), was);
+        }
+    }
+    let day = Duration::from_secs(86_400);
+    check.lasting("drop.memory", drop.memory, day, 366 * day);
+    check.lasting("drop.accept_after", drop.accept_after, Duration::ZERO, 366 * day);
 }
 
 fn judge(config: &Config, check: &mut Check<'_>) {

@@ -92,7 +92,7 @@ pub(super) fn start(
             checks.extend(check);
         }
         if listens {
-            routes = http::reports(receiver.clone()).merge(routes);
+            routes = http::reports(&receiver).merge(routes);
         }
         let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));

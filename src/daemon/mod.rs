@@ -207,7 +207,7 @@ impl Daemon {
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
             .stopping(stopping.clone())
             .counting(cut(&health));
-        let routes = http::reports(receiver.clone()).merge(exporter.router());
+        let routes = http::reports(&receiver).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes)];
 
         let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;

@@ -107,7 +107,7 @@ impl Sink for Router {
                         self.sessions[shard].send(ToSessions::Report(Box::new(report), now)).await;
                     sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
                 }
-                Target::Run(_) => {
+                Target::Run(_) | Target::Agent(_) => {
                     let sent = self.agents.send(ToAgents::Report(Box::new(report), now)).await;
                     sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
                 }

@@ -551,6 +551,7 @@ pub(super) async fn agents(
                     if !alignment.complete(barrier) {
                         waiting.past.extend(saves.then_some(from));
                     } else if saves {
+                        stage.settle();
                         save(&common, barrier, || Some(("agents".to_owned(), stage.save())));
                         waiting.release(&mut left);
                     } else {

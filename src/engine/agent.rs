@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::drift_watch::DriftWatch;
 use super::run_scores::AgentRuns;
 use super::span::Timestamp;
 use super::update::{PaneSum, SessionUpdate};
@@ -16,7 +15,6 @@ pub(super) struct Agent {
     pub(super) windows: BTreeMap<u64, Window>,
     // Present once something was said of a run.
     pub(super) runs: Option<Box<AgentRuns>>,
-    pub(super) drift: DriftWatch,
 }
 
 /// What one shard has said of it.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::math::Quanta;
 use super::run_scores::{self, AgentRuns, RunScores};
-use super::span::Timestamp;
 use super::update::{AgentKey, Exemplar, ScoreHistogram, SessionUpdate};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
 
@@ -21,6 +20,8 @@ pub struct AgentUpdate {
     pub counters: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
     /// Open sessions.
     pub sessions_active: u64,
+    /// Open traces of which nothing has come for long.
+    pub traces_stalled: u64,
     /// Sessions in which a loop goes on, by kind and severity.
     pub sessions_looping: BTreeMap<Vec<String>, u64>,
     /// Scores of open and closed sessions, by score.
@@ -33,8 +34,6 @@ pub struct AgentUpdate {
     pub run_scores: BTreeMap<String, RunScores>,
     /// Runs held.
     pub runs: u64,
-    /// Shifts of scores: how often, and when the last one was.
-    pub change_points: BTreeMap<(String, &'static str), (u64, Timestamp)>,
     /// What the API shows.
     pub view: AgentView,
 }
@@ -62,6 +61,7 @@ impl AgentUpdate {
             }
         }
         self.sessions_active += shard.sessions_active;
+        self.traces_stalled += shard.traces_stalled;
         for gauge in &shard.sessions_looping {
             *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
         }

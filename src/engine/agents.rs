@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::agent::Agent;
 use super::agent_update::AgentUpdate;
 use super::count::Counts;
+use super::detect::DropOptions;
 use super::drift::DriftOptions;
-use super::drift::sequential::difference;
-use super::drift_watch::DriftWatch;
+use super::drops::{Drops, SavedDrops, Stream};
 use super::options::AgentOptions;
 use super::run_scores::{AgentRuns, SavedAgentRuns};
 use super::score::ars::ArsOptions;
@@ -21,11 +21,14 @@ use super::score::princeton::TaskOptions;
 use super::span::{Report, RunTarget, Target, Timestamp};
 use super::time::WallShift;
 use super::update::{AgentKey, SessionUpdate};
-use super::view::VersionView;
+use super::view::AgentView;
 use super::window::{Window, last_traces, pane_width, window_name};
 
 /// The service name of the series that agents over `max_agents` share.
 pub const OVERFLOW: &str = "__overflow__";
+
+/// What a report about an agent as a whole is called: its present level is usual. The label names a stream; without one it is all.
+pub const BASELINE: &str = "baseline";
 
 /// How agents are summed up, all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,8 +39,10 @@ pub struct AgentsOptions {
     pub tasks: TaskOptions,
     /// The agent reliability score.
     pub ars: ArsOptions,
-    /// Shifts of scores, and versions compared.
+    /// Versions compared.
     pub drift: DriftOptions,
+    /// Drops.
+    pub drops: DropOptions,
 }
 
 /// The stage: all agents.
@@ -47,6 +52,7 @@ pub struct Agents {
     tasks: TaskOptions,
     ars: ArsOptions,
     drift: DriftOptions,
+    drops: Drops,
     agents: BTreeMap<AgentKey, Agent>,
     // Agents with series of their own, first come; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
@@ -63,29 +69,31 @@ pub struct Agents {
 
 /// The stage as it is written down. What it has of the shards is not: they say it again.
 #[derive(Debug, Deserialize, Serialize)]
-struct Saved<A> {
+struct Saved<A, D> {
     exported: Vec<AgentKey>,
     agents: Vec<(AgentKey, A)>,
+    // Traces told it once: no shard can say it again.
+    drops: D,
     now: Timestamp,
 }
 
-/// What no shard can say again of an agent: traces told it once.
+/// What no shard can say again of an agent.
 #[derive(Debug, Deserialize, Serialize)]
-struct SavedAgent<R, D> {
+struct SavedAgent<R> {
     runs: Option<R>,
-    drift: D,
 }
 
 /// The stage that was read back.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns, DriftWatch>>);
+pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
 
 impl Agents {
     /// An empty stage.
     pub fn new(options: AgentsOptions) -> Self {
-        let AgentsOptions { agents: options, tasks, ars, drift } = options;
+        let AgentsOptions { agents: options, tasks, ars, drift, drops } = options;
         Self {
+            drops: Drops::new(drops, options.max_agents),
             options,
             tasks,
             ars,
@@ -119,9 +127,7 @@ impl Agents {
                 runs.trace(trace, self.shift.moment(now), &mut self.counts);
             }
         }
-        for trace in std::mem::take(&mut update.done_traces) {
-            agent.drift.observe(trace, &mut self.counts);
-        }
+        let done = std::mem::take(&mut update.done_traces);
         let shard = agent.shards.entry(update.shard).or_default();
         if update.tombstone {
             agent.forget(update.shard);
@@ -134,8 +140,19 @@ impl Agents {
             }
             panes.into_iter().for_each(|pane| agent.replace(number, revision, pane));
         }
-        self.export(&key);
+        if self.export(&key) {
+            done.into_iter().for_each(|trace| self.drops.tell(&key, trace, self.shift));
+        } else {
+            // What shares its series with others has no usual level of its own.
+            self.counts.add_many("drops", "overflow", done.len() as u64);
+        }
         self.dirty.insert(key);
+    }
+
+    /// Counts the traces that were told, in the order in which they arrived: which of them were told together must not matter.
+    pub fn settle(&mut self) {
+        let after = self.drops.settle(&self.drift, &mut self.counts);
+        self.dirty.extend(after.into_iter().filter(|key| self.agents.contains_key(key)));
     }
 
     /// A shard has told everything that it holds, all of it under this revision or a higher one: the rest is no more.
@@ -152,15 +169,16 @@ impl Agents {
         self.agents.keys()
     }
 
-    /// What outlives the process.
+    /// What outlives the process; what was told must be settled.
     pub fn save(&self) -> impl Serialize + '_ {
         let agents = self.agents.iter().map(|(key, agent)| {
             let runs = agent.runs.as_ref().map(|runs| runs.save());
-            (key.clone(), SavedAgent { runs, drift: &agent.drift })
+            (key.clone(), SavedAgent { runs })
         });
         Saved {
             exported: self.exported.iter().cloned().collect(),
             agents: agents.collect(),
+            drops: self.drops.save(),
             now: self.now,
         }
     }
@@ -168,12 +186,12 @@ impl Agents {
     /// Takes over what an earlier process held; everything counts as changed. The shards have to say the rest
     /// before the next [`Agents::drain`].
     pub fn restore(&mut self, saved: SavedAgents) {
-        let Saved { exported, agents, now } = saved.0;
+        let Saved { exported, agents, drops, now } = saved.0;
+        self.drops.restore(drops);
         self.now = self.now.max(now);
         self.exported.extend(exported.into_iter().take(self.options.max_agents));
-        for (key, SavedAgent { runs, drift }) in agents {
+        for (key, SavedAgent { runs }) in agents {
             let agent = self.agents.entry(key.clone()).or_default();
-            agent.drift = drift;
             if let Some(runs) = runs {
                 let mut held = AgentRuns::new(&self.options, &self.tasks, &self.ars);
                 held.restore(runs, self.shift.moment(self.now), &mut self.counts);
@@ -183,14 +201,37 @@ impl Agents {
         }
     }
 
-    /// Takes what somebody reported of a run, whether or not the agent has traces.
+    /// Takes what somebody reported of a run, whether or not the agent has traces, or of an agent.
     pub fn report(&mut self, report: Report, now: Timestamp) {
         self.now = self.now.max(now);
-        let Target::Run(target) = &report.target else {
+        match &report.target {
+            Target::Run(target) => {
+                let target = RunTarget::clone(target);
+                self.report_run(&target, report, now);
+            }
+            Target::Agent(agent) => self.accept(agent, &report),
+            Target::Trace(_) | Target::Response { .. } | Target::Session { .. } => {
+                self.counts.add("reports", "misdirected");
+            }
+        }
+    }
+
+    /// Takes the present level of an agent for the usual one.
+    fn accept(&mut self, agent: &AgentKey, report: &Report) {
+        // What came before it counts before it.
+        self.settle();
+        let stream = report.label.as_deref();
+        if &*report.name != BASELINE || stream.is_some_and(|name| Stream::named(name).is_none()) {
             self.counts.add("reports", "misdirected");
-            return;
-        };
-        let target = RunTarget::clone(target);
+        } else if self.drops.accept(agent, stream, self.now) {
+            self.counts.add("reports", "applied");
+            self.dirty.insert(agent.clone());
+        } else {
+            self.counts.add("reports", "nothing_to_accept");
+        }
+    }
+
+    fn report_run(&mut self, target: &RunTarget, report: Report, now: Timestamp) {
         let key = target.agent.clone();
         let known = self.agents.contains_key(&key);
         if !known && self.agents.len() >= self.options.max_agents {
@@ -201,29 +242,30 @@ impl Agents {
         let runs = agent
             .runs
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
-        runs.report(&target, report, self.shift.moment(now), &mut self.counts);
+        runs.report(target, report, self.shift.moment(now), &mut self.counts);
         self.export(&key);
         self.dirty.insert(key);
     }
 
-    /// Gives an agent series of its own, while there is room.
-    fn export(&mut self, key: &AgentKey) {
+    /// Gives an agent series of its own, while there is room; returns whether it has.
+    fn export(&mut self, key: &AgentKey) -> bool {
         if self.exported.contains(key) {
-            return;
+            return true;
         }
-        if self.exported.len() < self.options.max_agents {
+        let room = self.exported.len() < self.options.max_agents;
+        if room {
             self.exported.insert(key.clone());
         } else {
             self.counts.add("label_values_limited", "agent");
         }
+        room
     }
 
     /// The next edge of a pane, while there is anything to expire.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let next = self.next_edge()?;
         let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(next);
-        let drift = self.agents.values().filter_map(|agent| agent.drift.poll_timeout(&self.drift));
-        pane.into_iter().chain(drift).min().map(|due| self.shift.time(due))
+        pane.map(|due| self.shift.time(due))
     }
 
     /// When the open pane of the narrowest window is over, by wall time.
@@ -247,7 +289,6 @@ impl Agents {
         self.edge = Timestamp::default();
         let wall = self.wall();
         for (key, agent) in self.agents.iter_mut().filter(|_| is_back) {
-            agent.drift.stepped_back(&self.drift, &mut self.counts);
             agent.runs.iter_mut().for_each(|runs| runs.expire_ahead(wall));
             self.dirty.insert(key.clone());
         }
@@ -258,11 +299,6 @@ impl Agents {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
         let wall = self.wall();
-        for (key, agent) in &mut self.agents {
-            if agent.drift.advance(wall, &self.drift, &mut self.counts) {
-                self.dirty.insert(key.clone());
-            }
-        }
         if wall < self.edge {
             return;
         }
@@ -282,46 +318,6 @@ impl Agents {
         }
     }
 
-    /// Ends the input: every trace has had its turn.
-    pub fn finish(&mut self) {
-        for (key, agent) in &mut self.agents {
-            if agent.drift.advance(Timestamp(u64::MAX), &self.drift, &mut self.counts) {
-                self.dirty.insert(key.clone());
-            }
-        }
-    }
-
-    /// The versions of an agent that came before this one, and how it differs from the latest of them.
-    fn versions(&self, key: &AgentKey) -> Vec<VersionView> {
-        let Some(own) = self.agents.get(key) else { return Vec::new() };
-        // The version comes after the name in the order of keys, so all versions stand together.
-        let first =
-            AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
-        let same_name = |other: &AgentKey| {
-            let AgentKey { tenant, service_name, agent_name, .. } = other;
-            (tenant, service_name, agent_name) == (&key.tenant, &key.service_name, &key.agent_name)
-        };
-        let versions = self.agents.range(first..).take_while(|(other, _)| same_name(other));
-        let others = versions.filter(|(other, agent)| {
-            let before = agent.drift.last < own.drift.last;
-            other.environment == key.environment && *other != key && before
-        });
-        let Some((baseline, agent)) =
-            others.max_by_key(|(other, agent)| (agent.drift.last, *other))
-        else {
-            return Vec::new();
-        };
-        let found = difference(agent.drift.level(), own.drift.level(), &self.drift);
-        let view = found.map(|found| VersionView {
-            baseline: baseline.agent_version.clone(),
-            estimate: found.estimate,
-            lower: found.lower,
-            upper: found.upper,
-            differs: found.excludes_zero(),
-        });
-        view.into_iter().collect()
-    }
-
     /// Takes what has changed since the last call, in the order of names.
     pub fn drain(&mut self) -> Vec<AgentUpdate> {
         self.drain_some(usize::MAX)
@@ -329,6 +325,7 @@ impl Agents {
 
     /// Likewise, of so many agents at most; none once all that changed was taken.
     pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
+        self.settle();
         let mut updates = Vec::new();
         while updates.len() < most
             && let Some(key) = self.dirty.pop_first()
@@ -345,11 +342,7 @@ impl Agents {
                     .get(&key)
                     .map(|agent| self.update(key.clone(), &[agent]))
                     .unwrap_or_default();
-                update.view.versions = self.versions(&key);
-                if let Some(agent) = self.agents.get(&key) {
-                    update.change_points = agent.drift.points();
-                    update.view.change_points = agent.drift.shown().to_vec();
-                }
+                self.watched(&key, &mut update.view);
                 if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
                 {
                     update.add_runs(runs);
@@ -377,6 +370,15 @@ impl Agents {
             updates.push(self.update(shared, &others));
         }
         updates
+    }
+
+    /// What is known of an agent by watching it.
+    fn watched(&self, key: &AgentKey, view: &mut AgentView) {
+        view.versions = self.drops.version(key, &self.drift).into_iter().collect();
+        view.drops = self.drops.view(key, self.shift);
+        let (last, gap) = self.drops.heard(key, self.shift);
+        view.last_trace_unix_nano = last.map(|last| last.0.to_string());
+        view.usual_gap_seconds = gap;
     }
 
     /// What could not be used, and how often a bound bit.

@@ -19,7 +19,7 @@ pub mod convention;
 pub mod count;
 pub mod detect;
 pub mod drift;
-pub mod drift_watch;
+pub mod drops;
 pub mod embedding;
 pub mod expect;
 pub mod explained;

@@ -143,6 +143,9 @@ pub struct SessionOptions {
     /// How long a loop counts as going on after it last grew.
     #[serde(with = "human")]
     pub loop_hold: Duration,
+    /// How long nothing has come of an open trace that stalls.
+    #[serde(with = "human")]
+    pub stall_after: Duration,
     /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
     pub max_sessions: usize,
     /// Traces of one session; further ones are refused.
@@ -290,6 +293,7 @@ impl Default for SessionOptions {
         Self {
             session_idle: Duration::from_secs(1800),
             loop_hold: Duration::from_secs(300),
+            stall_after: Duration::from_secs(900),
             max_sessions: 200_000,
             max_traces_per_session: 10_000,
             max_reports_per_session: 100,

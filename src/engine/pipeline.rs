@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::agent_update::AgentUpdate;
 use super::agents::{Agents, AgentsOptions};
 use super::assemble::{Assemble, Input};
+use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::embedding::Embedded;
 use super::expect::Suite;
@@ -42,8 +43,10 @@ pub struct EngineOptions {
     pub tasks: TaskOptions,
     /// The agent reliability score.
     pub ars: ArsOptions,
-    /// Shifts of scores, and versions compared.
+    /// Versions compared.
     pub drift: DriftOptions,
+    /// Drops.
+    pub drops: DropOptions,
     /// What traces are expected to be.
     pub expected: Arc<[Suite]>,
     /// Which traces a judge is asked about; `None`: there is no judge.
@@ -120,6 +123,7 @@ impl Pipeline {
                 tasks: options.tasks.clone(),
                 ars: options.ars.clone(),
                 drift: options.drift,
+                drops: options.drops.clone(),
             }),
             board: BTreeMap::new(),
             unseen: false,
@@ -217,8 +221,6 @@ impl Pipeline {
             stage.finish(now);
         }
         self.flow(now);
-        self.agents.finish();
-        self.flow(now);
     }
 
     /// Everything that is held, as `replay` prints it; agents without a done trace are left out.
@@ -303,7 +305,7 @@ impl Pipeline {
                 self.sessions[shard].bring_for_report(&report, self.attics[shard].as_mut());
                 self.sessions[shard].report(report, now);
             }
-            Target::Run(_) => self.agents.report(report, now),
+            Target::Run(_) | Target::Agent(_) => self.agents.report(report, now),
             // `resolve` keeps these until they have become traces.
             Target::Response { .. } => {}
         }
@@ -330,6 +332,7 @@ impl Pipeline {
             stage.fit(attic.as_mut());
         }
         if self.unseen {
+            self.agents.settle();
             return;
         }
         for update in self.agents.drain() {

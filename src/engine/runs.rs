@@ -118,6 +118,23 @@ pub fn is_about_runs(name: &str) -> bool {
         || ACCURACIES.contains(&name)
 }
 
+/// Whether what somebody else than our judge told of an outcome is a success: the last report, else what the trace says of
+/// itself. `None` if nobody did.
+pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
+    let told = reported.iter().filter(|score| {
+        OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Reported
+    });
+    let last = told
+        .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
+    last.map(|score| score.score_quanta >= Quanta::ONE)
+        .or_else(|| attempt.and_then(|attempt| attempt.success))
+}
+
+/// Whether a report of this name is of an outcome.
+pub fn is_outcome(name: &str) -> bool {
+    OUTCOMES.contains(&name)
+}
+
 impl Runs {
     /// No runs; at most `max` are held, over it the oldest goes.
     pub fn new(max: usize) -> Self {

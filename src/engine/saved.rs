@@ -11,6 +11,7 @@ use prost::Message;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::convention;
+use super::drops::STREAMS;
 use super::few::Few;
 use super::loops::{CRITICAL, WARNING, kinds};
 use super::sessions::FAMILIES;
@@ -24,9 +25,9 @@ const UNKNOWN: Name = "unknown";
 /// The name of this text, if the code knows it.
 fn known(text: &str) -> Option<Name> {
     let others = [WARNING, CRITICAL, "ok", "error", UNKNOWN];
-    let series = ["consistency", "reliability", "down", "up"];
+    let streams = STREAMS.iter().map(|stream| stream.name);
     let families = FAMILIES.iter().copied();
-    let names = kinds().into_iter().chain(others).chain(series).chain(convention::names());
+    let names = kinds().into_iter().chain(others).chain(streams).chain(convention::names());
     let mut names = names.chain(families);
     names.find(|name| *name == text)
 }
@@ -34,11 +35,6 @@ fn known(text: &str) -> Option<Name> {
 /// Reads a name; unknown is none.
 pub(super) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Name>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.and_then(|text| known(&text)))
-}
-
-/// Reads a name; unknown is `unknown`.
-pub(super) fn named_or_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
-    Ok(known(&String::deserialize(from)?).unwrap_or(UNKNOWN))
 }
 
 /// Reads a severity; unknown is a warning.
@@ -151,7 +147,7 @@ mod tests {
             "critical",
             "unknown",
             "openinference",
-            "reliability",
+            "tool_failures",
             "sessions_closed",
         ] {
             assert_eq!(known(name), Some(name));

@@ -311,6 +311,8 @@ pub enum Target {
     },
     /// One attempt of an agent at a task.
     Run(Box<RunTarget>),
+    /// An agent as a whole.
+    Agent(Box<AgentKey>),
 }
 
 /// One attempt of an agent at a task, whether or not it has traces.

@@ -32,6 +32,19 @@ impl From<Int128> for i128 {
     }
 }
 
+impl DoneTrace {
+    /// When its facts count among those of all agents: as they came, whichever shard tells them.
+    pub fn turn(&self) -> (u64, u64, &[u8], &str) {
+        (self.touched_unix_nano, self.start_unix_nano, &self.trace_id, &self.session)
+    }
+
+    /// What is told once under this name: the facts of a trace that was done, or an outcome that was told later.
+    pub fn name(&self) -> Vec<u8> {
+        let about = if self.trace_id.is_empty() { self.session.as_bytes() } else { &self.trace_id };
+        [&[u8::from(self.looped.is_some())], about].concat()
+    }
+}
+
 impl Spent {
     /// All that a trace says it has spent.
     pub fn of(update: &TraceUpdate) -> Self {

@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::saved::{self, Name};
+use serde::Serialize;
 
 use super::update::AgentKey;
 
@@ -300,8 +298,12 @@ pub struct AgentView {
     pub score_samples: BTreeMap<String, u64>,
     /// The agent reliability score by component; null without data.
     pub ars: Option<ArsView>,
-    /// Change points of scores.
-    pub change_points: Vec<ChangePointView>,
+    /// Its streams, and whether they drop; empty before the first done trace.
+    pub drops: Vec<DropView>,
+    /// When the last of what became a done trace arrived; null before the first.
+    pub last_trace_unix_nano: Option<String>,
+    /// Seconds of silence of which more is not usual; null before a day of twenty gaps.
+    pub usual_gap_seconds: Option<f64>,
     /// Differences to earlier versions.
     pub versions: Vec<VersionView>,
     /// Tasks, by id.
@@ -340,22 +342,46 @@ pub struct ArsComponentView {
     pub samples: u64,
 }
 
-/// A score that shifted.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-pub struct ChangePointView {
-    /// Which score.
-    pub score: String,
-    /// `up` or `down`.
-    #[serde(deserialize_with = "saved::named_or_unknown")]
-    pub direction: Name,
-    /// Mean before the shift.
-    pub before: f64,
-    /// Mean since it began.
-    pub after: f64,
-    /// Start of the trace at which it was noticed.
-    pub unix_nano: String,
-    /// Start of the trace with which it began.
-    pub began_unix_nano: String,
+/// One stream of an agent, held against what is usual.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct DropView {
+    /// Which stream: `verdict`, `outcome`, `tool_failures`, `loops`.
+    pub stream: &'static str,
+    /// Whether its drops page; else they warn.
+    pub pages: bool,
+    /// `quiet`, `recovering`, `warning`, `critical`.
+    pub severity: &'static str,
+    /// What it is held against: `objective`, `past`, `version_before`.
+    pub against: &'static str,
+    /// That version; null if it is held against something else.
+    pub version_before: Option<String>,
+    /// The usual share of failing traces, or that of the objective, in `[0,1]`.
+    pub usual: f64,
+    /// Evidence of a drop over what a page takes; from 1 on it is one.
+    pub evidence: f64,
+    /// The drop; null while there is none.
+    pub drop: Option<DropFoundView>,
+}
+
+/// A drop, or what may be one.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct DropFoundView {
+    /// End of the first trace that belongs to it, as far as can be told.
+    pub since_unix_nano: String,
+    /// Share of failing traces before, in `[0,1]`.
+    pub from: f64,
+    /// Share since, in `[0,1]`.
+    pub to: f64,
+    /// Traces since.
+    pub traces: u64,
+    /// How likely it is that the level left what is tolerated, in `[0,1]`, if streams do so once a month.
+    pub confidence: f64,
+    /// The computed signal that carries most of the failures; null: none does.
+    pub signal: Option<String>,
+    /// The tool that fails or loops in them; null: none.
+    pub tool: Option<String>,
+    /// Two sessions at most in which they are, as they were when the drop was found.
+    pub sessions: Vec<String>,
 }
 
 /// How an agent's version differs from an earlier one, at 95 % confidence whenever one looks.
@@ -426,6 +452,8 @@ pub struct WindowView {
     pub traces_with_confidence: u64,
     /// Null over nothing.
     pub reliability: Option<f64>,
+    /// Share of the evaluated traces that fail, as their risk is over one half; null over nothing.
+    pub failure_ratio: Option<f64>,
     /// Null over nothing.
     pub consistency: Option<f64>,
     /// The greatest risk.

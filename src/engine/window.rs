@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::math::{Quanta, ratio};
 use super::score::agent_consistency::AgentConsistency;
 use super::score::agent_reliability::reliability;
+use super::score::risk::FLAG_OVER;
 use super::update::{LastTrace, PaneSum};
 use super::view::WindowView;
 
@@ -18,6 +19,9 @@ pub const PANES: u64 = 60;
 
 /// Levels of a risk of one.
 const LEVELS: i128 = 10_000;
+
+/// The least level of a trace that fails: its risk is over one half.
+const FAILING: i32 = 5_001;
 
 /// The sum of some panes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -97,12 +101,15 @@ impl Window {
         let mean = |(name, (count, sum)): (&String, &(u64, i128))| {
             (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
         };
+        let failing = self.levels.range(FAILING..).map(|(_, count)| count).sum::<u64>();
+        let whole = i128::from(self.risks);
         WindowView {
             traces: self.traces,
             sessions: self.sessions,
             traces_evaluated: self.risks,
             traces_with_confidence: self.consistency.count,
             reliability: reliability.map(|found| found.score),
+            failure_ratio: (self.risks > 0).then(|| ratio(i128::from(failing), whole)),
             consistency: self.consistency.result().map(|found| found.score),
             max_risk: reliability.map(|found| found.max_risk),
             signals: self.signals.iter().map(mean).collect(),
@@ -117,6 +124,8 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
     traces.truncate(max);
     let mut risks: Vec<i64> = traces.iter().filter_map(|trace| trace.risk_quanta).collect();
     risks.sort_unstable_by(|a, b| b.cmp(a));
+    let failing = risks.iter().take_while(|risk| **risk > FLAG_OVER.0).count() as u64;
+    let whole = i128::from(risks.len() as u64);
     let greatest_first = risks.iter().map(|risk| (i128::from(*risk), 1));
     let reliability = reliability(risks.len() as u64, greatest_first, i128::from(Quanta::ONE));
     let mut consistency = AgentConsistency::default();
@@ -129,6 +138,7 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
         traces_evaluated: risks.len() as u64,
         traces_with_confidence: consistency.count,
         reliability: reliability.map(|found| found.score),
+        failure_ratio: (whole > 0).then(|| ratio(i128::from(failing), whole)),
         consistency: consistency.result().map(|found| found.score),
         max_risk: reliability.map(|found| found.max_risk),
         ..WindowView::default()

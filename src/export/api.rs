@@ -83,6 +83,8 @@ pub(super) struct FleetRow {
     pub(super) sessions_looping: u64,
     /// Loops found.
     pub(super) loops: u64,
+    /// The worst of its drops: `warning` or `critical`; null without one.
+    pub(super) drop: Option<&'static str>,
     /// Tokens spent.
     pub(super) tokens: TokensView,
     /// Dollars spent; null without any known.
@@ -408,6 +410,9 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
         sessions_active: update.sessions_active,
         sessions_looping: update.sessions_looping.values().sum(),
         loops: view.loops.values().sum(),
+        drop: ["critical", "warning"]
+            .into_iter()
+            .find(|severity| view.drops.iter().any(|drop| drop.severity == *severity)),
         tokens: view.tokens,
         cost_usd: view.cost_usd,
         spark: window.map_or_else(Vec::new, |name| board.reliability(&update.agent, name, SPARK)),

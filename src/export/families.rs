@@ -1,5 +1,7 @@
 //! The families of metrics: one line each.
 
+use super::watched::WATCHED;
+
 /// What kind of family it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
@@ -270,18 +272,6 @@ pub(super) const SCORE_SAMPLES: Family = family(
 );
 pub(super) const RUNS_HELD: Family =
     family("agentgauge_agent_runs", Kind::Gauge, &[], "Runs that scores over runs are made of.");
-pub(super) const CHANGE_POINTS: Family = family(
-    "agentgauge_score_change_points",
-    Kind::Counter,
-    &["score", "direction"],
-    "Shifts of a score's level, found in the order of the traces.",
-);
-pub(super) const CHANGE_POINT_TIME: Family = family(
-    "agentgauge_score_change_point_timestamp_seconds",
-    Kind::Gauge,
-    &["score", "direction"],
-    "Start of the trace at which the last shift of a score was noticed.",
-);
 pub(super) const VERSION_DIFFERENCE: Family = family(
     "agentgauge_agent_version_difference",
     Kind::Gauge,
@@ -443,13 +433,11 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
         &WINDOW_EVALUATED,
         &SIGNAL,
     ];
-    let runs: [(&'static Family, bool); 7] = [
+    let runs: [(&'static Family, bool); 5] = [
         (&SCORE_SAMPLES, true),
         (&PASS_HAT_K, true),
         (&ARS_COMPONENT, false),
         (&RUNS_HELD, true),
-        (&CHANGE_POINTS, true),
-        (&CHANGE_POINT_TIME, true),
         (&VERSION_DIFFERENCE, true),
     ];
     let sessions: [&'static Family; 6] = [
@@ -464,5 +452,6 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
     let scores = SCORES.iter().map(|score| (&score.family, score.core));
     let sessions = sessions.into_iter().map(|family| (family, true));
     let counters = COUNTERS.iter().map(|counter| (&counter.family, true));
-    windows.chain(scores).chain(runs).chain(sessions).chain(counters)
+    let watched = WATCHED.iter().map(|watched| (&watched.family, true));
+    windows.chain(scores).chain(runs).chain(watched).chain(sessions).chain(counters)
 }

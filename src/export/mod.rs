@@ -16,6 +16,7 @@ mod push;
 pub mod query;
 mod runbook;
 mod scrapes;
+mod watched;
 mod web;
 
 pub use openapi::openapi;

@@ -10,6 +10,7 @@ use super::api::{
 };
 use super::history::HistoryView;
 use super::live::{Changes, StreamParams};
+use crate::engine::drops::STREAMS;
 use crate::engine::explained::TraceExplanation;
 use crate::engine::view::SessionView;
 
@@ -26,7 +27,7 @@ struct Operation {
 
 const JSON: &str = "application/json";
 
-/// All questions; reports, the one thing that is taken in, are described by hand.
+/// All questions; what is taken in is described by hand.
 const OPERATIONS: &[Operation] = &[
     Operation {
         path: "/api/v1/agents",
@@ -116,6 +117,7 @@ pub fn openapi() -> Value {
         );
     }
     paths.insert("/api/v1/reports".to_owned(), json!({ "post": reports() }));
+    paths.insert("/api/v1/agents/baseline".to_owned(), json!({ "post": acceptance() }));
     let mut schemas: Map<String, Value> = generator.take_definitions(true);
     schemas.insert("Error".to_owned(), error_schema());
     json!({
@@ -158,19 +160,14 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
 
 fn reports() -> Value {
     let text = json!({ "type": "string" });
-    let agent = json!({ "type": "object", "properties": {
-        "service_name": text, "agent_name": text, "agent_version": text, "environment": text,
-    }});
+    let agent = json!({ "type": "object", "properties": agent() });
     let run = json!({ "type": "object", "required": ["agent", "task_id", "run_id"], "properties": {
         "agent": agent, "task_id": text, "run_id": text, "perturbation": text,
     }});
     let report = json!({ "type": "object", "required": ["name"], "properties": {
-        "id": text, "trace_id": text, "response_id": text, "session_id": text, "run": run, "name": text,
+        "id": text, "trace_id": text, "response_id": text, "session_id": text, "run": run, "agent": agent, "name": text,
         "score": { "type": ["number", "boolean"] }, "label": text,
         "time_unix_nano": { "type": ["integer", "string"] },
-    }});
-    let rejected = json!({ "type": "object", "required": ["index", "error"], "properties": {
-        "index": { "type": "integer" }, "error": text,
     }});
     json!({
         "operationId": "report",
@@ -179,16 +176,44 @@ fn reports() -> Value {
             "type": "object", "required": ["reports"],
             "properties": { "reports": { "type": "array", "items": report } },
         }}}},
-        "responses": {
-            "200": { "description": "What became of them.", "content": { JSON: { "schema": {
-                "type": "object", "required": ["accepted", "rejected"], "properties": {
-                    "accepted": { "type": "integer" },
-                    "rejected": { "type": "array", "items": rejected },
-                },
-            }}}},
-            "400": { "description": "It cannot be read, or is too large." },
-            "503": { "description": "There is no room now; Retry-After says when to come back." },
-        },
+        "responses": taken_in(),
+    })
+}
+
+/// The word that an agent's present level is usual.
+fn acceptance() -> Value {
+    let mut properties = agent();
+    let names: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
+    properties.insert("stream".to_owned(), json!({ "type": "string", "enum": names }));
+    json!({
+        "operationId": "acceptBaseline",
+        "summary": "The present level of an agent version is usual from here on, which ends its drops; of one stream, or of all.",
+        "requestBody": { "required": true, "content": { JSON: { "schema": {
+            "type": "object", "properties": properties,
+        }}}},
+        "responses": taken_in(),
+    })
+}
+
+/// How an agent is named.
+fn agent() -> Map<String, Value> {
+    let names = ["service_name", "agent_name", "agent_version", "environment"];
+    names.into_iter().map(|name| (name.to_owned(), json!({ "type": "string" }))).collect()
+}
+
+fn taken_in() -> Value {
+    let rejected = json!({ "type": "object", "required": ["index", "error"], "properties": {
+        "index": { "type": "integer" }, "error": { "type": "string" },
+    }});
+    json!({
+        "200": { "description": "What became of it.", "content": { JSON: { "schema": {
+            "type": "object", "required": ["accepted", "rejected"], "properties": {
+                "accepted": { "type": "integer" },
+                "rejected": { "type": "array", "items": rejected },
+            },
+        }}}},
+        "400": { "description": "It cannot be read, or is too large." },
+        "503": { "description": "There is no room now; Retry-After says when to come back." },
     })
 }
 

@@ -77,7 +77,8 @@ const SOURCES: &[Source] = sources! {
     "aggregates" => "score/princeton/aggregate.rs",
     "pass^k" => "score/princeton/pass_hat_k.rs",
     "ars" => "score/ars/mod.rs",
-    "change points" => "drift/page_hinkley.rs",
+    "drops" => "detect/mod.rs",
+    "usual gap" => "drops/gaps.rs",
     "version difference" => "drift/sequential.rs",
 };
 
@@ -89,6 +90,7 @@ const QUERIES: &[(&str, &str)] = &[
     ),
     ("agentgauge_agent_window_", "agentgauge_agent_window_traces{window=\"1h\"} >= 20"),
     ("agentgauge_agent_pass_hat_k", "agentgauge_agent_pass_hat_k_score{k=\"4\",window=\"all\"}"),
+    ("agentgauge_agent_drop", "agentgauge_agent_drop{severity=\"critical\"} == 1"),
     ("agentgauge_sessions_looping", "sum by (gen_ai_agent_name) (agentgauge_sessions_looping) > 0"),
     (
         "agentgauge_trace_evaluations",

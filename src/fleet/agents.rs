@@ -1,7 +1,7 @@
 //! The agent stage of a partition: what the shards know of its agents in, series out.
 //!
 //! What shards told of an agent is read from the compacted topic by every owner anew. A checkpoint has what is told once
-//! (runs, what drift has seen) and the offset up to which it has that.
+//! (runs, what is usual of each agent) and the offset up to which it has that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::time::WallShift;
 use crate::engine::update::envelope::Message;
-use crate::engine::update::{AgentKey, LastTrace};
+use crate::engine::update::{AgentKey, DoneTrace};
 use crate::export::board::Board;
 
 /// Done traces remembered, so that one told again by the next owner of a shard counts once.
@@ -59,6 +59,7 @@ impl Stage for FleetStage {
             tasks: self.options.tasks.clone(),
             ars: self.options.ars.clone(),
             drift: self.options.drift,
+            drops: self.options.drops.clone(),
         });
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));
@@ -90,6 +91,8 @@ impl Part for Summed {
                 }
                 update.done_traces.retain(|trace| self.recent.is_new(trace));
                 self.stage.handle(*update, now);
+                // By itself, so that what is held follows from the records.
+                self.stage.settle();
                 Ok(())
             }
             Message::Began(began) => {
@@ -165,10 +168,10 @@ impl Part for Summed {
 
 impl Recent {
     /// Whether this trace was not told lately; from now on it was.
-    fn is_new(&mut self, trace: &LastTrace) -> bool {
-        let new = self.ids.insert(trace.trace_id.clone());
+    fn is_new(&mut self, trace: &DoneTrace) -> bool {
+        let new = self.ids.insert(trace.name());
         if new {
-            self.order.push_back(trace.trace_id.clone());
+            self.order.push_back(trace.name());
             if self.order.len() > REMEMBERED
                 && let Some(oldest) = self.order.pop_front()
             {

@@ -177,7 +177,10 @@ impl Traces {
                 Input::Embedded(trace, _) => *trace,
                 Input::Report(report) => match report.target {
                     Target::Trace(trace) => trace,
-                    Target::Response { .. } | Target::Session { .. } | Target::Run(_) => {
+                    Target::Response { .. }
+                    | Target::Session { .. }
+                    | Target::Run(_)
+                    | Target::Agent(_) => {
                         return Err("misdirected");
                     }
                 },

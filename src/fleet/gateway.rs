@@ -106,7 +106,10 @@ impl Gateway {
                 Target::Trace(trace) => {
                     traces.entry(trace).or_default().push(Input::Report(Box::new(report)));
                 }
-                Target::Response { .. } | Target::Session { .. } | Target::Run(_) => {
+                Target::Response { .. }
+                | Target::Session { .. }
+                | Target::Run(_)
+                | Target::Agent(_) => {
                     records.push(self.map.to_report(&report)?);
                 }
             }

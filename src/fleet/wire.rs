@@ -181,13 +181,16 @@ impl Map {
             Target::Session { tenant, id } => {
                 Some(self.about_session(tenant.as_deref().unwrap_or_default(), id, message))
             }
-            Target::Run(run) => {
-                let Message::Report(bytes) = &message else { return None };
-                let key = [b"report", &xxh3_64(bytes).to_be_bytes()[..]].concat();
-                let partition = self.of_agent(&run.agent);
-                Some(Record { hop: Hop::Agents, partition, key, envelope: envelope(message) })
-            }
+            Target::Run(run) => self.about_agent(&run.agent, message),
+            Target::Agent(agent) => self.about_agent(agent, message),
         }
+    }
+
+    fn about_agent(self, agent: &AgentKey, message: Message) -> Option<Record> {
+        let Message::Report(bytes) = &message else { return None };
+        let key = [b"report", &xxh3_64(bytes).to_be_bytes()[..]].concat();
+        let partition = self.of_agent(agent);
+        Some(Record { hop: Hop::Agents, partition, key, envelope: envelope(message) })
     }
 
     /// All versions of an agent are summed up together: they are compared.

@@ -11,8 +11,9 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::arrival::Source;
 use super::receiver::{Envelope, Receiver};
+use super::report::acceptance_json;
 use super::status::{self, Failure};
-use super::{Compression, Encoding, Signal, Sink};
+use super::{Compression, Encoding, Refusal, Signal, Sink};
 use crate::access::Identity;
 
 const PATHS: [(&str, Signal); 3] =
@@ -22,31 +23,44 @@ const PATHS: [(&str, Signal); 3] =
 pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
     let mut router = Router::new();
     for (path, signal) in PATHS {
-        let receiver = receiver.clone();
-        router = router.route(path, any(move |request| answer(receiver, Some(signal), request)));
+        let (receiver, take) = (receiver.clone(), Some(Take::Signal(signal)));
+        router = router.route(path, any(move |request| answer(receiver, take, request)));
     }
     router.fallback(move |request| answer(receiver, None, request))
 }
 
-/// Routes our own API's reports to a receiver.
-pub fn reports<S: Sink>(receiver: Receiver<S>) -> Router {
-    let answer = move |request| answer(receiver, Some(Signal::Reports), request);
-    Router::new().route("/api/v1/reports", any(answer))
+/// Routes what our own API is told to a receiver: reports, and that a level is usual, which travels as a report.
+pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
+    let mut router = Router::new();
+    for (path, take) in [
+        ("/api/v1/reports", Take::Signal(Signal::Reports)),
+        ("/api/v1/agents/baseline", Take::Acceptance),
+    ] {
+        let receiver = receiver.clone();
+        router = router.route(path, any(move |request| answer(receiver, Some(take), request)));
+    }
+    router
 }
 
-async fn answer<S: Sink>(
-    receiver: Receiver<S>,
-    signal: Option<Signal>,
-    request: Request,
-) -> Response {
+/// What comes at a path.
+#[derive(Clone, Copy)]
+enum Take {
+    Signal(Signal),
+    /// Whose present level is usual, in JSON.
+    Acceptance,
+}
+
+async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Request) -> Response {
     let (head, mut body) = request.into_parts();
     let encoding = encoding(&head.headers);
-    let checked = check(signal, &head.method, encoding, &head.headers);
+    let checked = check(take, &head.method, encoding, &head.headers);
     let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
     let source = Source::of(&head.extensions);
     let answered = match checked {
         Ok(envelope) => {
-            export(&receiver, Envelope { tenant, ..envelope }, &mut body, &source).await
+            let accepts = matches!(take, Some(Take::Acceptance));
+            let envelope = Envelope { tenant, ..envelope };
+            export(&receiver, (envelope, accepts), &mut body, &source).await
         }
         Err(failure) => Err(failure),
     };
@@ -67,27 +81,39 @@ async fn answer<S: Sink>(
 }
 
 fn check(
-    signal: Option<Signal>,
+    take: Option<Take>,
     method: &Method,
     encoding: Option<Encoding>,
     headers: &HeaderMap,
 ) -> Result<Envelope, Failure> {
-    let signal = signal.ok_or(Failure::Path)?;
+    let take = take.ok_or(Failure::Path)?;
     if method != Method::POST {
         return Err(Failure::Method);
     }
     let encoding = encoding.ok_or(Failure::MediaType)?;
     let compression = compression(headers).ok_or(Failure::ContentEncoding)?;
+    let signal = match take {
+        Take::Signal(signal) => signal,
+        Take::Acceptance if encoding != Encoding::Json => return Err(Failure::MediaType),
+        Take::Acceptance if compression != Compression::None => {
+            return Err(Failure::ContentEncoding);
+        }
+        Take::Acceptance => Signal::Reports,
+    };
     Ok(Envelope { transport: "http", signal, encoding, compression, tenant: None })
 }
 
 async fn export<S: Sink>(
     receiver: &Receiver<S>,
-    envelope: Envelope,
+    (envelope, accepts): (Envelope, bool),
     body: &mut Body,
     source: &Source,
 ) -> Result<Bytes, Failure> {
-    let received = receiver.read(body, 0, envelope.compression, source).await?;
+    let mut received = receiver.read(body, 0, envelope.compression, source).await?;
+    if accepts {
+        received.body = acceptance_json(&received.body)
+            .map_err(|why| Refusal::Malformed { what: "acceptance", why })?;
+    }
     let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;
     Ok(status::success(signal, encoding, &tally))

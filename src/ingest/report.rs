@@ -4,12 +4,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::builder::Builder;
+use crate::engine::agents::BASELINE;
 use crate::engine::convention::{Conventions, SentReport, trace_id};
-use crate::engine::span::{Report, RunTarget, Target, Timestamp};
+use crate::engine::drops::{STREAMS, Stream};
+use crate::engine::math::Quanta;
+use crate::engine::span::{Report, RunTarget, Source, Target, Timestamp};
 use crate::engine::update::{self, AgentKey, ReportRequest, ReportResponse, report};
 
 /// Rejections that an answer lists; further ones are only counted.
@@ -24,6 +28,7 @@ struct JsonReport {
     response_id: Option<String>,
     session_id: Option<String>,
     run: Option<JsonRun>,
+    agent: Option<JsonAgent>,
     name: String,
     score: Option<Number>,
     label: Option<String>,
@@ -46,6 +51,17 @@ struct JsonAgent {
     agent_name: String,
     agent_version: String,
     environment: String,
+}
+
+/// Whose present level is to be taken for the usual one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct JsonAcceptance {
+    service_name: String,
+    agent_name: String,
+    agent_version: String,
+    environment: String,
+    stream: Option<String>,
 }
 
 /// A score: a number, or a verdict as a boolean.
@@ -108,6 +124,9 @@ fn accept(
     report: update::Report,
 ) -> Result<Report, String> {
     let target = target(report.target, tenant)?;
+    if let Target::Agent(_) = target {
+        return acceptance(target, &report.name, report.label, report.time_unix_nano);
+    }
     let sent = SentReport {
         target,
         name: &report.name,
@@ -117,6 +136,47 @@ fn accept(
         time: Timestamp(report.time_unix_nano),
     };
     conventions.reported(&sent).map_err(|why| explained(why, &report.name).clone())
+}
+
+/// The word that an agent's present level is usual.
+fn acceptance(
+    target: Target,
+    name: &str,
+    label: Option<String>,
+    time: u64,
+) -> Result<Report, String> {
+    if name != BASELINE {
+        return Err(format!("`name` must be `{BASELINE}` with `agent`: `{name:.60}`"));
+    }
+    let label = label.filter(|label| !label.is_empty());
+    if let Some(label) = label.as_deref().filter(|label| Stream::named(label).is_none()) {
+        let known: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
+        return Err(format!("there is no stream `{label:.60}`: {}", known.join(", ")));
+    }
+    Ok(Report {
+        target,
+        name: Arc::from(name),
+        score: Quanta(0),
+        label: label.map(Arc::from),
+        explanation: None,
+        source: Source::Reported,
+        identifier: Arc::from(""),
+        judge: None,
+        time: Timestamp(time),
+        tenant: None,
+    })
+}
+
+/// The body of a request to accept a level, as one of reports: `{"service_name": .., "stream": ..}`.
+pub(super) fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
+    let asked: JsonAcceptance = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let JsonAcceptance { service_name, agent_name, agent_version, environment, stream } = asked;
+    let agent = json!({
+        "service_name": service_name, "agent_name": agent_name, "agent_version": agent_version,
+        "environment": environment,
+    });
+    let report = json!({ "agent": agent, "name": BASELINE, "label": stream });
+    Ok(json!({ "reports": [report] }).to_string().into())
 }
 
 fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<Target, String> {
@@ -134,13 +194,11 @@ fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<T
         Some(report::Target::SessionId(id)) => {
             Ok(Target::Session { tenant, id: named(id, "session_id")? })
         }
+        Some(report::Target::Agent(agent)) => {
+            Ok(Target::Agent(Box::new(whose(agent, tenant.as_deref(), "agent")?)))
+        }
         Some(report::Target::Run(run)) => {
-            let mut agent = run.agent.unwrap_or_default();
-            // Never from a request: the tenant is who sent it.
-            agent.tenant = tenant.as_deref().unwrap_or_default().to_owned();
-            if agent.service_name.is_empty() && agent.agent_name.is_empty() {
-                return Err("`run.agent` must name a service or an agent".to_owned());
-            }
+            let agent = whose(run.agent.unwrap_or_default(), tenant.as_deref(), "run.agent")?;
             let perturbation = Some(run.perturbation).filter(|text| !text.is_empty());
             Ok(Target::Run(Box::new(RunTarget {
                 agent,
@@ -149,11 +207,20 @@ fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<T
                 perturbation: perturbation.map(Arc::from),
             })))
         }
-        None => {
-            Err("a target is missing: one of `trace_id`, `response_id`, `session_id`, `run`"
-                .to_owned())
-        }
+        None => Err(
+            "a target is missing: one of `trace_id`, `response_id`, `session_id`, `run`, `agent`"
+                .to_owned(),
+        ),
     }
+}
+
+/// An agent as it is named, of who sent it: the tenant is never taken from a request.
+fn whose(agent: AgentKey, tenant: Option<&str>, field: &str) -> Result<AgentKey, String> {
+    if agent.service_name.is_empty() && agent.agent_name.is_empty() {
+        return Err(format!("`{field}` must name a service or an agent"));
+    }
+    let tenant = tenant.unwrap_or_default().to_owned();
+    Ok(AgentKey { tenant, ..agent })
 }
 
 /// What is wrong, for people.
@@ -179,12 +246,15 @@ impl TryFrom<JsonReport> for update::Report {
             json.response_id.map(report::Target::ResponseId),
             json.session_id.map(report::Target::SessionId),
             json.run.map(|run| report::Target::Run(run.into())),
+            json.agent.map(|agent| report::Target::Agent(agent.into())),
         ];
         let mut targets = targets.into_iter().flatten();
         let target = targets.next();
         if targets.next().is_some() {
-            return Err("there must be only one of `trace_id`, `response_id`, `session_id`, `run`"
-                .to_owned());
+            return Err(
+                "there must be only one of `trace_id`, `response_id`, `session_id`, `run`, `agent`"
+                    .to_owned(),
+            );
         }
         let time_unix_nano = match json.time_unix_nano {
             None => 0,
@@ -207,12 +277,17 @@ impl TryFrom<JsonReport> for update::Report {
     }
 }
 
+impl From<JsonAgent> for AgentKey {
+    fn from(agent: JsonAgent) -> Self {
+        let JsonAgent { service_name, agent_name, agent_version, environment } = agent;
+        Self { tenant: String::new(), service_name, agent_name, agent_version, environment }
+    }
+}
+
 impl From<JsonRun> for update::Run {
     fn from(run: JsonRun) -> Self {
-        let JsonAgent { service_name, agent_name, agent_version, environment } = run.agent;
-        let tenant = String::new();
         Self {
-            agent: Some(AgentKey { tenant, service_name, agent_name, agent_version, environment }),
+            agent: Some(run.agent.into()),
             task_id: run.task_id,
             run_id: run.run_id,
             perturbation: run.perturbation,

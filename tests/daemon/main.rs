@@ -12,6 +12,7 @@ mod attack;
 mod cli;
 mod config;
 mod documents;
+mod drops;
 mod embed;
 mod end_to_end;
 mod expectations;

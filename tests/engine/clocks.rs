@@ -1,8 +1,9 @@
-//! The wall clock is set while stages hold things: no timer moves, windows go where the clock goes, and drift goes on.
+//! The wall clock is set while stages hold things: no timer moves, windows go where the clock goes, and drops are found as soon.
 
 use std::time::Duration;
 
 use agentgauge::engine::agents::{Agents, AgentsOptions};
+use agentgauge::engine::detect::DropOptions;
 use agentgauge::engine::drift::DriftOptions;
 use agentgauge::engine::options::{AgentOptions, SessionOptions};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
@@ -11,8 +12,8 @@ use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::time::WallShift;
-use agentgauge::engine::update::{AgentKey, Attempt, LastTrace, RunTrace, SessionUpdate};
-use agentgauge::engine::view::Document;
+use agentgauge::engine::update::{AgentKey, Attempt, DoneTrace, RunTrace, SessionUpdate};
+use agentgauge::engine::view::{Document, DropView};
 use proptest::prelude::*;
 
 use crate::recorded::{Item, apply, items, reordered};
@@ -126,7 +127,7 @@ proptest! {
 fn agents() -> Agents {
     let (agents, tasks) = (AgentOptions::default(), TaskOptions::default());
     let (ars, drift) = (ArsOptions::default(), DriftOptions::default());
-    Agents::new(AgentsOptions { agents, tasks, ars, drift })
+    Agents::new(AgentsOptions { agents, tasks, ars, drift, drops: DropOptions::default() })
 }
 
 fn agent() -> AgentKey {
@@ -134,12 +135,14 @@ fn agent() -> AgentKey {
 }
 
 /// What a shard says of a trace that is done.
-fn done(revision: u64, start: u64) -> SessionUpdate {
-    let trace = LastTrace {
-        start_unix_nano: start,
+fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionUpdate {
+    let trace = DoneTrace {
         trace_id: u128::from(revision).to_be_bytes().to_vec(),
-        risk_quanta: Some(0),
-        ..LastTrace::default()
+        at_unix_nano: end,
+        touched_unix_nano: arrival.0,
+        failed: Some(failed),
+        looped: Some(false),
+        ..DoneTrace::default()
     };
     SessionUpdate {
         agent: Some(agent()),
@@ -149,25 +152,30 @@ fn done(revision: u64, start: u64) -> SessionUpdate {
     }
 }
 
-#[test]
-fn no_trace_is_too_late_for_drift_after_a_step_back() {
+/// Traces until a drop is critical, where the clock was wrong by so much in the middle of the past.
+fn found_after(wrong: i64) -> (u64, DropView) {
     let mut stage = agents();
-    let lag = DriftOptions::default().lag;
-    let mut now = NOW;
-    let mut revision = 0;
-    for shift in [0, 24 * HOUR, 0, -HOUR, 0] {
+    let (mut now, mut revision) = (NOW, 0);
+    let mut next = |stage: &mut Agents, shift: i64, failed: bool| {
         stage.shift_to(WallShift(shift));
-        for _ in 0..5 {
-            revision += 1;
-            stage.handle(done(revision, shifted(now, shift)), now);
-            now = now.after(Duration::from_secs(1));
-        }
-        now = now.after(lag);
-        stage.handle_timeout(now);
-        let due = stage.poll_timeout().map_or(u64::MAX, |due| due.0);
-        assert!(due > now.0, "a timer that has run is not due at once again");
+        revision += 1;
+        stage.handle(done(revision, shifted(now, shift), now, failed), now);
+        now = now.after(Duration::from_secs(60));
+        stage.drain().pop().unwrap().view.drops[0].clone()
+    };
+    for minute in 0..600 {
+        next(&mut stage, if (200..300).contains(&minute) { wrong } else { 0 }, minute % 50 == 0);
     }
-    assert_eq!(stage.counts().iter().filter(|(what, ..)| *what == "drift").count(), 0);
+    let mut found = (1..200).map(|traces| (traces, next(&mut stage, 0, traces % 2 == 0)));
+    found.find(|(_, drop)| drop.severity == "critical").unwrap()
+}
+
+#[test]
+fn no_step_delays_a_drop_or_moves_its_begin() {
+    let expected = found_after(0);
+    for wrong in [-HOUR, 24 * HOUR, 5_000 * HOUR, -5_000 * HOUR] {
+        assert_eq!(found_after(wrong), expected, "{wrong}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod corpus;
 mod credal;
 mod decode;
 mod drift;
+mod drops;
 mod lenient;
 mod loops;
 mod princeton;

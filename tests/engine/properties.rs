@@ -53,7 +53,13 @@ fn run(items: &[Item], delivery: &Delivery) -> Document {
         pipeline.advance(now);
     }
     pipeline.finish(now);
-    pipeline.document()
+    let mut document = pipeline.document();
+    // Drops follow from the order in which traces come, and from when.
+    for agent in &mut document.agents {
+        agent.drops.clear();
+        (agent.last_trace_unix_nano, agent.usual_gap_seconds) = (None, None);
+    }
+    document
 }
 
 /// In another order, and some of them twice.

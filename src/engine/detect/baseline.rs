@@ -19,6 +19,8 @@ pub(super) struct Baseline {
     sum: f64,
     after: [After; CELLS],
     decayed: Timestamp,
+    // Values that it took itself: a version begins with those of the one before it.
+    own: u64,
     // There was once enough of it.
     established: bool,
 }
@@ -95,12 +97,23 @@ impl Baseline {
         self.established
     }
 
+    /// Whether what it took itself is enough to be held against.
+    pub(super) fn is_own(&self) -> bool {
+        self.own >= OWN_ENOUGH
+    }
+
+    /// The same for another stream, that has taken nothing itself.
+    pub(super) fn handed_on(self) -> Self {
+        Self { own: 0, ..self }
+    }
+
     /// Takes what is pending, after what is held has aged to this moment.
     pub(super) fn take(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
         self.age(at, memory);
         let taken = std::mem::take(pending);
         self.count += taken.all.count as f64;
         self.sum += taken.all.sum;
+        self.own = self.own.saturating_add(taken.all.count);
         for (after, tally) in self.after.iter_mut().zip(taken.after) {
             after.count += tally.count as f64;
             after.sum += tally.sum;
@@ -114,6 +127,7 @@ impl Baseline {
             count: tally.count as f64,
             sum: tally.sum,
             decayed: at,
+            own: OWN_ENOUGH,
             established: true,
             ..Self::default()
         }
@@ -197,6 +211,9 @@ const CELLS: usize = RUNS + 3;
 
 /// Values of a past that is enough to be held against.
 const ENOUGH: f64 = 100.0;
+
+/// The same, of values that were not handed on.
+const OWN_ENOUGH: u64 = 100;
 
 /// Values at the level of the objective that a past begins with.
 const PRIOR: f64 = 10.0;

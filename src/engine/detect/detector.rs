@@ -186,6 +186,11 @@ impl Detector {
         }
     }
 
+    /// Whether it is held against what it has learnt itself, not against an objective or what the version before left.
+    pub fn has_own_past(&self) -> bool {
+        self.baseline.is_established() && self.baseline.is_own()
+    }
+
     /// Takes the level since the drop began for the usual one; returns whether there is a drop, or a warning of one.
     pub fn accept(&mut self, at: Timestamp) -> bool {
         let values = match (&self.incident, self.severity) {
@@ -208,7 +213,7 @@ impl Detector {
     /// Begins with what the version before left, before the first value: it is held against that version's baseline, and what
     /// is wrong from the first trace on is found soonest.
     pub fn inherit(&mut self, from: &Inheritance, limits: &Limits) {
-        self.baseline = from.baseline;
+        self.baseline = from.baseline.handed_on();
         self.budget = from.unspent;
         let saved = std::mem::take(&mut self.budget.saved);
         self.changed.seed(saved.min(limits.page * MOST_AT_ONCE));

@@ -1,5 +1,6 @@
 //! How drops are found, as people set it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use super::budget::days;
 use crate::engine::options::human;
 
 /// When a level of failures is a drop.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DropOptions {
     /// False pages of the whole daemon in a quarter of a year, on average at most; over 0. Warnings may be ten times as many.
@@ -19,6 +20,8 @@ pub struct DropOptions {
     pub tolerance_ratio: f64,
     /// The success rate that an agent without a past is held against, in `(0,1)`.
     pub objective: f64,
+    /// The same of single agents, by name.
+    pub objectives: BTreeMap<String, f64>,
     /// Time in which the past comes to count half for what is usual.
     #[serde(with = "human")]
     pub memory: Duration,
@@ -48,6 +51,7 @@ impl Default for DropOptions {
             tolerance: 0.03,
             tolerance_ratio: 1.3,
             objective: 0.9,
+            objectives: BTreeMap::new(),
             memory: Duration::from_secs(14 * 86_400),
             accept_after: Duration::ZERO,
         }
@@ -58,16 +62,26 @@ impl DropOptions {
     /// The limits of each of so many streams, which share the false pages evenly. They may change at any time: evidence is
     /// in days, and forgets nothing by it.
     pub fn limits(&self, streams: usize) -> Limits {
+        self.limits_against(self.objective, streams)
+    }
+
+    /// The same of streams that are held against this success rate while they have no past.
+    pub fn limits_against(&self, objective: f64, streams: usize) -> Limits {
         let streams = f64::from(u32::try_from(streams.max(1)).unwrap_or(u32::MAX));
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Limits {
             page: QUARTER * streams / self.false_pages_per_quarter,
             tolerance: self.tolerance,
             ratio: self.tolerance_ratio,
-            objective: (1.0 - self.objective).clamp(LEAST, 1.0 - LEAST),
+            objective: (1.0 - objective).clamp(LEAST, 1.0 - LEAST),
             memory: days(nanos(self.memory)),
             accept_after: (!self.accept_after.is_zero()).then_some(self.accept_after),
         }
+    }
+
+    /// The success rate that an agent of this name is held against while it has no past.
+    pub fn objective_of(&self, agent: &str) -> f64 {
+        self.objectives.get(agent).copied().unwrap_or(self.objective)
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) struct Stub {
     /// Since when it is quiet, and whether it is closed.
     quiet: Timestamp,
     closed: bool,
-    loop_deadline: Option<Timestamp>,
+    deadline: Option<Timestamp>,
     gives: Box<Gives>,
     /// When a timer of it is due: it follows from these and the options.
     #[serde(skip)]
@@ -104,6 +104,8 @@ struct Gives {
     placed: Option<(Agent, SessionScores)>,
     #[serde(deserialize_with = "saved::named")]
     looping: BTreeSet<(Agent, Name, Name)>,
+    #[serde(default)]
+    stalled: BTreeMap<Agent, u64>,
 }
 
 impl Away {
@@ -120,7 +122,7 @@ impl Away {
     fn insert(&mut self, id: Arc<SessionId>, mut stub: Stub, idle: Duration) {
         let due = stub.quiet.after(idle);
         let due = if stub.closed { due.after(idle) } else { due };
-        stub.due = stub.loop_deadline.map_or(due, |deadline| deadline.min(due));
+        stub.due = stub.deadline.map_or(due, |deadline| deadline.min(due));
         self.due.insert((stub.due, Arc::clone(&id)));
         self.stubs.insert(id, stub);
     }
@@ -140,6 +142,7 @@ impl Gives {
             held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
             placed: session.placed.clone(),
             looping: session.looping.clone(),
+            stalled: session.stalled.clone(),
         }
     }
 
@@ -160,6 +163,9 @@ impl Gives {
         }
         for (agent, kind, severity) in self.looping {
             shared.fleet.summary(&agent).stop_looping(kind, severity);
+        }
+        for (agent, traces) in self.stalled {
+            shared.fleet.summary(&agent).stalled -= traces;
         }
     }
 }
@@ -276,9 +282,9 @@ impl Sessions {
         };
         self.shared.counts.add("away", "left");
         let (standing, quiet) = session.place();
-        let (closed, loop_deadline) = (standing == Standing::Closed, session.loop_deadline);
+        let (closed, deadline) = (standing == Standing::Closed, session.deadline);
         let (gives, due) = (Box::new(Gives::of(&session)), quiet);
-        let stub = Stub { place, quiet, closed, loop_deadline, gives, due };
+        let stub = Stub { place, quiet, closed, deadline, gives, due };
         self.away.insert(Arc::clone(&session.id), stub, self.shared.rules.session_idle);
         true
     }

@@ -194,10 +194,14 @@ impl Held {
 
     /// Notes how far its loops have grown; returns whether it is open and has any.
     pub(super) fn grow(&mut self, now: Timestamp) -> bool {
-        let touched = self.update.touched_unix_nano;
-        let at = if touched == 0 { now } else { Timestamp(touched).min(now) };
-        self.growth = growth(self.loops(), &self.growth, at);
+        self.growth = growth(self.loops(), &self.growth, self.touched(now));
         self.update.state() == TraceState::Open && !self.growth.is_empty()
+    }
+
+    /// When the newest thing of it arrived; if that is not known, or ahead of the time: now.
+    pub(super) fn touched(&self, now: Timestamp) -> Timestamp {
+        let touched = self.update.touched_unix_nano;
+        if touched == 0 { now } else { Timestamp(touched).min(now) }
     }
 
     /// When it ended; never before its start.

@@ -189,7 +189,7 @@ impl Sessions {
         }) {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
-            let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update.told));
+            let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update));
             self.names.resolve(&mut update);
             let waited = self.waiting.arrive(&id);
             self.change(id, |session, shared| {
@@ -428,17 +428,16 @@ impl Sessions {
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
         self.wake(id);
         let Some(session) = self.sessions.awake(id) else { return };
-        let (before, deadline, waits) =
-            (session.place(), session.loop_deadline, session.is_unsettled());
+        let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
         change(session, &mut self.shared);
         let after = session.place();
         self.open -= usize::from(before.0 == Standing::Open);
         self.open += usize::from(after.0 == Standing::Open);
-        if deadline != session.loop_deadline {
+        if deadline != session.deadline {
             if let Some(at) = deadline {
                 self.loops.remove(&(at, Arc::clone(&session.id)));
             }
-            if let Some(at) = session.loop_deadline {
+            if let Some(at) = session.deadline {
                 self.loops.insert((at, Arc::clone(&session.id)));
             }
         }
@@ -491,7 +490,7 @@ impl Sessions {
     /// Takes a session out of the indexes.
     fn unfile(&mut self, session: &Session) {
         self.open -= usize::from(session.place().0 == Standing::Open);
-        if let Some(deadline) = session.loop_deadline {
+        if let Some(deadline) = session.deadline {
             self.loops.remove(&(deadline, Arc::clone(&session.id)));
         }
     }
@@ -501,7 +500,7 @@ impl Sessions {
         session.changed = self.shared.now;
         self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
         self.open += usize::from(session.place().0 == Standing::Open);
-        if let Some(deadline) = session.loop_deadline {
+        if let Some(deadline) = session.deadline {
             self.loops.insert((deadline, Arc::clone(&session.id)));
         }
         if session.is_unsettled() {

@@ -158,7 +158,8 @@ fn name<'a>(from: &mut Reader<'a>) -> (&'a str, &'a str) {
 fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
     let quiet = session.growing.is_empty()
         && session.looping.is_empty()
-        && session.loop_deadline.is_none()
+        && session.stalled.is_empty()
+        && session.deadline.is_none()
         && !session.is_unsettled()
         && !session.order.is_empty();
     let known = |held: &Held| !session.restored || risk(held, rules) == held.scored.risk;

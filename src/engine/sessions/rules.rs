@@ -27,6 +27,8 @@ pub(super) struct Rules {
     pub(super) session_idle: Duration,
     /// How long a loop counts as going on after it last grew.
     pub(super) loop_hold: Duration,
+    /// Quiet time after which an open trace stalls.
+    pub(super) stall_after: Duration,
     /// Traces of one session.
     pub(super) max_traces: usize,
     /// Names of scores reported for one session.
@@ -60,6 +62,7 @@ impl Rules {
             },
             session_idle: options.session_idle,
             loop_hold: options.loop_hold,
+            stall_after: options.stall_after,
             max_traces: options.max_traces_per_session,
             max_reports: options.max_reports_per_session,
             loops,

@@ -47,20 +47,7 @@ impl Scored {
         earlier: &[Earlier<'_>],
         rules: &Rules,
     ) -> Self {
-        let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
-        let output = update.output_digest.as_ref();
-        let found = loop_detection::score(&outputs, output);
-        let similarity = found.map(|score| if rules.pandaprobe { rounded(score) } else { score });
-        let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
-        let mut signals = computed(update, loop_severity, rules);
-        if let Some(score) = similarity.or(one) {
-            signals.insert(Cow::Borrowed(loop_detection::NAME), (score, Source::Computed));
-        }
-        let coherence = update.coherence_quanta.filter(|score| (0..=Quanta::ONE).contains(score));
-        if let Some(score) = coherence.map(Quanta) {
-            let score = if rules.pandaprobe { rounded(score) } else { score };
-            signals.insert(Cow::Borrowed(coherence::NAME), (score, Source::Computed));
-        }
+        let (mut signals, similarity) = computed(update, loop_severity, earlier, rules);
         let (reported, malformed) = reported(&update.reported);
         signals.extend(reported);
         let scores = signals.iter().map(|(name, (score, _))| (name.as_ref(), *score));
@@ -70,6 +57,20 @@ impl Scored {
         let output_repeat = repeats.then(|| output_repeat(update, earlier));
         Self { signals, risk, output_repeat, malformed }
     }
+
+    /// Of these the signals that are computed, whatever somebody reported in their place.
+    pub(super) fn own(
+        &self,
+        update: &TraceUpdate,
+        loop_severity: Option<&str>,
+        earlier: &[Earlier<'_>],
+        rules: &Rules,
+    ) -> Few<SignalName, (Quanta, Source)> {
+        if self.signals.iter().all(|(_, (_, source))| *source == Source::Computed) {
+            return self.signals.clone();
+        }
+        computed(update, loop_severity, earlier, rules).0
+    }
 }
 
 /// Returns whether a trace counts in scores: its root ended and it was quiet, or it timed out.
@@ -77,7 +78,31 @@ pub(super) fn is_done(update: &TraceUpdate) -> bool {
     matches!(update.state(), TraceState::Done | TraceState::Sealed)
 }
 
+/// The signals that are computed, and how unlike the output is to those before it.
 fn computed(
+    update: &TraceUpdate,
+    loop_severity: Option<&str>,
+    earlier: &[Earlier<'_>],
+    rules: &Rules,
+) -> (Few<SignalName, (Quanta, Source)>, Option<Quanta>) {
+    let rounded = |score| if rules.pandaprobe { four_decimal_quanta(score) } else { score };
+    let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
+    let found = loop_detection::score(&outputs, update.output_digest.as_ref());
+    let similarity = found.map(rounded);
+    let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
+    let mut signals = behaviour(update, loop_severity, rules);
+    if let Some(score) = similarity.or(one) {
+        signals.insert(Cow::Borrowed(loop_detection::NAME), (score, Source::Computed));
+    }
+    let coherence = update.coherence_quanta.filter(|score| (0..=Quanta::ONE).contains(score));
+    if let Some(score) = coherence.map(Quanta).map(rounded) {
+        signals.insert(Cow::Borrowed(coherence::NAME), (score, Source::Computed));
+    }
+    (signals, similarity)
+}
+
+/// Those of them that need nothing but the trace.
+fn behaviour(
     update: &TraceUpdate,
     loop_severity: Option<&str>,
     rules: &Rules,
@@ -151,7 +176,7 @@ fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
 /// Signals that are computed, at most.
 const COMPUTED: usize = 5;
 
-fn rounded(score: Quanta) -> Quanta {
+fn four_decimal_quanta(score: Quanta) -> Quanta {
     Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)
 }
 

@@ -16,19 +16,20 @@ use super::run;
 use super::scoring::{Earlier, Scored, SignalName};
 use super::summary::SessionScores;
 use super::tally::{self, Tally};
-use super::verdict::{PASS, evaluate, verdict};
+use super::verdict::{self, PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::few::Few;
+use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
-use crate::engine::runs::is_about_runs;
+use crate::engine::runs::{is_about_runs, is_outcome};
 use crate::engine::saved::{self, Name};
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::signal::loop_detection::WINDOW;
-use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::span::{Report, Source, Timestamp, TraceId};
 use crate::engine::time::WallShift;
-use crate::engine::update::{AgentKey, TraceState, TraceUpdate};
+use crate::engine::update::{AgentKey, DoneTrace, TraceState, TraceUpdate};
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -98,8 +99,14 @@ pub(super) struct Session {
     pub(super) growing: BTreeSet<TraceId>,
     #[serde(deserialize_with = "saved::named")]
     pub(super) looping: BTreeSet<(Agent, Name, Name)>,
-    /// When one of its loops will have been quiet for long enough.
-    pub(super) loop_deadline: Option<Timestamp>,
+    /// Traces that are open.
+    #[serde(default)]
+    pub(super) open: BTreeSet<TraceId>,
+    /// How many of them nothing has come of for long.
+    #[serde(default)]
+    pub(super) stalled: BTreeMap<Agent, u64>,
+    /// When one of its loops, or of its open traces, will have been quiet for long enough.
+    pub(super) deadline: Option<Timestamp>,
 }
 
 impl Session {
@@ -126,7 +133,9 @@ impl Session {
             placed: None,
             growing: BTreeSet::new(),
             looping: BTreeSet::new(),
-            loop_deadline: None,
+            open: BTreeSet::new(),
+            stalled: BTreeMap::new(),
+            deadline: None,
         }
     }
 
@@ -220,6 +229,7 @@ impl Session {
         self.order.remove(&held.position());
         self.unsettled.remove(&trace);
         self.growing.remove(&trace);
+        self.open.remove(&trace);
         let mut stale = BTreeSet::from_iter(self.after(held.position()));
         stale.extend(self.relink(&[held.position()], shared));
         stale.into_iter().for_each(|trace| self.rescore(trace, shared));
@@ -237,6 +247,7 @@ impl Session {
             shared.counts.add("reports", "session_full");
         } else if held.is_none_or(|held| rank(held) < rank(&report)) {
             let about_runs = is_about_runs(&report.name);
+            self.tell_outcome(&report, shared);
             self.reports.insert(Arc::clone(&report.name), report);
             let traces = self.traces.values_mut().filter(|_| about_runs);
             for held in traces {
@@ -244,6 +255,24 @@ impl Session {
                 held.tell_run(run, &mut shared.fleet);
             }
         }
+    }
+
+    /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
+    fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
+        let told = |report: &Report| report.source == Source::Reported && is_outcome(&report.name);
+        let Some(first) = self.first().filter(|_| told(report)) else { return };
+        if self.reports.values().any(told) {
+            return;
+        }
+        let outcome = DoneTrace {
+            start_unix_nano: first.update.start_unix_nano,
+            at_unix_nano: shared.wall().0,
+            touched_unix_nano: shared.now.0,
+            outcome_failed: Some(report.score.0 < Quanta::ONE),
+            session: self.id.id.clone(),
+            ..DoneTrace::default()
+        };
+        shared.fleet.summary(&first.agent).tell_done(outcome);
     }
 
     /// Counts the verdicts of traces that are done for the first time, in their order.
@@ -256,10 +285,12 @@ impl Session {
             .collect();
         done.sort_unstable();
         for (_, trace) in done {
-            if let Some(held) = self.traces.get_mut(&trace) {
-                held.tally.done = true;
-                evaluate(held, &mut self.gates, &shared.rules, &mut shared.fleet);
-            }
+            let Some(mut held) = self.traces.remove(&trace) else { continue };
+            held.tally.done = true;
+            held.tally.outcome |= verdict::outcome(&held).is_some();
+            let done = verdict::done(&held, &self.id.id, &self.earlier(&held), &shared.rules);
+            evaluate(&held, done, &mut self.gates, &shared.rules, &mut shared.fleet);
+            self.traces.insert(trace, held);
         }
     }
 
@@ -284,6 +315,7 @@ impl Session {
     /// may be heard of again.
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
         self.settle(shared);
+        self.stand(BTreeMap::new(), shared);
         for held in self.traces.values() {
             let open = held.given.is_none();
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
@@ -306,6 +338,7 @@ impl Session {
             }
             self.placed = placed;
         }
+        self.deadline = None;
         let looping = self.loops_going_on(shared);
         for (agent, kind, severity) in self.looping.difference(&looping) {
             shared.fleet.summary(agent).stop_looping(kind, severity);
@@ -315,6 +348,8 @@ impl Session {
             shared.runaways.insert((Arc::clone(&self.id), kind, severity));
         }
         self.looping = looping;
+        let stalled = self.stalling(shared);
+        self.stand(stalled, shared);
     }
 
     /// Whose open session it is and with which scores; `None` if it is closed.
@@ -475,6 +510,14 @@ impl Session {
         }
         if held.given.is_some() && !held.tally.done {
             self.unsettled.insert(trace);
+        } else if let Some(given) = &held.given
+            && !held.tally.outcome
+            && verdict::outcome(&held).is_some()
+        {
+            let wall = shared.shift.wall(Timestamp(held.update.touched_unix_nano));
+            let told = verdict::told_later(&held, &self.id.id, wall);
+            shared.fleet.summary(&given.agent).tell_done(told);
+            held.tally.outcome = true;
         }
         held.count(&mut shared.fleet);
         let run = run::trace(&held, &self.id.id, &self.reports);
@@ -535,6 +578,11 @@ impl Session {
 
     fn grow(&mut self, trace: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&trace) else { return };
+        if held.update.state() == TraceState::Open {
+            self.open.insert(trace);
+        } else {
+            self.open.remove(&trace);
+        }
         if held.grow(now) {
             self.growing.insert(trace);
         } else {
@@ -544,7 +592,6 @@ impl Session {
 
     fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, &'static str, &'static str)> {
         let mut looping = BTreeSet::new();
-        self.loop_deadline = None;
         if self.closed {
             return looping;
         }
@@ -553,12 +600,39 @@ impl Session {
                 let deadline = growth.at.after(shared.rules.loop_hold);
                 if deadline > shared.now {
                     looping.insert((held.agent.clone(), *kind, growth.severity));
-                    let sooner = self.loop_deadline.is_none_or(|other| deadline < other);
-                    self.loop_deadline = if sooner { Some(deadline) } else { self.loop_deadline };
+                    let sooner = self.deadline.is_none_or(|other| deadline < other);
+                    self.deadline = if sooner { Some(deadline) } else { self.deadline };
                 }
             }
         }
         looping
+    }
+
+    /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
+    fn stalling(&mut self, shared: &Shared) -> BTreeMap<Agent, u64> {
+        let mut stalled: BTreeMap<Agent, u64> = BTreeMap::new();
+        for held in self.open.iter().filter_map(|trace| self.traces.get(trace)) {
+            let due = held.touched(shared.now).after(shared.rules.stall_after);
+            if due <= shared.now {
+                *stalled.entry(held.agent.clone()).or_default() += 1;
+            } else if self.deadline.is_none_or(|other| due < other) {
+                self.deadline = Some(due);
+            }
+        }
+        stalled
+    }
+
+    /// Tells agents how many of its traces stall.
+    fn stand(&mut self, stalled: BTreeMap<Agent, u64>, shared: &mut Shared) {
+        if self.stalled == stalled {
+            return;
+        }
+        for (agent, traces) in std::mem::replace(&mut self.stalled, stalled) {
+            shared.fleet.summary(&agent).stalled -= traces;
+        }
+        for (agent, traces) in &self.stalled {
+            shared.fleet.summary(agent).stalled += traces;
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::engine::math::Quanta;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
-    Counter, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+    Counter, DoneTrace, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
 /// Clocks of clients may be ahead of ours by so much.
@@ -75,6 +75,9 @@ pub(super) struct Summary {
     #[serde(default, deserialize_with = "saved::by_name")]
     counters: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
     sessions_active: u64,
+    /// Open traces of which nothing has come for long.
+    #[serde(default)]
+    pub(super) stalled: u64,
     #[serde(deserialize_with = "saved::by_names")]
     looping: BTreeMap<(Name, Name), u64>,
     open: Scores,
@@ -89,7 +92,7 @@ pub(super) struct Summary {
     #[serde(skip)]
     run_traces: BTreeMap<TraceId, RunTrace>,
     #[serde(skip)]
-    done_traces: Vec<LastTrace>,
+    done_traces: Vec<DoneTrace>,
 }
 
 /// What one of the last traces was worth.
@@ -135,6 +138,7 @@ impl Summary {
             max_last,
             counters: BTreeMap::new(),
             sessions_active: 0,
+            stalled: 0,
             looping: BTreeMap::new(),
             open: Scores::default(),
             closed: Closed::default(),
@@ -152,6 +156,7 @@ impl Summary {
             && self.counters.is_empty()
             && self.panes.is_empty()
             && self.run_traces.is_empty()
+            && self.done_traces.is_empty()
     }
 
     /// Returns whether a signal has sums of its own: the first so many names do, for good.
@@ -311,10 +316,9 @@ impl Summary {
         self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
     }
 
-    /// Notes a trace that is done for the first time.
-    pub(super) fn tell_done(&mut self, (start, id): (Timestamp, TraceId), trace: &Contribution) {
-        let worth = Worth { risk: trace.risk, uncertainty: trace.uncertainty };
-        self.done_traces.push(last_trace((&(start, id), &worth)));
+    /// Notes a trace that is done for the first time, or an outcome that was told later.
+    pub(super) fn tell_done(&mut self, trace: DoneTrace) {
+        self.done_traces.push(trace);
     }
 
     /// Notes what a trace adds to a run now.
@@ -330,6 +334,7 @@ impl Summary {
             last: self.last.iter().map(last_trace).collect(),
             counters: self.counters.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
+            traces_stalled: self.stalled,
             sessions_looping: self.looping.iter().map(gauge).collect(),
             open_reliability: self.open.reliability.message(),
             open_consistency: self.open.consistency.message(),

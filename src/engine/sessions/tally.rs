@@ -13,15 +13,19 @@ use super::key::Agent;
 use super::summary::Summary;
 use crate::engine::few::Few;
 use crate::engine::loops::{CRITICAL, WARNING, kinds};
+use crate::engine::runs::told_outcome;
 use crate::engine::saved::{Name, by_name, by_names, few_by_name, severity};
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Loop, Spent, ToldLoops, TraceUpdate};
+use crate::engine::update::{Loop, Spent, TraceUpdate};
 
 /// What one trace has counted.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Tally {
     /// Its verdicts are counted.
     pub(super) done: bool,
+    /// An outcome of it was told to its agent.
+    #[serde(default)]
+    pub(super) outcome: bool,
     loops: BTreeMap<Agent, Loops>,
     spend: Spend,
 }
@@ -64,11 +68,12 @@ pub(super) struct Growth {
 
 impl Tally {
     /// What other sessions have counted of a trace that came from them; `None` if nothing.
-    pub(super) fn told(told: &[ToldLoops]) -> Option<Self> {
+    pub(super) fn told(update: &TraceUpdate) -> Option<Self> {
         let mut tally = Self::default();
-        for told in told {
-            // It was done there, so its verdicts are counted.
+        for told in &update.told {
+            // It was done there, so its verdicts are counted, and an outcome if one was known.
             tally.done |= told.spent.is_some();
+            tally.outcome |= tally.done && outcome(update);
             tally.spend = told.spent.as_ref().map_or(tally.spend, Spend::from);
             if told.loops.is_empty() {
                 continue;
@@ -86,17 +91,19 @@ impl Tally {
 
     /// What a trace without loops has counted that counted all that it says.
     pub(super) fn all_of(update: &TraceUpdate, done: bool) -> Self {
-        Self { done, loops: BTreeMap::new(), spend: Spend::of(update) }
+        let outcome = done && outcome(update);
+        Self { done, outcome, loops: BTreeMap::new(), spend: Spend::of(update) }
     }
 
     /// Returns whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
-        !self.done && self.loops.is_empty() && self.spend == Spend::default()
+        !self.done && !self.outcome && self.loops.is_empty() && self.spend == Spend::default()
     }
 
     /// Returns whether it has counted just that.
     pub(super) fn is_all_of(&self, update: &TraceUpdate) -> bool {
-        self.loops.is_empty() && self.spend == Spend::of(update)
+        let outcome = self.done && outcome(update);
+        self.loops.is_empty() && self.outcome == outcome && self.spend == Spend::of(update)
     }
 
     /// Counts what the loops have more than was counted.
@@ -219,6 +226,10 @@ pub(super) fn growth(
 /// How many of the loops are of no known kind or severity.
 pub(super) fn malformed(loops: &[Loop]) -> u64 {
     loops.iter().filter(|entry| known(entry).is_none()).count() as u64
+}
+
+fn outcome(update: &TraceUpdate) -> bool {
+    told_outcome(&update.reported, update.attempt.as_deref()).is_some()
 }
 
 fn known(entry: &Loop) -> Option<(&'static str, &'static str)> {

@@ -4,15 +4,20 @@
 use super::fleet::Fleet;
 use super::held::Held;
 use super::rules::Rules;
-use super::scoring::SignalName;
+use super::scoring::{Earlier, SignalName};
 use crate::engine::few::Few;
 use crate::engine::math::Quanta;
+use crate::engine::runs::told_outcome;
+use crate::engine::score::risk::{CONFIDENCE, risks};
 use crate::engine::score::trajectory_gate::TrajectoryGate;
-use crate::engine::update::{Expectation, ExpectedLayer, ExpectedStatus};
+use crate::engine::signal::tool_loop;
+use crate::engine::span::Timestamp;
+use crate::engine::update::{DoneTrace, Expectation, ExpectedLayer, ExpectedStatus};
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
     held: &Held,
+    done: DoneTrace,
     gates: &mut Few<SignalName, TrajectoryGate>,
     rules: &Rules,
     fleet: &mut Fleet,
@@ -20,7 +25,7 @@ pub(super) fn evaluate(
     let Some(given) = &held.given else { return };
     let summary = fleet.summary(&given.agent);
     summary.count("traces", &[], 1);
-    summary.tell_done(held.position(), &given.contribution);
+    summary.tell_done(done);
     for (layer, expected) in held.update.expectations.iter().flat_map(Expectation::layers) {
         let result = expected.map_or(ExpectedStatus::Skip, ExpectedLayer::status);
         summary.count("expectations", &[layer, result.name()], 1);
@@ -40,6 +45,73 @@ pub(super) fn evaluate(
     absent.for_each(|name| summary.count("trace_evaluations", &[name, SKIPPED], 1));
     let safety = given.contribution.risk.map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
     summary.count("trace_evaluations", &["trace_risk", verdict(safety, PASS)], 1);
+}
+
+/// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
+/// judged or reported, so they are those of computed signals alone.
+pub(super) fn done(
+    held: &Held,
+    session: &str,
+    earlier: &[Earlier<'_>],
+    rules: &Rules,
+) -> DoneTrace {
+    let update = &held.update;
+    let own = held.scored.own(update, held.loop_severity(), earlier, rules);
+    let scores = own.iter().map(|(name, (score, _))| (name.as_ref(), *score));
+    // What failed lowers confidence as well, and says more.
+    let greatest = risks(scores, &rules.weights)
+        .max_by_key(|(name, risk)| (*risk, *name != CONFIDENCE, *name));
+    let passes =
+        |risk: Quanta| verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == "pass";
+    let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name);
+    let known = || update.tools.iter().filter(|call| call.error.is_some());
+    let failed = known().filter(|call| call.error == Some(true));
+    let looping = held.loops().iter().map(|found| found.tool.as_str());
+    let last_failed = failed.max_by_key(|call| (call.end_unix_nano, call.name.as_str()));
+    let tool = match (last_failed, looping.max()) {
+        (_, Some(tool)) if signal == tool_loop::NAME => tool,
+        (Some(call), _) => call.name.as_str(),
+        (None, tool) => tool.unwrap_or(""),
+    };
+    DoneTrace {
+        at_unix_nano: held.end().0,
+        risk_quanta: held
+            .given
+            .as_ref()
+            .and_then(|given| given.contribution.risk)
+            .map(|risk| risk.0),
+        failed: greatest.map(|(_, risk)| !passes(risk)),
+        outcome_failed: outcome(held).map(|success| !success),
+        tools_failed: known().next().map(|_| last_failed.is_some()),
+        looped: Some(held.loop_severity().is_some() || held.scored.output_repeat.is_some()),
+        signal: signal.to_owned(),
+        tool: tool.to_owned(),
+        ..named(held, session)
+    }
+}
+
+/// An outcome that was told of a trace after its verdicts were counted, at this wall time.
+pub(super) fn told_later(held: &Held, session: &str, wall: Timestamp) -> DoneTrace {
+    DoneTrace {
+        at_unix_nano: held.end().max(wall).0,
+        outcome_failed: outcome(held).map(|success| !success),
+        ..named(held, session)
+    }
+}
+
+/// Whether somebody told that the trace succeeded.
+pub(super) fn outcome(held: &Held) -> Option<bool> {
+    told_outcome(&held.update.reported, held.update.attempt.as_deref())
+}
+
+fn named(held: &Held, session: &str) -> DoneTrace {
+    DoneTrace {
+        trace_id: held.update.trace_id.clone(),
+        start_unix_nano: held.update.start_unix_nano,
+        touched_unix_nano: held.update.touched_unix_nano,
+        session: session.to_owned(),
+        ..DoneTrace::default()
+    }
 }
 
 /// Whether a score passes: `pass` from `least`, else `fail`; `skipped` without one.

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use self::line::label_block;
 use self::page::{Page, number};
 use super::families::{
-    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CONSISTENCY, COUNTERS, CounterFamily, Family,
-    MAX_RISK, OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES,
-    SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL,
-    ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
-    WINDOW_TRACES,
+    ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, Family, MAX_RISK, OPEN_SESSIONS,
+    PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
+    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, ScoreFamily, TRACE_SIGNAL,
+    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
 };
+use super::watched::{WATCHED, Watched};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::view::WindowView;
 
@@ -107,9 +107,8 @@ enum Part {
     PassHatK,
     ArsComponent,
     RunsHeld,
-    ChangePoints,
-    ChangePointTime,
     VersionDifference,
+    Watched(&'static Watched),
     SessionsActive,
     SessionsLooping,
     OpenSessions,
@@ -192,11 +191,8 @@ impl Part {
             Self::Signal,
         ];
         let components = (detail == Detail::Full).then_some(Self::ArsComponent);
-        let shifts = [
-            Self::RunsHeld,
-            Self::ChangePoints,
-            Self::ChangePointTime,
-            Self::VersionDifference,
+        let more = [Self::RunsHeld, Self::VersionDifference];
+        let sessions = [
             Self::SessionsActive,
             Self::SessionsLooping,
             Self::OpenSessions,
@@ -208,7 +204,9 @@ impl Part {
         parts.extend(SCORES.iter().filter(shown).map(Self::RunScore));
         parts.extend([Self::RunSamples(detail), Self::PassHatK]);
         parts.extend(components);
-        parts.extend(shifts);
+        parts.extend(more);
+        parts.extend(WATCHED.iter().map(Self::Watched));
+        parts.extend(sessions);
         parts.extend(COUNTERS.iter().map(Self::Counter));
         parts
     }
@@ -224,9 +222,8 @@ impl Part {
             Self::PassHatK => (&PASS_HAT_K, false),
             Self::ArsComponent => (&ARS_COMPONENT, false),
             Self::RunsHeld => (&RUNS_HELD, false),
-            Self::ChangePoints => (&CHANGE_POINTS, false),
-            Self::ChangePointTime => (&CHANGE_POINT_TIME, false),
             Self::VersionDifference => (&VERSION_DIFFERENCE, false),
+            Self::Watched(watched) => (&watched.family, false),
             Self::SessionsActive => (&SESSIONS_ACTIVE, true),
             Self::SessionsLooping => (&SESSIONS_LOOPING, true),
             Self::OpenSessions => (&OPEN_SESSIONS, true),

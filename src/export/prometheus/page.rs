@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 
 use super::super::families::{
-    ARS_COMPONENT, CHANGE_POINT_TIME, CHANGE_POINTS, CounterFamily, Family, Kind, OPEN_SESSIONS,
-    PASS_HAT_K, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL,
-    TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+    ARS_COMPONENT, CounterFamily, Family, Kind, OPEN_SESSIONS, PASS_HAT_K, RUNS_HELD,
+    SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, TRACE_SIGNAL,
+    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
 };
 use super::line::{self, count, label};
 use super::{Detail, Exported, Format, NANOS, Part, Reading};
@@ -89,8 +89,11 @@ impl Page {
                 self.sample(&SESSIONS_ACTIVE, "", labels, &NONE, number(update.sessions_active));
             }
             Part::SessionsLooping => self.looping(agent),
-            Part::ChangePoints | Part::ChangePointTime | Part::VersionDifference => {
-                self.shifts(*part, agent);
+            Part::VersionDifference => self.versions(agent),
+            Part::Watched(watched) => {
+                (watched.of)(update, &mut |values, value| {
+                    self.sample(&watched.family, "", labels, values, value);
+                });
             }
             Part::OpenSessions => self.open_sessions(agent),
             Part::TraceSignal => {
@@ -148,25 +151,11 @@ impl Page {
         }
     }
 
-    /// Change points, and versions compared.
-    fn shifts(&mut self, part: Part, agent: &Exported) {
-        let Exported { update, labels } = agent;
-        if let Part::VersionDifference = part {
-            for version in &update.view.versions {
-                for (bound, value) in [("lower", version.lower), ("upper", version.upper)] {
-                    let values = [version.baseline.as_str(), bound];
-                    self.sample(&VERSION_DIFFERENCE, "", labels, &values, value);
-                }
-            }
-            return;
-        }
-        for ((score, direction), (count, last)) in &update.change_points {
-            let values = [score.as_str(), direction];
-            if let Part::ChangePoints = part {
-                self.sample(&CHANGE_POINTS, "_total", labels, &values, number(*count));
-            } else {
-                let seconds = ratio(i128::from(last.0), i128::from(NANOS));
-                self.sample(&CHANGE_POINT_TIME, "", labels, &values, seconds);
+    fn versions(&mut self, agent: &Exported) {
+        for version in &agent.update.view.versions {
+            for (bound, value) in [("lower", version.lower), ("upper", version.upper)] {
+                let values = [version.baseline.as_str(), bound];
+                self.sample(&VERSION_DIFFERENCE, "", &agent.labels, &values, value);
             }
         }
     }

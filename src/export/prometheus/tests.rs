@@ -6,9 +6,10 @@ use super::*;
 use crate::engine::agent_update::Buckets;
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
-use crate::engine::span::Timestamp;
 use crate::engine::update::{AgentKey, Exemplar};
-use crate::engine::view::{AgentView, ArsComponentView, ArsView, VersionView};
+use crate::engine::view::{
+    AgentView, ArsComponentView, ArsView, DropFoundView, DropView, VersionView,
+};
 
 fn agent(name: &str) -> Arc<AgentUpdate> {
     let key = AgentKey {
@@ -22,6 +23,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
         traces_evaluated: 3,
         traces_with_confidence: 2,
         reliability: Some(0.4),
+        failure_ratio: Some(1.0 / 3.0),
         consistency: Some(0.725),
         max_risk: Some(0.6),
         signals: [("error".to_owned(), 1.0)].into(),
@@ -56,6 +58,47 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
         trace_signals: [("error".to_owned(), buckets)].into(),
         ..AgentUpdate::default()
     })
+}
+
+/// A stream of each kind: one that drops, one that is quiet, and one that only warns.
+fn drops() -> Vec<DropView> {
+    let found = DropFoundView {
+        since_unix_nano: "1790000000123456789".to_owned(),
+        from: 0.01,
+        to: 0.4,
+        traces: 24,
+        confidence: 0.99,
+        signal: Some("error".to_owned()),
+        tool: Some("book \"flight\"".to_owned()),
+        sessions: vec!["a\nb".to_owned()],
+    };
+    let verdict = DropView {
+        stream: "verdict",
+        pages: true,
+        severity: "critical",
+        against: "version_before",
+        version_before: Some("v\\1".to_owned()),
+        usual: 0.012,
+        drop: Some(found.clone()),
+        ..DropView::default()
+    };
+    let outcome = DropView {
+        stream: "outcome",
+        severity: "recovering",
+        against: "past",
+        version_before: None,
+        ..verdict.clone()
+    };
+    let loops = DropView {
+        stream: "loops",
+        pages: false,
+        severity: "warning",
+        against: "objective",
+        version_before: None,
+        drop: Some(DropFoundView { signal: None, tool: None, sessions: Vec::new(), ..found }),
+        ..verdict.clone()
+    };
+    vec![verdict, outcome, loops]
 }
 
 /// An agent with something in every family: names to be escaped, and numbers of every length.
@@ -95,14 +138,12 @@ fn full(name: &str) -> Arc<AgentUpdate> {
         ]
         .into(),
         runs: 12,
-        change_points: [
-            (("error".to_owned(), "down"), (2, Timestamp(1_790_000_000_123_456_789))),
-            (("error".to_owned(), "up"), (1, Timestamp(1))),
-        ]
-        .into(),
         view: AgentView {
             ars: Some(ArsView { score: 70.25, band: "good", components }),
             versions,
+            drops: drops(),
+            last_trace_unix_nano: Some("1790000000123456789".to_owned()),
+            usual_gap_seconds: Some(64.0),
             ..AgentView::default()
         },
         ..(*plain).clone()

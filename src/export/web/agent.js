@@ -34,7 +34,6 @@ export async function agent(view, query) {
     windows(one, names_),
     el("h2", {}, "Signals by window"),
     signals(one, names_),
-    changes(one),
     versions(one),
     runs(one),
     el("h2", {}, "Sessions"),
@@ -79,13 +78,6 @@ function signals(one, every) {
       names.map((name) => el("td", { class: "heat" }, score(one.windows[name].signals[signal]))))));
 }
 
-function changes(one) {
-  if (one.change_points.length === 0) return null;
-  return [el("h2", {}, "Change points"), table("Change points", [["Score"], ["Direction"], ["Before", "number"], ["After", "number"], ["Began"], ["Noticed"]],
-    one.change_points.map((point) => el("tr", {}, el("th", { scope: "row" }, foreign(point.score, 60)),
-      el("td", {}, point.direction === "down" ? "↓ down" : "↑ up"), el("td", { class: "number" }, plain(point.before)), el("td", { class: "number" }, plain(point.after)),
-      el("td", {}, when(point.began_unix_nano)), el("td", {}, when(point.unix_nano)))))];
-}
 
 function versions(one) {
   if (one.versions.length === 0) return null;

@@ -7,7 +7,8 @@ mod support;
 
 use std::time::Duration;
 
-use self::support::{Fleet, Input};
+use self::support::{Fleet, Input, failing};
+use agentgauge::clock::Clock;
 use agentgauge::daemon::Daemon;
 use agentgauge::fleet::Role;
 
@@ -88,6 +89,44 @@ async fn all_go_and_others_take_up_where_they_left() {
         fleet.send(0, &input.request(number)).await;
     }
     fleet.shows(&input.replayed()).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drop_outlives_its_owner_and_is_accepted_by_way_of_any_instance() {
+    let base = Clock::system().now().0 - 3_600_000_000_000;
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.join().await;
+    fleet.ready().await;
+    for number in 0..6 {
+        fleet.send(number % 2, &failing(number, base)).await;
+    }
+    fleet.drops(|drop| drop.evidence > 0.0 && drop.severity != "critical").await;
+    // In the middle of rising evidence.
+    fleet.leave(0).await;
+    fleet.leave(0).await;
+    fleet.join().await;
+    fleet.join().await;
+    fleet.ready().await;
+    for number in 6..30 {
+        fleet.send(number % 2, &failing(number, base)).await;
+    }
+    let whole = |traces: u64, to: f64| traces == 30 && to == 1.0;
+    fleet
+        .drops(|drop| {
+            let found = drop.drop.as_ref();
+            drop.severity == "critical" && found.is_some_and(|found| whole(found.traces, found.to))
+        })
+        .await;
+    for instance in 0..2 {
+        let answer = fleet.accept(instance).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains("\"accepted\":1"),
+            "{answer}"
+        );
+    }
+    fleet.drops(|drop| drop.severity == "quiet" && drop.usual > 0.9).await;
     fleet.stop().await;
 }
 

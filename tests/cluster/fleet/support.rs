@@ -14,7 +14,7 @@ use agentgauge::engine::pipeline::Pipeline;
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::update::AgentKey;
-use agentgauge::engine::view::SessionView;
+use agentgauge::engine::view::{DropView, SessionView};
 use agentgauge::fleet::{FleetOptions, Role};
 use agentgauge::ingest::decode::Decoder;
 use agentgauge::ingest::kafka::KafkaOptions;
@@ -323,6 +323,33 @@ impl Fleet {
         }
     }
 
+    /// Waits until the verdicts of the one agent that fails have come to this.
+    pub(crate) async fn drops(&self, wanted: impl Fn(&DropView) -> bool) {
+        let verdicts = || {
+            let shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
+            let mut failing = shown.filter(|update| update.agent.agent_name == FAILING);
+            failing.find_map(|update| update.view.drops.first().cloned())
+        };
+        let look = async {
+            while !verdicts().is_some_and(|drop| wanted(&drop)) {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let so = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        assert!(so, "{:?}", verdicts());
+    }
+
+    /// Tells an instance that the level of that agent is usual; returns the answer.
+    pub(crate) async fn accept(&self, instance: usize) -> String {
+        let body = format!(r#"{{"service_name": "shop", "agent_name": "{FAILING}"}}"#);
+        let request = format!(
+            "POST /api/v1/agents/baseline HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        exchange(&self.instances[instance].bound().http.to_string(), request.as_bytes()).await
+    }
+
     pub(crate) async fn stop(self) {
         for instance in self.instances {
             instance.stop().await;
@@ -335,6 +362,11 @@ impl Fleet {
 fn lasting(mut update: AgentUpdate) -> AgentUpdate {
     update.counters.retain(|family, _| family != "trace_evaluations" && family != "gate_breaches");
     update.trace_signals.clear();
+    // Drops follow from the order in which traces come in, and from when.
+    (update.view.last_trace_unix_nano, update.view.usual_gap_seconds) = (None, None);
+    for drop in &mut update.view.drops {
+        (drop.severity, drop.evidence, drop.drop) = ("", 0.0, None);
+    }
     update
 }
 
@@ -456,6 +488,29 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
+/// The agent whose traces all fail.
+const FAILING: &str = "failing";
+
+/// A trace of it; each ends a minute after the one before.
+pub(crate) fn failing(number: usize, base: u64) -> Vec<u8> {
+    let end = base + number as u64 * 60_000_000_000;
+    let span = Span {
+        trace_id: (number as u128 + 1).to_be_bytes().to_vec(),
+        span_id: 1_u64.to_be_bytes().to_vec(),
+        name: "invoke_agent".to_owned(),
+        start_time_unix_nano: end - 1_000_000_000,
+        end_time_unix_nano: end,
+        attributes: vec![
+            attribute("gen_ai.operation.name", "invoke_agent"),
+            attribute("gen_ai.agent.name", FAILING),
+            attribute("gen_ai.conversation.id", &format!("session-{number}")),
+            attribute("error.type", "timeout"),
+        ],
+        ..Span::default()
+    };
+    exported(vec![span])
+}
+
 fn session(trace: usize) -> String {
     format!("session-{}", trace / 5)
 }
@@ -508,6 +563,10 @@ fn request(number: usize, base: u64) -> Vec<u8> {
         };
         (2..4 + trace as u64 % 5).map(call).collect()
     };
+    exported(spans)
+}
+
+fn exported(spans: Vec<Span>) -> Vec<u8> {
     let attributes = vec![attribute("service.name", "shop")];
     let resource = Resource { attributes, ..Resource::default() };
     let scope_spans = vec![ScopeSpans { spans, ..ScopeSpans::default() }];

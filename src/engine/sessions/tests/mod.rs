@@ -4,6 +4,7 @@ mod ends;
 mod loops;
 mod properties;
 mod scores;
+mod told;
 mod traces;
 
 use std::time::Duration;

@@ -1,0 +1,372 @@
+//! Drops of all agents: which streams are watched, what each is held against, and how the false pages are shared.
+//!
+//! ```text
+//! DoneTrace --> Watch (by agent version) --> Watched (by stream): detector, examples
+//! ```
+//!
+//! A trace counts when its verdicts do, without a delay. What was told between two calls of [`Drops::settle`] counts in the order in
+//! which it arrived, so that nothing depends on how many shards told it. An outcome that is told after its trace was done counts
+//! when it is told, once; one of a session counts once, too.
+//!
+//! Streams that page share `drop.false_pages_per_quarter` evenly, as far as they had a value within a day of the newest; those that only
+//! warn share as many warnings among themselves. A new version of an agent begins with what the latest one before it has
+//! learnt, and is held against that until it has learnt a hundred values of its own.
+//!
+//! An agent that has gone is remembered for four times `drop.memory`, and four times `agents.max_agents` are at most; over it the one
+//! that was unheard of for longest is forgotten.
+
+mod gaps;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use stream::{STREAMS, Stream};
+
+use self::stream::NO_OBJECTIVE;
+use self::watch::{Watch, Watched};
+use super::count::Counts;
+use super::detect::{Against, DropOptions, Limits, Severity};
+use super::drift::DriftOptions;
+use super::drift::sequential::difference;
+use super::math::Quanta;
+use super::span::Timestamp;
+use super::time::WallShift;
+use super::update::{AgentKey, DoneTrace};
+use super::view::{DropFoundView, DropView, VersionView};
+
+/// All agents under watch.
+#[derive(Debug)]
+pub struct Drops {
+    options: DropOptions,
+    max: usize,
+    watches: BTreeMap<AgentKey, Watch>,
+    // Told, and not counted yet.
+    waiting: Vec<(Timestamp, AgentKey, DoneTrace)>,
+    shares: Shares,
+}
+
+/// Among how many streams what may be false is shared.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Shares {
+    paging: usize,
+    warning: usize,
+    newest: Timestamp,
+    // When it was last looked which streams go on.
+    counted: Timestamp,
+}
+
+/// Drops as they are written down.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<W> {
+    watches: Vec<(AgentKey, W)>,
+    shares: Shares,
+}
+
+/// Drops that were read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SavedDrops(Saved<Watch>);
+
+impl Drops {
+    /// Nothing is watched yet; `max_agents` have series of their own.
+    pub fn new(options: DropOptions, max_agents: usize) -> Self {
+        Self {
+            options,
+            max: max_agents.saturating_mul(REMEMBERED),
+            watches: BTreeMap::new(),
+            waiting: Vec::new(),
+            shares: Shares::default(),
+        }
+    }
+
+    /// What outlives the process; nothing may wait to be settled.
+    pub(super) fn save(&self) -> impl Serialize + '_ {
+        debug_assert!(self.waiting.is_empty());
+        let watches = self.watches.iter().map(|(key, watch)| (key.clone(), watch));
+        Saved { watches: watches.collect(), shares: self.shares }
+    }
+
+    /// Takes over what an earlier process held.
+    pub(super) fn restore(&mut self, saved: SavedDrops) {
+        let Saved { watches, shares } = saved.0;
+        self.watches.extend(watches);
+        self.shares = shares;
+    }
+
+    /// Takes note of what was told of a trace of this agent.
+    pub(super) fn tell(&mut self, agent: &AgentKey, trace: DoneTrace, shift: WallShift) {
+        let at = shift.time(Timestamp(trace.at_unix_nano));
+        self.waiting.push((at, agent.clone(), trace));
+    }
+
+    /// Counts what was told, in its order; returns the agents that are held against one that was told of.
+    pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_by(|(_, one, a), (_, other, b)| (a.turn(), one).cmp(&(b.turn(), other)));
+        for (at, agent, trace) in &waiting {
+            self.pass(*at, counts);
+            self.begin(agent, counts);
+            for stream in STREAMS {
+                if let Some(failed) = (stream.failed)(trace) {
+                    self.observe(agent, stream, (*at, failed), trace);
+                }
+            }
+            let Some(watch) = self.watches.get_mut(agent) else { continue };
+            watch.told = watch.told.max(*at);
+            if trace.looped.is_some() {
+                watch.gaps.observe(Timestamp(trace.touched_unix_nano), self.options.memory);
+            }
+            let safe = trace.risk_quanta.map(|risk| (Quanta::ONE - risk).clamp(0, Quanta::ONE));
+            if let Some(safe) = safe {
+                watch.level.observe(Quanta(safe), drift);
+            }
+        }
+        let told: BTreeSet<&AgentKey> = waiting.iter().map(|(_, agent, _)| agent).collect();
+        let after =
+            told.into_iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
+        // The room for a burst is not kept.
+        waiting.clear();
+        waiting.shrink_to(ROOM);
+        self.waiting = waiting;
+        after
+    }
+
+    /// Takes the present level of an agent's stream, or of all of them, for the usual one; returns whether there was a drop, or a
+    /// warning of one.
+    pub(super) fn accept(&mut self, agent: &AgentKey, stream: Option<&str>, at: Timestamp) -> bool {
+        let Some(watch) = self.watches.get_mut(agent) else { return false };
+        let mut any = false;
+        for (name, watched) in &mut watch.streams {
+            any |= stream.is_none_or(|wanted| wanted == *name) && watched.accept(at);
+        }
+        any
+    }
+
+    /// What the streams of an agent have come to, in the order of the list.
+    pub(super) fn view(&self, agent: &AgentKey, shift: WallShift) -> Vec<DropView> {
+        let Some(watch) = self.watches.get(agent) else { return Vec::new() };
+        let streams = STREAMS.iter();
+        let watched = streams.filter_map(|stream| Some((stream, watch.streams.get(stream.name)?)));
+        watched.map(|(stream, held)| self.describe(agent, watch, (stream, held), shift)).collect()
+    }
+
+    /// When something of an agent last came that became a done trace, by wall time, and for how many seconds it is usually
+    /// silent at most.
+    pub(super) fn heard(
+        &self,
+        agent: &AgentKey,
+        shift: WallShift,
+    ) -> (Option<Timestamp>, Option<f64>) {
+        let Some(watch) = self.watches.get(agent) else { return (None, None) };
+        let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
+        (last.map(|last| shift.wall(last)), watch.gaps.usual())
+    }
+
+    /// How an agent's version differs from the one before it.
+    pub(super) fn version(&self, agent: &AgentKey, drift: &DriftOptions) -> Option<VersionView> {
+        let own = self.watches.get(agent)?;
+        let before = self.watches.get(&before(agent, own)?)?;
+        let found = difference(&before.level, &own.level, drift)?;
+        Some(VersionView {
+            baseline: own.before.clone().unwrap_or_default(),
+            estimate: found.estimate,
+            lower: found.lower,
+            upper: found.upper,
+            differs: found.excludes_zero(),
+        })
+    }
+
+    /// Time goes on: which streams go on is looked at each hour, and what was unheard of for long is forgotten.
+    fn pass(&mut self, at: Timestamp, counts: &mut Counts) {
+        self.shares.newest = self.shares.newest.max(at);
+        let newest = self.shares.newest;
+        if newest < self.shares.counted.after(LOOK) {
+            return;
+        }
+        let keep = self.options.memory.saturating_mul(MEMORIES);
+        let held = self.watches.len();
+        self.watches.retain(|_, watch| watch.told.after(keep) >= newest);
+        counts.add_many("drops", "expired", (held - self.watches.len()) as u64);
+        let goes_on = |watched: &Watched| watched.last.after(GOES_ON) >= newest;
+        let streams = self.watches.values().flat_map(|watch| &watch.streams);
+        let mut shares = Shares { counted: newest, newest, ..Shares::default() };
+        for (name, _) in streams.filter(|(_, watched)| goes_on(watched)) {
+            shares.add(Stream::named(name).is_some_and(|stream| stream.pages));
+        }
+        self.shares = shares;
+    }
+
+    /// Begins to watch an agent, if it is a new one.
+    fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) {
+        if self.watches.contains_key(agent) {
+            return;
+        }
+        let before = self.latest_before(agent).map(|key| key.agent_version.clone());
+        if self.watches.len() >= self.max {
+            let oldest = self.watches.iter().min_by_key(|(key, watch)| (watch.told, *key));
+            let oldest = oldest.map(|(key, _)| key.clone());
+            oldest.into_iter().for_each(|key| drop(self.watches.remove(&key)));
+            counts.add("drops", "forgotten");
+        }
+        let told = self.shares.newest;
+        self.watches.insert(agent.clone(), Watch { before, told, ..Watch::default() });
+    }
+
+    /// The other version of this agent that was heard of last.
+    fn latest_before<'d>(&'d self, agent: &'d AgentKey) -> Option<&'d AgentKey> {
+        let others = self.other_versions(agent);
+        others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
+    }
+
+    /// The versions that began after this one, before any other.
+    fn versions_after<'d>(&'d self, agent: &'d AgentKey) -> impl Iterator<Item = &'d AgentKey> {
+        let own = agent.agent_version.as_str();
+        let others = self.other_versions(agent);
+        others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
+    }
+
+    /// The other versions of this agent, in the same environment.
+    fn other_versions<'d>(
+        &'d self,
+        agent: &'d AgentKey,
+    ) -> impl Iterator<Item = (&'d AgentKey, &'d Watch)> {
+        // The version comes after the name in the order of keys, so all versions stand together.
+        let first =
+            AgentKey { agent_version: String::new(), environment: String::new(), ..agent.clone() };
+        let same_name = move |other: &AgentKey| {
+            let AgentKey { tenant, service_name, agent_name, .. } = other;
+            (tenant, service_name, agent_name)
+                == (&agent.tenant, &agent.service_name, &agent.agent_name)
+        };
+        let versions = self.watches.range(first..).take_while(move |(other, _)| same_name(other));
+        versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
+    }
+
+    /// Takes a value of a stream.
+    fn observe(
+        &mut self,
+        agent: &AgentKey,
+        stream: &'static Stream,
+        value: (Timestamp, bool),
+        trace: &DoneTrace,
+    ) {
+        let known = |watch: &Watch| watch.streams.contains_key(stream.name);
+        if !self.watches.get(agent).is_some_and(known) {
+            self.begin_stream(agent, stream);
+        }
+        let limits = self.limits(agent, stream);
+        let watch = self.watches.get_mut(agent);
+        if let Some(watched) = watch.and_then(|watch| watch.streams.get_mut(stream.name)) {
+            watched.observe(value, trace, &limits);
+        }
+    }
+
+    /// Begins a stream, with what the version before has left for it.
+    fn begin_stream(&mut self, agent: &AgentKey, stream: &'static Stream) {
+        self.shares.add(stream.pages);
+        let limits = self.limits(agent, stream);
+        let before = self.watches.get(agent).and_then(|watch| before(agent, watch));
+        let before = before.and_then(|key| self.watches.get_mut(&key));
+        let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
+        let left = left.map(|watched| watched.detector.bequeath());
+        let mut watched = Watched::default();
+        if let Some(left) = left {
+            watched.detector.inherit(&left, &limits);
+            watched.inherited = true;
+        }
+        if let Some(watch) = self.watches.get_mut(agent) {
+            watch.streams.insert(stream.name, watched);
+        }
+    }
+
+    fn limits(&self, agent: &AgentKey, stream: &Stream) -> Limits {
+        if stream.pages {
+            let objective = self.options.objective_of(&agent.agent_name);
+            self.options.limits_against(objective, self.shares.paging)
+        } else {
+            self.options.limits_against(NO_OBJECTIVE, self.shares.warning)
+        }
+    }
+
+    fn describe(
+        &self,
+        agent: &AgentKey,
+        watch: &Watch,
+        (stream, watched): (&'static Stream, &Watched),
+        shift: WallShift,
+    ) -> DropView {
+        let limits = self.limits(agent, stream);
+        let state = watched.state(stream, &limits);
+        let before =
+            before(agent, watch).filter(|_| watched.is_held_against_the_version_before(&limits));
+        // What the version before does too is no fault of this one.
+        let as_well = before.as_ref().and_then(|key| self.watches.get(key)).is_some_and(|watch| {
+            watch.streams.get(stream.name).is_some_and(|watched| watched.drops(&limits))
+        });
+        let before = before.filter(|_| !as_well).map(|key| key.agent_version);
+        let example = watched.example.clone().unwrap_or_default();
+        let named = |name: String| Some(name).filter(|name| !name.is_empty());
+        DropView {
+            stream: stream.name,
+            pages: stream.pages,
+            severity: match state.severity {
+                Severity::Quiet => "quiet",
+                Severity::Recovering => "recovering",
+                Severity::Warning => "warning",
+                Severity::Critical => "critical",
+            },
+            against: match (state.against, &before) {
+                (Against::Objective, _) => "objective",
+                (Against::Past, None) => "past",
+                (Against::Past, Some(_)) => "version_before",
+            },
+            version_before: before,
+            usual: state.usual,
+            evidence: state.evidence,
+            drop: state.drop.map(|drop| DropFoundView {
+                since_unix_nano: shift.wall(drop.since).0.to_string(),
+                from: drop.from,
+                to: drop.to,
+                traces: drop.traces,
+                confidence: drop.confidence,
+                signal: named(example.cause.signal),
+                tool: named(example.cause.tool),
+                sessions: example.sessions,
+            }),
+        }
+    }
+}
+
+impl Shares {
+    fn add(&mut self, pages: bool) {
+        let share = if pages { &mut self.paging } else { &mut self.warning };
+        *share += 1;
+    }
+}
+
+/// The key of the version that was the latest when this one began.
+fn before(agent: &AgentKey, watch: &Watch) -> Option<AgentKey> {
+    let version = watch.before.clone()?;
+    Some(AgentKey { agent_version: version, ..agent.clone() })
+}
+
+/// Agents that are remembered for each that may have series.
+const REMEMBERED: usize = 4;
+
+/// For how many times the memory an agent is remembered: its past would count a sixteenth then.
+const MEMORIES: u32 = 4;
+
+/// How long a stream without a value counts as one that goes on: as long as a gap counts.
+const GOES_ON: Duration = Duration::from_secs(86_400);
+
+/// Time between two looks at which streams go on.
+const LOOK: Duration = Duration::from_secs(3_600);
+
+/// Traces for which room is kept while none wait.
+const ROOM: usize = 1_024;

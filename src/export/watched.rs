@@ -1,0 +1,159 @@
+//! What watching an agent shows, as families: one list of what each says, and of whom.
+
+use super::families::{Family, Kind};
+use crate::engine::agent_update::AgentUpdate;
+use crate::engine::math::ratio;
+use crate::engine::view::{DropFoundView, DropView};
+
+/// A family, and how its samples are read.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) family: Family,
+    pub(super) of: Samples,
+}
+
+/// Tells the labels of each sample of an agent, and its value.
+type Samples = fn(&AgentUpdate, &mut dyn FnMut(&[&str], f64));
+
+const fn gauge(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+    of: Samples,
+) -> Watched {
+    Watched { family: Family { name, kind: Kind::Gauge, help, labels }, of }
+}
+
+/// All of them, in the order of the page. Streams are those of `engine/drops/stream.rs`.
+pub(super) const WATCHED: &[Watched] = &[
+    gauge(
+        "agentgauge_agent_drop",
+        &["stream", "severity"],
+        "Whether a stream of the agent drops: 1, else 0. What is critical is a warning too; streams that do not page have no critical.",
+        |update, sample| {
+            for drop in &update.view.drops {
+                let warns = is_on(drop);
+                if drop.pages {
+                    let critical = drop.severity == "critical";
+                    sample(&[drop.stream, "critical"], f64::from(u8::from(critical)));
+                }
+                sample(&[drop.stream, "warning"], f64::from(u8::from(warns)));
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_drop_start_timestamp_seconds",
+        &["stream"],
+        "Since when the stream drops: the end of the first trace that belongs to it.",
+        |update, sample| {
+            found(update, |drop, found| sample(&[drop.stream], seconds(&found.since_unix_nano)));
+        },
+    ),
+    gauge(
+        "agentgauge_agent_drop_level",
+        &["stream"],
+        "Share of the stream's traces that fail since it drops, from 0 to 1.",
+        |update, sample| found(update, |drop, found| sample(&[drop.stream], found.to)),
+    ),
+    gauge(
+        "agentgauge_agent_drop_baseline",
+        &["stream"],
+        "Share of the stream's traces that fail usually, from 0 to 1; without a past that of the objective.",
+        |update, sample| {
+            for drop in &update.view.drops {
+                let before = drop.drop.as_ref().filter(|_| is_on(drop)).map(|found| found.from);
+                sample(&[drop.stream], before.unwrap_or(drop.usual));
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_drop_traces",
+        &["stream"],
+        "Traces that the level of a drop is over.",
+        |update, sample| found(update, |drop, found| sample(&[drop.stream], count(found.traces))),
+    ),
+    gauge(
+        "agentgauge_agent_drop_against",
+        &["stream", "against", "version_before"],
+        "1 while the stream drops: against the agent's own past, the version before (which does not drop itself), or the objective.",
+        |update, sample| {
+            found(update, |drop, _| {
+                let version = drop.version_before.as_deref().unwrap_or_default();
+                sample(&[drop.stream, drop.against, version], 1.0);
+            });
+        },
+    ),
+    gauge(
+        "agentgauge_agent_drop_example",
+        &["stream", "signal", "tool", "example_session", "second_session"],
+        "1 while the stream drops: which signal and tool carry most of the failures, and two sessions in which they are.",
+        |update, sample| {
+            found(update, |drop, found| {
+                let name = |name: &'_ Option<String>| name.clone().unwrap_or_default();
+                let session = |at: usize| found.sessions.get(at).map_or("", String::as_str);
+                let (signal, tool) = (name(&found.signal), name(&found.tool));
+                sample(&[drop.stream, &signal, &tool, session(0), session(1)], 1.0);
+            });
+        },
+    ),
+    gauge(
+        "agentgauge_agent_failure_ratio",
+        &["window"],
+        "Share of the window's evaluated traces that fail: their risk is over one half.",
+        |update, sample| {
+            for (name, window) in &update.windows {
+                window.failure_ratio.into_iter().for_each(|share| sample(&[name], share));
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_failure_ratio_traces",
+        &["window"],
+        "Evaluated traces in the window: what the share of failing ones is of.",
+        |update, sample| {
+            for (name, window) in &update.windows {
+                sample(&[name], count(window.traces_evaluated));
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_last_trace_timestamp_seconds",
+        &[],
+        "When the last of what became a done trace of the agent arrived.",
+        |update, sample| {
+            let last = update.view.last_trace_unix_nano.iter();
+            last.for_each(|last| sample(&[], seconds(last)));
+        },
+    ),
+    gauge(
+        "agentgauge_agent_usual_gap_seconds",
+        &[],
+        "Seconds of silence of which more is not usual for the agent; absent before a day of twenty gaps.",
+        |update, sample| update.view.usual_gap_seconds.into_iter().for_each(|gap| sample(&[], gap)),
+    ),
+    gauge(
+        "agentgauge_agent_stalled_traces",
+        &[],
+        "Open traces of which nothing has come for `session.stall_after`.",
+        |update, sample| sample(&[], count(update.traces_stalled)),
+    ),
+];
+
+/// Each stream that drops, or may.
+fn found(update: &AgentUpdate, mut tell: impl FnMut(&DropView, &DropFoundView)) {
+    let on = update.view.drops.iter().filter(|drop| is_on(drop));
+    on.filter_map(|drop| Some((drop, drop.drop.as_ref()?)))
+        .for_each(|(drop, found)| tell(drop, found));
+}
+
+fn is_on(drop: &DropView) -> bool {
+    matches!(drop.severity, "warning" | "critical")
+}
+
+fn seconds(nanos: &str) -> f64 {
+    ratio(nanos.parse().unwrap_or(0), 1_000_000_000)
+}
+
+fn count(count: u64) -> f64 {
+    ratio(i128::from(count), 1)
+}
