@@ -7,6 +7,7 @@ mod agents;
 mod series;
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -122,11 +123,13 @@ fn written(rules: &str) -> String {
     let mut text = String::new();
     for line in cases.lines() {
         match line.strip_prefix("  input_series: ") {
-            None => text += &format!("{line}\n"),
+            None => {
+                let _ = writeln!(text, "{line}");
+            }
             Some(name) => {
                 let series = series.get(name);
                 let series = series.unwrap_or_else(|| panic!("cases.yml: no scenario {name}"));
-                text += &format!("  input_series:\n{series}");
+                let _ = write!(text, "  input_series:\n{series}");
             }
         }
     }
