@@ -18,6 +18,12 @@ doc:
 deny:
     cargo deny check bans licenses sources
 
+# Writes deploy/prometheus/drops.test.yml anew: what the daemon exports of simulated agents, and what is expected of the rules.
+simulate:
+    -cargo test --test daemon simulated
+    cp target/tmp/drops.test.yml deploy/prometheus/drops.test.yml
+    promtool test rules deploy/prometheus/drops.test.yml
+
 bench:
     cargo bench -p agentgauge-bench
 

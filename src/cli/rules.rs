@@ -9,21 +9,21 @@ use crate::rules::{BurnRates, Objective, Plan};
 /// Prints recording and alert rules for Prometheus.
 #[derive(Args, Debug)]
 pub(super) struct Rules {
-    /// Share of traces that should pass: reliability=0.95 for whole traces, or a signal such as tool_loop=0.99
-    #[arg(long, value_name = "SIGNAL=SHARE", default_value = "reliability=0.95")]
+    /// Share of traces that should pass: reliability=0.95 for whole traces, or a signal such as tool_loop=0.99; of one
+    /// agent alone: support:reliability=0.9, which then holds for it in place of the general one; with rates of its
+    /// own: reliability=0.7@2,1.2. Agents in `drop.objectives` have theirs without it
+    #[arg(
+        long,
+        value_name = "[AGENT:]SIGNAL=SHARE[@FAST,SLOW]",
+        default_value = "reliability=0.95"
+    )]
     slo: Vec<Objective>,
-    /// Rates at which a budget burns too fast, over 1 h and over 6 h
-    #[arg(long, value_name = "FAST,SLOW", default_value = "14.4,6")]
+    /// How many times more traces than may fail have to do so, over 1 h (pages) and over 6 h (warns)
+    #[arg(long, value_name = "FAST,SLOW", default_value = "5,2")]
     burn: BurnRates,
-    /// Traces without which neither a budget nor a score is judged
-    #[arg(long, value_name = "TRACES", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Traces without which no budget is judged
+    #[arg(long, value_name = "TRACES", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
     min_traces: u32,
-    /// Window, of `agents.windows`, whose scores are held against the agent's past
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
-    window: String,
-    /// Fall of a score, beside three standard deviations of its past, that is a drop
-    #[arg(long, value_name = "SCORE", default_value = "0.05", value_parser = share)]
-    drop: f64,
     /// US dollars in 15 minutes that loops may cost
     #[arg(long, value_name = "USD", default_value = "5", value_parser = dollars)]
     loop_spend: f64,
@@ -40,12 +40,17 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let config = self.settings.load(process, &[])?;
+        let mut objectives = self.slo.clone();
+        for (agent, share) in &config.drop.objectives {
+            let own = Objective::of_agent(agent, *share);
+            if !objectives.iter().any(|given| given.is_of_the_same(&own)) {
+                objectives.push(own);
+            }
+        }
         let plan = Plan {
-            objectives: self.slo.clone(),
+            objectives,
             burn: self.burn,
             least_traces: self.min_traces,
-            window: self.window.clone(),
-            drop: self.drop,
             loop_spend: self.loop_spend,
             url: self.url.trim_end_matches('/').to_owned(),
             runbook_url: self.runbook_url.clone(),
@@ -53,11 +58,6 @@ impl Rules {
         let text = plan.render(&config)?;
         process.out.write_all(text.as_bytes()).map_err(CliError::Output)
     }
-}
-
-fn share(text: &str) -> Result<f64, &'static str> {
-    let value = text.parse::<f64>().ok().filter(|value| (0.0..1.0).contains(value));
-    value.ok_or("write a number from 0 to below 1")
 }
 
 fn dollars(text: &str) -> Result<f64, &'static str> {

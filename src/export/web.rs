@@ -34,6 +34,7 @@ const ASSETS: &[Asset] = assets! {
     "/assets/chart.js" => "chart.js", "text/javascript";
     "/assets/fleet.js" => "fleet.js", "text/javascript";
     "/assets/agent.js" => "agent.js", "text/javascript";
+    "/assets/drops.js" => "drops.js", "text/javascript";
     "/assets/session.js" => "session.js", "text/javascript";
     "/assets/icon.svg" => "icon.svg", "image/svg+xml";
     "/assets/uplot/uPlot.iife.min.js" => "uplot/uPlot.iife.min.js", "text/javascript";

@@ -1,9 +1,10 @@
 //! Recording and alert rules for Prometheus, fitted to objectives and to the configuration.
 //!
-//! Error budgets ([`slo`]), loops and scores of agents ([`agents`]), and the daemon itself ([`own`]). A rule that could never
-//! fire is refused rather than written.
+//! Drops of agents ([`drops`]), error budgets ([`slo`]), loops ([`loops`]), and the daemon itself ([`own`]). A rule that could
+//! never fire is refused rather than written.
 
-mod agents;
+mod drops;
+mod loops;
 mod own;
 mod slo;
 
@@ -12,21 +13,16 @@ use std::fmt::Write;
 pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
-use crate::engine::window::window_name;
 
 /// What the rules are fitted to.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Error budgets, one for each signal.
+    /// Error budgets, one for each signal, and for each agent that has one of its own.
     pub objectives: Vec<Objective>,
     /// How fast a budget may burn.
     pub burn: BurnRates,
-    /// Traces without which no score and no budget is judged.
+    /// Traces without which no budget is judged.
     pub least_traces: u32,
-    /// The window whose scores are compared with the past, such as `1h`; one of `agents.windows`.
-    pub window: String,
-    /// Fall of a score, beside three standard deviations of its past, that counts as a drop.
-    pub drop: f64,
     /// US dollars spent in loops in 15 minutes that are too many.
     pub loop_spend: f64,
     /// Where people reach the daemon, without a slash at the end.
@@ -38,34 +34,26 @@ pub struct Plan {
 /// Why there are no rules.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RulesError {
-    /// The budget of an objective cannot burn so fast.
+    /// More than all traces would have to fail.
     #[error(
-        "the burn rate {rate} of `{objective}` can never be reached: even if every trace fails it is {greatest}; \
-         use lower ones, such as `--burn {proposal}`"
+        "`--slo {objective}` with the burn rate {rate} (`--burn`) asks for more than {percent} % of failing traces, so it \
+         never fires; write `--slo {objective}@{proposal}`, or an objective nearer to 1 (those of agents are in `drop.objectives`)"
     )]
     Unreachable {
         /// The objective, as it was given.
         objective: String,
         /// The rate.
         rate: f64,
-        /// The rate if all traces fail.
-        greatest: f64,
+        /// The share of failing traces that it asks for.
+        percent: String,
         /// Rates that can be reached.
         proposal: String,
     },
-    /// Nothing is exported over this window.
-    #[error("no score is exported over `{window}`: `agents.windows` has {configured}")]
-    NoWindow {
-        /// The window.
-        window: String,
-        /// Those that there are.
-        configured: String,
-    },
     /// Two objectives of one name.
-    #[error("there are two objectives for `{signal}`")]
+    #[error("`--slo` has two objectives for `{of}`: leave one out")]
     Twice {
-        /// Of which signal.
-        signal: String,
+        /// Of which signal, and of which agent.
+        of: String,
     },
 }
 
@@ -76,14 +64,8 @@ impl Plan {
     ///
     /// Fails if a rule could never fire.
     pub fn render(&self, config: &Config) -> Result<String, RulesError> {
-        let windows: Vec<String> =
-            config.agents.windows.iter().map(|window| window_name(*window)).collect();
-        if !windows.contains(&self.window) {
-            let configured = windows.join(", ");
-            return Err(RulesError::NoWindow { window: self.window.clone(), configured });
-        }
         let groups =
-            [slo::group(self)?, agents::loops(self), agents::scores(self), own::group(config)];
+            [drops::group(self), slo::group(self)?, loops::group(self), own::group(config)];
         let mut text = String::from(HEAD);
         for group in &groups {
             self.group(group, &mut text);
@@ -103,6 +85,9 @@ impl Plan {
                     map(text, "labels", labels);
                 }
                 Rule::Alert(alert) => {
+                    if let Some(comment) = &alert.comment {
+                        line(text, format_args!("  # {comment}"));
+                    }
                     line(text, format_args!("  - alert: {}", alert.name));
                     block(text, &alert.expr);
                     if let Some(lasting) = alert.lasting {
@@ -135,7 +120,22 @@ impl Plan {
             let url = format!("{}/api/v1/sessions?sort={sort}&{query}", self.url);
             annotations.push(("explain_url", url));
         }
+        annotations.extend(alert.annotations.iter().cloned());
         annotations
+    }
+
+    /// Where the page shows the agent version of an alert.
+    fn agent_page(&self) -> String {
+        let names = [
+            ("service_name", "service_name"),
+            ("agent_name", "gen_ai_agent_name"),
+            ("agent_version", "gen_ai_agent_version"),
+            ("environment", "deployment_environment_name"),
+            ("tenant", "tenant"),
+        ];
+        let names =
+            names.map(|(name, label)| format!("{name}={{{{ $labels.{label} | urlquery }}}}"));
+        format!("{}/#/agent?{}", self.url, names.join("&"))
     }
 }
 
@@ -161,6 +161,10 @@ struct Alert {
     description: String,
     /// The order in which the agent's sessions explain the alert.
     explain: Option<&'static str>,
+    /// What is told beside summary, description and runbook.
+    annotations: Vec<(&'static str, String)>,
+    /// What the rule comes to.
+    comment: Option<String>,
 }
 
 impl Alert {
@@ -173,6 +177,8 @@ impl Alert {
             summary: String::new(),
             description: String::new(),
             explain: None,
+            annotations: Vec::new(),
+            comment: None,
         }
     }
 
@@ -182,6 +188,11 @@ impl Alert {
 
     fn says(self, summary: &str, description: &str) -> Self {
         Self { summary: summary.to_owned(), description: description.to_owned(), ..self }
+    }
+
+    fn annotated(mut self, name: &'static str, template: &str) -> Self {
+        self.annotations.push((name, template.to_owned()));
+        self
     }
 
     /// Links to the agent's sessions in this order.
@@ -243,10 +254,8 @@ mod tests {
     fn plan() -> Plan {
         Plan {
             objectives: vec!["reliability=0.95".parse().unwrap()],
-            burn: "14.4,6".parse().unwrap(),
-            least_traces: 20,
-            window: "1h".to_owned(),
-            drop: 0.05,
+            burn: "5,2".parse().unwrap(),
+            least_traces: 50,
             loop_spend: 5.0,
             url: "http://gauge:9464".to_owned(),
             runbook_url: None,
@@ -256,32 +265,58 @@ mod tests {
     #[test]
     fn an_alert_that_cannot_fire_is_refused() {
         let mut plan = plan();
-        plan.objectives = vec!["reliability=0.9".parse().unwrap()];
+        plan.objectives = vec!["reliability=0.7".parse().unwrap()];
         let error = plan.render(&Config::default()).unwrap_err();
-        assert!(matches!(&error, RulesError::Unreachable { rate: 14.4, .. }), "{error}");
-        assert!(error.to_string().contains("--burn 6,3"), "{error}");
-        plan.burn = "6,3".parse().unwrap();
+        assert!(matches!(&error, RulesError::Unreachable { rate: 5.0, .. }), "{error}");
+        for words in
+            ["rate 5 (`--burn`)", "`--slo reliability=0.7`", "150 %", "reliability=0.7@2.2,1`"]
+        {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        plan.objectives = vec!["reliability=0.7@2.2,1".parse().unwrap()];
         assert!(plan.render(&Config::default()).is_ok());
-        // 10 x 0.1 is every trace: more than every trace cannot fail.
-        plan.burn = "10,3".parse().unwrap();
+        // 5 x 0.2 is every trace: more than every trace cannot fail.
+        plan.objectives = vec!["reliability=0.8".parse().unwrap()];
         assert!(plan.render(&Config::default()).is_err());
-        plan.window = "2h".to_owned();
-        plan.burn = "6,3".parse().unwrap();
+        // Nor can it of one agent alone.
+        plan.objectives.insert(0, "reliability=0.95".parse().unwrap());
+        plan.objectives[1] = "support:reliability=0.7".parse().unwrap();
         let error = plan.render(&Config::default()).unwrap_err().to_string();
-        assert!(error.contains("`2h`") && error.contains("5m, 1h, 24h"), "{error}");
+        assert!(error.contains("`--slo support:reliability=0.7`"), "{error}");
+    }
+
+    #[test]
+    fn a_threshold_is_told_in_failing_traces() {
+        let text = plan().render(&Config::default()).unwrap();
+        let fast = "# From over 25 % of traces failing: 5 times the 5 % of reliability=0.95. Of 50 judged traces, 13.\n";
+        assert!(text.contains(fast), "{text}");
+        assert!(text.contains("# From over 10 % of traces failing"), "{text}");
+        assert!(text.contains("ratio_rate1h{slo=\"reliability\"} > 0.25\n"), "{text}");
     }
 
     #[test]
     fn every_objective_has_its_own_rules() {
         let mut plan = plan();
         plan.objectives.push("tool_loop=0.99".parse().unwrap());
-        plan.burn = "14.4,6".parse().unwrap();
         let text = plan.render(&Config::default()).unwrap();
         assert_eq!(text.matches("- alert: AgentReliabilityBudgetBurnFast\n").count(), 1);
         assert_eq!(text.matches("- alert: AgentSignalBudgetBurnSlow\n").count(), 1);
-        assert!(text.contains("signal=\"tool_loop\"") && text.contains("> 0.144"), "{text}");
+        assert!(text.contains("signal=\"tool_loop\"") && text.contains("> 0.05\n"), "{text}");
         plan.objectives.push("tool_loop=0.9".parse().unwrap());
         assert!(matches!(plan.render(&Config::default()), Err(RulesError::Twice { .. })));
+    }
+
+    #[test]
+    fn an_agent_may_have_an_objective_of_its_own() {
+        let mut plan = plan();
+        plan.objectives.push("support:reliability=0.9".parse().unwrap());
+        let text = plan.render(&Config::default()).unwrap();
+        let own = "{slo=\"reliability\",gen_ai_agent_name=\"support\"}";
+        assert!(text.contains(&format!("ratio_rate1h{own} > 0.5\n")), "{text}");
+        // The general one leaves it out, and nothing is recorded twice.
+        let unless = "unless on (gen_ai_agent_name)";
+        assert!(text.contains(unless) && text.contains(&format!("increase1h{own}")), "{text}");
+        assert_eq!(text.matches(":ratio_rate1h\n").count(), 1);
     }
 
     #[test]

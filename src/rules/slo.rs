@@ -4,12 +4,14 @@
 //! bad(w)  = failed traces / judged traces, over the window w
 //! budget  = 1 - objective
 //! alert   if bad(long) > rate * budget and bad(short) > rate * budget and judged(long) >= least traces
+//! page    unless a drop of the agent paged within the long window
 //! ```
 //!
 //! Source: Google, The Site Reliability Workbook, "Alerting on SLOs", 6. Departures: a guard on the number of traces, as agents
-//! have far fewer of them than services have requests; and rates that a budget cannot reach are refused, which is `rate *
+//! have far fewer of them than services have requests; one page for one thing; and rates that a budget cannot reach are refused, which is `rate *
 //! budget >= 1`: agents' objectives are lower than services'.
 
+use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, number};
@@ -17,8 +19,12 @@ use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, number};
 /// A share of traces that should pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
+    /// The name of the agent that it is of; `None`: all that have none of their own.
+    agent: Option<String>,
     name: String,
     share: f64,
+    /// Rates of its own.
+    burn: Option<BurnRates>,
 }
 
 /// How fast a budget may burn over the hour and over six hours, in budgets per period of the objective.
@@ -33,14 +39,32 @@ impl FromStr for Objective {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const EXPECTED: &str = "write `reliability=0.95`, or a signal of trace_evaluations and the share of traces \
-                                that should pass, over 0 and below 1";
-        let (name, share) = text.split_once('=').ok_or(EXPECTED)?;
+                                that should pass, over 0 and below 1; of one agent `AGENT:reliability=0.95`; with burn rates of its \
+                                own `reliability=0.95@5,2`";
+        let (text, burn) = match text.rsplit_once('@') {
+            Some((text, burn)) => (text, Some(burn.parse()?)),
+            None => (text, None),
+        };
+        let (name, share) = text.rsplit_once('=').ok_or(EXPECTED)?;
         let share: f64 = share.parse().map_err(|_| EXPECTED)?;
+        let (agent, name) = match name.rsplit_once(':') {
+            Some((agent, name)) => (Some(agent.to_owned()), name),
+            None => (None, name),
+        };
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || !name.chars().all(is_name) || !(share > 0.0 && share < 1.0) {
             return Err(EXPECTED);
         }
-        Ok(Self { name: name.to_owned(), share })
+        Ok(Self { agent, name: name.to_owned(), share, burn })
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(agent) = &self.agent {
+            write!(f, "{agent}:")?;
+        }
+        write!(f, "{}={}", self.name, self.share)
     }
 }
 
@@ -49,7 +73,7 @@ impl FromStr for BurnRates {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const EXPECTED: &str =
-            "write the fast and the slow one, such as `14.4,6`, the slow one at least 1";
+            "write the fast and the slow one, such as `5,2`, the slow one at least 1";
         let (fast, slow) = text.split_once(',').ok_or(EXPECTED)?;
         let rate = |text: &str| text.trim().parse::<f64>().map_err(|_| EXPECTED);
         let rates = Self { fast: rate(fast)?, slow: rate(slow)? };
@@ -59,6 +83,16 @@ impl FromStr for BurnRates {
 }
 
 impl Objective {
+    /// The share of whole traces of one agent.
+    pub fn of_agent(agent: &str, share: f64) -> Self {
+        Self { agent: Some(agent.to_owned()), name: RELIABILITY.to_owned(), share, burn: None }
+    }
+
+    /// Whether both are of the same signal of the same agents.
+    pub fn is_of_the_same(&self, other: &Self) -> bool {
+        self.agent == other.agent && self.signal() == other.signal()
+    }
+
     /// The signal of `agentgauge_trace_evaluations_total`; the reliability is that of whole traces.
     fn signal(&self) -> &str {
         if self.name == RELIABILITY { "trace_risk" } else { &self.name }
@@ -76,31 +110,55 @@ impl Objective {
             return Ok(threshold);
         }
         Err(RulesError::Unreachable {
-            objective: format!("{}={}", self.name, self.share),
+            objective: self.to_string(),
             rate,
-            greatest: (10.0 / self.budget()).round() / 10.0,
+            percent: number(100.0 * rate * self.budget()),
             proposal: self.proposal(),
         })
     }
 
-    /// Six tenths and three tenths of what can be reached; at an objective of 0.9 that is 6 and 3.
+    /// Six tenths and three tenths of all traces, if that is more than may fail; at an objective of 0.9 that is 6 and 3.
     fn proposal(&self) -> String {
-        let rate = |part: f64| number((10.0 * part / self.budget()).round() / 10.0);
-        format!("{},{}", rate(0.6), rate(0.3))
+        let all = 1.0 / self.budget();
+        let (fast, slow) = ((0.6 * all).max(f64::midpoint(1.0, all)), (0.3 * all).max(1.0));
+        let rate = |rate: f64| number((10.0 * rate).round() / 10.0);
+        format!("{},{}", rate(fast), rate(slow))
+    }
+
+    /// The recorded series that it is held against, as matchers.
+    fn matchers(&self) -> String {
+        let slo = format!("slo=\"{}\"", self.name);
+        match &self.agent {
+            None => format!("{{{slo}}}"),
+            Some(agent) => {
+                // A string of JSON is one of PromQL.
+                let agent = serde_json::Value::from(agent.as_str());
+                format!("{{{slo},gen_ai_agent_name={agent}}}")
+            }
+        }
     }
 }
 
 pub(super) fn group(plan: &Plan) -> Result<Group, RulesError> {
     let mut rules = Vec::new();
     for (at, objective) in plan.objectives.iter().enumerate() {
-        let before = plan.objectives.iter().take(at);
-        if before.map(Objective::signal).any(|signal| signal == objective.signal()) {
-            return Err(RulesError::Twice { signal: objective.name.clone() });
+        let before = &plan.objectives[..at];
+        let of_signal = || before.iter().filter(|other| other.signal() == objective.signal());
+        if of_signal().any(|other| other.is_of_the_same(objective)) {
+            let of = objective.to_string();
+            let of = of.rsplit_once('=').map_or(of.as_str(), |(of, _)| of).to_owned();
+            return Err(RulesError::Twice { of });
         }
-        rules.extend(["5m", "30m", "1h", "6h"].map(|window| bad(objective, window)));
-        rules.extend(["1h", "6h"].map(|window| judged(objective, window)));
-        rules.push(burn(objective, plan, &FAST, plan.burn.fast)?);
-        rules.push(burn(objective, plan, &SLOW, plan.burn.slow)?);
+        if of_signal().next().is_none() {
+            rules.extend(["5m", "30m", "1h", "6h"].map(|window| bad(objective, window)));
+            rules.extend(["1h", "6h"].map(|window| judged(objective, window)));
+        }
+    }
+    // Where all may fail, there is nothing to tell.
+    for objective in plan.objectives.iter().filter(|objective| objective.budget() < 1.0) {
+        let rates = objective.burn.unwrap_or(plan.burn);
+        rules.push(burn(objective, plan, &FAST, rates.fast)?);
+        rules.push(burn(objective, plan, &SLOW, rates.slow)?);
     }
     Ok(Group { name: "agentgauge-objectives", interval: "30s", rules })
 }
@@ -111,6 +169,7 @@ const RELIABILITY: &str = "reliability";
 struct Windows {
     long: &'static str,
     short: &'static str,
+    in_words: &'static str,
     severity: &'static str,
     of_reliability: &'static str,
     of_signal: &'static str,
@@ -119,6 +178,7 @@ struct Windows {
 const FAST: Windows = Windows {
     long: "1h",
     short: "5m",
+    in_words: "hour",
     severity: "critical",
     of_reliability: "AgentReliabilityBudgetBurnFast",
     of_signal: "AgentSignalBudgetBurnFast",
@@ -127,6 +187,7 @@ const FAST: Windows = Windows {
 const SLOW: Windows = Windows {
     long: "6h",
     short: "30m",
+    in_words: "six hours",
     severity: "warning",
     of_reliability: "AgentReliabilityBudgetBurnSlow",
     of_signal: "AgentSignalBudgetBurnSlow",
@@ -164,26 +225,60 @@ fn burn(
     windows: &Windows,
     rate: f64,
 ) -> Result<Rule, RulesError> {
-    let Windows { long, short, .. } = windows;
+    let Windows { long, short, in_words, .. } = windows;
     let threshold = objective.threshold(rate)?;
-    let of = format!("{{slo=\"{}\"}}", objective.name);
+    let of = objective.matchers();
     let bad = "service_agent:agentgauge_trace_evaluations_bad:ratio_rate";
-    let expr = format!(
-        "{bad}{long}{of} > {threshold}\nand\n{bad}{short}{of} > {threshold}\nand\n\
-         service_agent:agentgauge_trace_evaluations:increase{long}{of} >= {}",
-        plan.least_traces
+    let judged = "service_agent:agentgauge_trace_evaluations:increase";
+    let least = plan.least_traces;
+    let mut expr = format!(
+        "{bad}{long}{of} > {threshold}\nand\n{bad}{short}{of} > {threshold}\nand\n{judged}{long}{of} >= {least}"
     );
+    // Agents with an objective of their own are held against that one.
+    let others = plan.objectives.iter().filter(|other| {
+        objective.agent.is_none() && other.agent.is_some() && other.name == objective.name
+    });
+    for other in others {
+        let _ = write!(expr, "\nunless on (gen_ai_agent_name)\n{judged}{long}{}", other.matchers());
+    }
+    if windows.severity == "critical" {
+        // As long as its failures are in the window, too.
+        let paged =
+            format!("max_over_time(agentgauge_agent_drop{{severity=\"critical\"}}[{long}])");
+        let drops = format!("max by ({AGENT}) ({paged}) > 0");
+        let _ = write!(expr, "\nunless on ({AGENT})\n{drops}");
+    }
+    let (over, may) = (percent(rate * objective.budget()), percent(objective.budget()));
     let is_whole = objective.name == RELIABILITY;
-    let name = if is_whole { windows.of_reliability } else { windows.of_signal };
-    let rate = number(rate);
-    let alert = Alert::new(name, windows.severity, expr).explained_by("reliability").says(
-        &format!("{NAME} burns its budget of {{{{ $labels.slo }}}} at more than {rate}x"),
+    let (name, what) = if is_whole {
+        (windows.of_reliability, "fails in")
+    } else {
+        (windows.of_signal, "fails {{ $labels.slo }} in")
+    };
+    let mut alert = Alert::new(name, windows.severity, expr).explained_by("reliability").says(
         &format!(
-            "{{{{ $value | humanizePercentage }}}} of its traces failed in the last {long}; {} % may \
-             (objective {} %).",
-            number(100.0 * objective.budget()),
-            number(100.0 * objective.share)
+            "{NAME} {what} {{{{ $value | humanizePercentage }}}} of its traces of the last {in_words}; {may} % may"
+        ),
+        &format!(
+            "Told from over {over} % on, of at least {least} judged traces in {long} and still in the last {short}. Its \
+             objective is that {} % pass.",
+            percent(objective.share)
         ),
     );
+    let traces = fewest_over(rate * objective.budget(), least);
+    alert.comment = Some(format!(
+        "From over {over} % of traces failing: {} times the {may} % of {objective}. Of {least} judged traces, {traces}.",
+        number(rate)
+    ));
     Ok(alert.into())
+}
+
+/// As people read it.
+fn percent(share: f64) -> String {
+    number((share * 1e6).round() / 1e4)
+}
+
+/// The fewest of so many traces that are more than a share of them.
+fn fewest_over(share: f64, traces: u32) -> u32 {
+    (0..=traces).find(|few| f64::from(*few) > share * f64::from(traces) + 1e-9).unwrap_or(traces)
 }

@@ -21,6 +21,7 @@ mod overload;
 mod reports;
 mod rules;
 mod scores_out;
+mod simulated;
 mod store;
 mod support;
 mod transport;

@@ -40,6 +40,13 @@ fn values(text: &str, key: &str) -> Vec<String> {
     values
 }
 
+/// What annotations look up, without the labels of their alert.
+fn looked_up(text: &str) -> Vec<String> {
+    let queries = text.split(r#"with printf \""#).skip(1);
+    let queries = queries.map(|rest| rest.split(r#"\" $of"#).next().unwrap());
+    queries.map(|query| query.replace("{%s}", "")).collect()
+}
+
 #[test]
 fn the_committed_rules_are_not_stale() {
     let output = Command::new(env!("CARGO_BIN_EXE_agentgauge")).arg("rules").output().unwrap();
@@ -52,13 +59,12 @@ fn the_committed_rules_are_not_stale() {
 #[test]
 fn rules_that_cannot_fire_are_refused() {
     for (arguments, words) in [
-        (&["--slo", "reliability=0.9"][..], "--burn 6,3"),
+        (&["--slo", "reliability=0.8"][..], "reliability=0.8@3,1.5"),
+        (&["--slo", "reliability=0.95", "--slo", "support:reliability=0.7"], "150 %"),
+        (&["--slo", "reliability=0.95", "--slo", "reliability=0.9"], "two objectives"),
         (&["--slo", "reliability=1"], "below 1"),
         (&["--slo", "reliability=95%"], "reliability=0.95"),
-        (&["--burn", "6,14.4"], "14.4,6"),
-        (&["--window", "2h"], "agents.windows"),
-        // A day is exported as 24h.
-        (&["--window", "1d"], "5m, 1h, 24h"),
+        (&["--burn", "2,5"], "5,2"),
         (&["--min-traces", "0"], "--min-traces"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
@@ -70,11 +76,31 @@ fn rules_that_cannot_fire_are_refused() {
 }
 
 #[test]
+fn agents_with_an_objective_of_their_own_have_their_own_budget() {
+    let rules = |objectives: &str, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+        command.env("AGENTGAUGE__DROP__OBJECTIVES", objectives).arg("rules").args(arguments);
+        let output = command.output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let support = r#"ratio_rate1h{slo="reliability",gen_ai_agent_name="support"}"#;
+    let text = rules(r#"{ support = 0.9, batch = 0.0 }"#, &[]);
+    assert!(text.contains(&format!("{support} > 0.5\n")), "{text}");
+    // Where all may fail nothing is told.
+    assert!(!text.contains(r#"ratio_rate1h{slo="reliability",gen_ai_agent_name="batch"}"#));
+    let text = rules(r#"{ support = 0.7 }"#, &[]);
+    assert!(text.contains("write `--slo support:reliability=0.7@2.2,1`"), "{text}");
+    let given = ["--slo", "reliability=0.95", "--slo", "support:reliability=0.7@2.2,1"];
+    let text = rules(r#"{ support = 0.7 }"#, &given);
+    assert!(text.contains(&format!("{support} > 0.66\n")), "{text}");
+}
+
+#[test]
 fn every_alert_has_its_place_in_the_runbook_and_its_tests() {
     let runbook = std::fs::read_to_string(folder("docs/runbook.md")).unwrap();
     let headings: BTreeSet<&str> =
         runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-    let tests = ["agentgauge.test.yml", "scores.test.yml"]
+    let tests = ["agentgauge.test.yml", "drops.test.yml"]
         .map(|name| std::fs::read_to_string(folder("deploy/prometheus").join(name)).unwrap());
     let alerts = values(&rules(), "alert:");
     assert!(alerts.len() > 10);
@@ -297,8 +323,10 @@ const AGENT: [&str; 4] =
 fn rules_and_panels_ask_only_for_what_there_is() {
     let known = Known::new();
     let mut problems = Vec::new();
-    for expr in values(&rules(), "expr:") {
-        problems.extend(known.problems(&expr));
+    let looked_up = looked_up(&rules());
+    assert!(looked_up.len() > 10);
+    for expr in values(&rules(), "expr:").iter().chain(&looked_up) {
+        problems.extend(known.problems(expr));
     }
     for (place, expr, shown) in panels() {
         let found = known.problems(&expr).into_iter().chain(known.unknown(&expr, &shown));

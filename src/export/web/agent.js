@@ -1,9 +1,10 @@
-// One agent: scores over windows and time, signals, versions, change points, sessions.
-import { agentDetail, agentTitle, ask, dollars, el, exactly, foreign, isSame, lasted, looping, number, pager, plain, score, sessionLink, table, tile, tiles, when } from "./dom.js";
+// One agent: drops, scores over windows and time, signals, versions, sessions.
+import { agentDetail, agentTitle, ask, dollars, el, exactly, foreign, isSame, lasted, looping, number, pager, percent, plain, score, sessionLink, table, tile, tiles, when } from "./dom.js";
 import { chart } from "./chart.js";
+import { drops } from "./drops.js";
 
 const PAGE = 25;
-const SORTS = [["reliability", "Worst score"], ["loops", "Most loops"], ["cost", "Dearest"], ["recent", "Newest"]];
+const SORTS = [["reliability", "Worst score"], ["loops", "Most loops"], ["cost", "Costliest"], ["recent", "Newest"]];
 const state = { key: "", sort: "reliability", offset: 0 };
 
 export async function agent(view, query) {
@@ -19,11 +20,16 @@ export async function agent(view, query) {
   if (!one) throw Object.assign(new Error("No agent of exactly this name is held; it may have gone quiet."), { status: 404 });
   view.title(agentTitle(one));
   view.concerns = (changed) => isSame(changed, names);
-  const names_ = Object.keys(one.windows).sort(byWidth);
+  const windowNames = Object.keys(one.windows).sort(byWidth);
+  // The newest share that there is.
+  const newest = windowNames.find((name) => one.windows[name].failure_ratio !== null);
+  const usual = one.drops.find((drop) => drop.stream === "verdict")?.usual;
   return [
     el("h1", {}, foreign(agentTitle(one), 120)),
     el("p", { class: "sub" }, foreign(agentDetail(one), 300)),
+    drops(view, one, names),
     tiles(
+      tile("Failing traces", percent(newest && one.windows[newest].failure_ratio), newest && `${newest}; usual: ${percent(usual)}`),
       tile("Reliability", score(one.reliability), `over all ${number(one.traces_evaluated)} traces`),
       tile("Consistency", score(one.consistency)),
       tile("Loops found", number(Object.values(one.loops).reduce((sum, count) => sum + count, 0)), Object.entries(one.loops).map(([kind, count]) => `${kind} ${count}`).join(", ")),
@@ -31,9 +37,10 @@ export async function agent(view, query) {
     el("h2", {}, "Over time"),
     over(past),
     el("h2", {}, "By window"),
-    windows(one, names_),
+    el("p", { class: "note" }, "Reliability is about the worst traces: it reads 0 from some 15 % of failing traces on. Whether the agent drops goes by the share of failing traces."),
+    windows(one, windowNames),
     el("h2", {}, "Signals by window"),
-    signals(one, names_),
+    signals(one, windowNames),
     versions(one),
     runs(one),
     el("h2", {}, "Sessions"),
@@ -59,11 +66,11 @@ function over(past) {
 
 function windows(one, names) {
   if (names.length === 0) return el("p", { class: "empty" }, "No trace is done yet.");
-  return table("Scores by window", [["Window"], ["Reliability", "number"], ["Consistency", "number"], ["Greatest risk", "number"], ["Traces", "number"], ["Sessions", "number"]],
+  return table("Scores by window", [["Window"], ["Failing traces", "number"], ["Reliability", "number"], ["Consistency", "number"], ["Greatest risk", "number"], ["Traces", "number"], ["Sessions", "number"]],
     names.map((name) => {
       const window = one.windows[name];
       return el("tr", {}, el("th", { scope: "row" }, name),
-        el("td", { class: "number" }, score(window.reliability)), el("td", { class: "number" }, score(window.consistency)),
+        el("td", { class: "number" }, percent(window.failure_ratio)), el("td", { class: "number" }, score(window.reliability)), el("td", { class: "number" }, score(window.consistency)),
         el("td", { class: "number" }, plain(window.max_risk)), el("td", { class: "number" }, number(window.traces)), el("td", { class: "number" }, name.startsWith("last_") ? "–" : number(window.sessions)));
     }));
 }
@@ -77,7 +84,6 @@ function signals(one, every) {
     all.map((signal) => el("tr", {}, el("th", { scope: "row" }, foreign(signal, 60)),
       names.map((name) => el("td", { class: "heat" }, score(one.windows[name].signals[signal]))))));
 }
-
 
 function versions(one) {
   if (one.versions.length === 0) return null;

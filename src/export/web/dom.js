@@ -23,22 +23,25 @@ export function foreign(text, most = 200) {
   return bdi;
 }
 
-/** Asks the API; an error has the API's message. */
-export async function ask(path, params = {}, signal = undefined) {
+/** Asks the API, or with a body tells it; an error has the API's message. */
+export async function ask(path, params = {}, signal = undefined, body = undefined) {
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
-  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers: { Accept: "application/json" }, signal });
-  const body = await answer.json().catch(() => null);
+  const told = body && { method: "POST", body: JSON.stringify(body) };
+  const headers = { Accept: "application/json", ...(body && { "Content-Type": "application/json" }) };
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...told });
+  const found = await answer.json().catch(() => null);
   if (!answer.ok) {
-    const error = new Error(body?.error?.message ?? `the daemon answered ${answer.status}`);
+    const error = new Error(found?.error?.message ?? `the daemon answered ${answer.status}`);
     error.status = answer.status;
     throw error;
   }
-  return body;
+  return found;
 }
 
 export const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
 export const dollars = (value) => value === null || value === undefined ? "–"
   : value === 0 ? "$0" : value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+export const percent = (value) => value === null || value === undefined ? "–" : `${Number((100 * value).toPrecision(3))} %`;
 export const plain = (value) => value === null || value === undefined ? "–" : value.toFixed(3);
 
 /** A score with a mark that also tells without colour how good it is. */
@@ -51,6 +54,15 @@ export function score(value) {
 export function looping(count) {
   return count > 0 ? el("span", { class: "mark bad" }, `↻ ${number(count)}`) : el("span", { class: "none" }, "0");
 }
+
+/** How bad a loop or a drop is, also without colour. */
+export function severity(name) {
+  const [kind, sign] = { critical: ["bad", "✗"], warning: ["fair", "!"], recovering: ["fair", "↗"] }[name] ?? ["good", "✓"];
+  return el("span", { class: `mark ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), name);
+}
+
+/** How long ago something was. */
+export const ago = (nanos) => `${lasted(nanos, String(BigInt(Date.now()) * 1000000n))} ago`;
 
 export function when(nanos) {
   const date = new Date(Number(BigInt(nanos) / 1000000n));

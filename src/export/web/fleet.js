@@ -1,5 +1,5 @@
 // The fleet: every agent in a row.
-import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, looping, number, pager, score, table, tile, tiles } from "./dom.js";
+import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, looping, number, pager, score, severity, table, tile, tiles } from "./dom.js";
 import { sparkline } from "./chart.js";
 
 const PAGE = 50;
@@ -14,18 +14,21 @@ export async function fleet(view) {
   // Pages come by name; where there is one, the worst comes first.
   const whole = agents.length === total;
   if (whole) agents.sort((one, other) => worse(one, other));
+  const drop = agents.filter((agent) => agent.drop === "critical").length;
   const known = agents.some((agent) => agent.cost_usd !== null);
   return [
     el("h1", {}, "Fleet"),
     el("p", { class: "sub" }, `Every agent that sent spans${whole ? ", the worst first" : ""}. Scores are over its last traces; ✓ from 0.9, ~ from 0.5, ✗ below.`),
     tiles(
       tile("Agents", number(total)),
+      tile("Agents that drop", drop > 0 ? el("span", { class: "mark bad" }, `✗ ${number(drop)}`) : el("span", { class: "none" }, "0"), total > agents.length ? "this page" : null),
       tile("Sessions open", number(sum((agent) => agent.sessions_active))),
       tile("Sessions looping now", looping(sum((agent) => agent.sessions_looping))),
       tile("Spent", known ? dollars(sum((agent) => agent.cost_usd)) : "–", total > agents.length ? "this page" : null)),
-    table("Agents", [["Agent"], ["Reliability", "number"], ["Consistency", "number wide"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
+    table("Agents", [["Agent"], ["Drop"], ["Reliability", "number"], ["Consistency", "number wide"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
       agents.map((agent) => el("tr", {},
         el("th", { scope: "row" }, el("a", { href: agentLink(agent), "data-row": true }, foreign(agentTitle(agent), 80)), el("small", {}, foreign(agentDetail(agent), 120))),
+        el("td", {}, agent.drop ? severity(agent.drop) : el("span", { class: "none" }, "none")),
         el("td", { class: "number" }, score(agent.reliability)),
         el("td", { class: "number wide" }, score(agent.consistency)),
         el("td", { class: "number" }, looping(agent.sessions_looping)),
@@ -38,9 +41,11 @@ export async function fleet(view) {
   ];
 }
 
-/** Those with loops going on first, then by reliability; without a score last, and equal ones as they came, by name. */
+const RANK = { critical: 2, warning: 1 };
+
+/** Those that drop first, then those with loops going on, then by reliability; without a score last, and equal ones as they came, by name. */
 function worse(one, other) {
-  return (other.sessions_looping - one.sessions_looping) || ((one.reliability ?? 2) - (other.reliability ?? 2));
+  return ((RANK[other.drop] ?? 0) - (RANK[one.drop] ?? 0)) || (other.sessions_looping - one.sessions_looping) || ((one.reliability ?? 2) - (other.reliability ?? 2));
 }
 
 function empty() {

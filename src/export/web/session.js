@@ -1,5 +1,5 @@
 // One session, trace by trace, and why a trace has its score.
-import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, lasted, number, plain, score, sessionLink, table, tile, tiles, traceLink, when } from "./dom.js";
+import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, lasted, number, plain, score, sessionLink, severity, table, tile, tiles, traceLink, when } from "./dom.js";
 
 /** Traces shown before one asks for more. */
 const STEP = 50;
@@ -52,8 +52,6 @@ function loopTable(loops) {
 }
 
 const SEEN_BY = { names: "names alone", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
-
-const severity = (name) => el("span", { class: `mark ${name === "critical" ? "bad" : "fair"}` }, name === "critical" ? "✗ critical" : "! warning");
 
 function turn(view, one, trace, at, explanation = state.explained.get(trace.trace_id)) {
   const flagged = one.flagged.includes(trace.trace_id);

@@ -186,8 +186,8 @@ def request(number, base):
 class Prometheus:
     """A Prometheus that scrapes whichever instances there are, and evaluates the committed rules with shorter windows."""
 
-    WINDOWS = {"5m": 20, "6m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240, "7d": 300}
-    BURNS = 'alertname=~"AgentReliabilityBudgetBurn.*"'
+    WINDOWS = {"5m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240}
+    RELIABILITY = 'alertname=~"AgentReliability(Drop|BudgetBurn.*)"'
 
     def __init__(self, work):
         self.targets, rules = work / "targets.json", work / "fleet-rules.yml"
@@ -225,17 +225,17 @@ class Prometheus:
 
     def is_awake(self):
         """The one that always fails was noticed, so the rules see the fleet; and of the others there was enough to see."""
-        hopeless = f'count_over_time(ALERTS{{{self.BURNS},gen_ai_agent_name="agent-{HOPELESS}"}}[1d])'
-        until("the agent that always fails to be noticed", lambda: self.ask(hopeless), 240)
-        enough = f'service_agent:agentgauge_trace_evaluations:increase1h{{{self.healthy()}}} >= 20'
+        hopeless = f'count by (alertname) (count_over_time(ALERTS{{{self.RELIABILITY},gen_ai_agent_name="agent-{HOPELESS}"}}[1d]))'
+        until("the agent that always fails to be noticed by every rule", lambda: len(self.ask(hopeless)) >= 2, 240)
+        enough = f'service_agent:agentgauge_trace_evaluations:increase1h{{{self.healthy()}}} >= 50'
         until("the healthy agents to be judged", lambda: len(self.ask(enough)) >= len(HEALTHY), 240)
 
     def was_silent(self):
-        """Of the healthy agents the burn-rate rules said nothing, pending or firing, at any evaluation since the start."""
-        said = self.ask(f"count_over_time(ALERTS{{{self.BURNS},{self.healthy()}}}[1d])")
-        assert not said, f"the burn-rate rules spoke: {said}"
+        """Of the healthy agents the rules of drops and budgets said nothing, pending or firing, at any evaluation since the start."""
+        said = self.ask(f"count_over_time(ALERTS{{{self.RELIABILITY},{self.healthy()}}}[1d])")
+        assert not said, f"the rules spoke: {said}"
         [judged] = self.ask(f'max_over_time(count(service_agent:agentgauge_trace_evaluations:increase1h)[1h:1s])')
-        print(f"the burn-rate rules were silent about {len(HEALTHY)} of {judged['value'][1]} agents, and not about the one that fails")
+        print(f"the rules of drops and budgets were silent about {len(HEALTHY)} of {judged['value'][1]} agents, and not about the one that fails")
 
     def healthy(self):
         return f'gen_ai_agent_name=~"agent-({"|".join(map(str, HEALTHY))})"'

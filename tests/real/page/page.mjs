@@ -96,6 +96,11 @@ async function feed(otlp) {
   for (let at = 0; at < 4; at += 1) {
     looping.push(await turn(otlp, { ...shop, session: "order-stuck", question: "Try again.", answer: `Still looking, ${at}.`, tools: Array(at === 2 ? 12 : 2 + at).fill(["search", "refund policy", false]), failed: at === 3 }));
   }
+  const refunds = { service: "shop", agent: "refund-agent", version: "5", question: "Refund", answer: "Refunded." };
+  for (let at = 0; at < 220; at += 1) {
+    const bad = at >= 150 && at % 5 > 1;
+    await turn(otlp, { ...refunds, session: `refund ${at}/+`, tools: [["pay_back", `${at}`, bad]], failed: bad });
+  }
   await turn(otlp, { service: "billing", agent: "invoice-agent", version: "1", session: "bill-1", question: "Pay", answer: "Paid." });
   for (const [name, text] of Object.entries(HOSTILE)) {
     await turn(otlp, { service: `svc ${text.slice(0, 200)}`, agent: text, version: text.slice(0, 50), session: "hostile", question: text, answer: `${text} ${name}`, tools: [[text, text, false], [text, text, false], [text, text, false]] });
@@ -109,7 +114,19 @@ async function views(browser, http, trace, width, height, scheme, label) {
   const shot = (name) => `${label}-${scheme}-${name}`;
   await page.goto(`${http}/`);
   await page.getByRole("link", { name: "support-agent" }).waitFor();
+  check((await page.locator("tbody tr").first().textContent()).includes("refund-agent"), `${window.at}: what drops comes first`);
   await look(window, "fleet", shot("fleet"));
+  await page.getByRole("link", { name: "refund-agent" }).click();
+  const drop = page.getByRole("region", { name: /critical Failing traces up from .* to/ });
+  await drop.waitFor();
+  check(/Since.* ago.*traces.*its own past.*error, in the tool pay_back/s.test(await drop.textContent()), `${window.at}: a drop says what it is: ${await drop.textContent()}`);
+  await drop.getByText("The same by command").click();
+  check((await drop.locator("code").textContent()).includes('"agent_name":"refund-agent"'), `${window.at}: a command accepts the level`);
+  await look(window, "drop", shot("drop"));
+  await drop.getByRole("link").first().click();
+  await page.getByRole("heading", { name: /Session refund \d+\/\+/ }).waitFor();
+  check((await page.locator("ol.strip li.failed").count()) > 0, `${window.at}: an example is of a failing trace`);
+  await page.goto(`${http}/`);
   await page.getByRole("link", { name: "support-agent" }).click();
   await page.getByRole("heading", { name: "support-agent" }).waitFor();
   await page.locator(".chart canvas").first().waitFor();
@@ -184,6 +201,19 @@ async function alive(browser) {
   await window.close();
 }
 
+/** A drop is over once somebody takes its level for the usual one. */
+async function accepted(browser, http) {
+  const window = await open(browser, http, 1280, 900, "light");
+  const { page } = window;
+  await page.goto(`${http}/#/agent?service_name=shop&agent_name=refund-agent&agent_version=5&environment=test`);
+  await page.getByRole("button", { name: "Accept this level as usual" }).first().click();
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("button", { name: "Accept this level as usual" }).first().click();
+  await page.getByRole("button", { name: "Accept", exact: true }).click();
+  await page.getByRole("region", { name: /Failing traces up/ }).waitFor({ state: "detached" });
+  await window.close();
+}
+
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
 try {
   for (const scheme of ["light", "dark"]) await empty(browser, scheme);
@@ -191,6 +221,10 @@ try {
   const { http, otlp_http: otlp, stop } = await daemon();
   const trace = await feed(otlp);
   const base = `http://${http}`;
+  await until("the drop to be found", async () => {
+    const { agents } = await (await fetch(`${base}/api/v1/agents?agent_name=refund-agent`)).json();
+    return agents[0].drops.some((drop) => drop.severity === "critical");
+  });
   await until("the traces to be done", async () => {
     const { now } = await (await fetch(`${base}/api/v1/traces/${trace}`)).json();
     const { agents } = await (await fetch(`${base}/api/v1/fleet`)).json();
@@ -199,6 +233,7 @@ try {
   for (const [label, width, height] of WIDTHS) {
     for (const scheme of ["light", "dark"]) await views(browser, base, trace, width, height, scheme, label);
   }
+  await accepted(browser, base);
   check((await stop()) === 0, "the daemon did not end well");
 } catch (error) {
   problems.push(`${error.stack}`);

@@ -1,0 +1,59 @@
+// Drops of an agent: what became worse, since when, and how to accept it.
+import { ago, ask, el, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
+
+/** What there is more of than usual, by stream. */
+const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", tool_failures: "traces with failing tools", loops: "traces with loops" };
+const name = (stream) => STREAMS[stream] ?? stream.replaceAll("_", " ");
+
+/** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
+const state = { asking: "", opened: "", problem: { key: "", text: "" } };
+
+/** The drops of an agent, the worst first; `names` is the agent as the API asks for it. */
+export function drops(view, one, names) {
+  const rank = { critical: 0, warning: 1, recovering: 2 };
+  const found = one.drops.filter((drop) => drop.drop !== null && drop.severity in rank).sort((a, b) => rank[a.severity] - rank[b.severity]);
+  return found.map((drop) => card(view, drop, names));
+}
+
+function card(view, drop, names) {
+  const key = JSON.stringify([names, drop.stream]);
+  const title = el("h2", { id: `drop-${drop.stream}` }, severity(drop.severity), " ", name(drop.stream).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(drop.drop.from), " to ", percent(drop.drop.to));
+  return el("section", { class: `drop ${drop.severity}`, "aria-labelledby": title.id }, title,
+    el("dl", { class: "facts" },
+      fact("Since", when(drop.drop.since_unix_nano), ` (${ago(drop.drop.since_unix_nano)})`),
+      fact("Over", `${number(drop.drop.traces)} traces`),
+      fact("Against", against(drop)),
+      drop.drop.signal && fact("Most fail by", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
+      drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((id, at) => [at > 0 && ", ", el("a", { href: sessionLink(id, names.tenant), "data-row": true }, foreign(id, 60))]))),
+    drop.severity === "recovering" ? el("p", { class: "note" }, "It gets better; the page has ended. Some more good traces, and it is over.") : accept(view, drop, names, key));
+}
+
+const fact = (title, ...value) => [el("dt", {}, title), el("dd", {}, value)];
+
+function against(drop) {
+  if (drop.against === "version_before") return ["version ", foreign(drop.version_before || "(none sent)", 60), ", the one before"];
+  return drop.against === "objective" ? "its objective, as it has no past yet" : "its own past";
+}
+
+/** A button that asks once more, and the same as a command. */
+function accept(view, drop, names, key) {
+  const set = (asking, text = "") => { Object.assign(state, { asking, problem: { key, text } }); view.again(); };
+  // Whose agent it is follows from who tells.
+  const told = { ...Object.fromEntries(Object.entries(names).filter(([name, value]) => value !== "" && name !== "tenant")), stream: drop.stream };
+  const post = async () => {
+    try {
+      const { rejected } = await ask("/api/v1/agents/baseline", {}, undefined, told);
+      if (rejected.length > 0) throw new Error(rejected[0].error);
+      set("");
+    } catch (error) {
+      set("", error.message);
+    }
+  };
+  const buttons = state.asking === key
+    ? [el("span", {}, `From here on ${percent(drop.drop.to)} is usual, and nobody is told of it?`), el("button", { type: "button", onclick: post }, "Accept"), el("button", { type: "button", onclick: () => set("") }, "Cancel")]
+    : el("button", { type: "button", onclick: () => set(key) }, "Accept this level as usual");
+  return [el("div", { class: "bar" }, buttons),
+    state.problem.key === key && state.problem.text && el("p", { role: "alert" }, state.problem.text),
+    el("details", { open: state.opened === key, ontoggle: (event) => { state.opened = event.target.open ? key : ""; } }, el("summary", {}, "The same by command"),
+      el("pre", { tabindex: "0" }, el("code", {}, `curl -X POST ${location.origin}/api/v1/agents/baseline -H 'Content-Type: application/json' -d '${JSON.stringify(told).replaceAll("'", "'\\''")}'`)))];
+}

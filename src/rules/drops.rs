@@ -1,0 +1,182 @@
+//! What has become of agents: they drop, stop or stall. The daemon decides, trace by trace; these rules read its state.
+//!
+//! What is told is looked up when it is told, by `query`, rather than joined to the series: an alert stays one alert while
+//! its level and its examples change, and is raised without them, too. Several instances may have series of an agent while it
+//! moves from one to the other, hence `max by`.
+
+use super::{AGENT, Alert, Group, NAME, Plan, Rule};
+
+pub(super) fn group(plan: &Plan) -> Group {
+    let rules = vec![dropped(plan), weakened(plan), worse(plan), stopped(), stalled(plan)];
+    Group { name: "agentgauge-drops", interval: "15s", rules }
+}
+
+/// How many times the silence that is usual for an agent is told, from how many seconds on at least, and for how many
+/// seconds: an agent that is silent for longer is gone.
+const GAPS: u32 = 3;
+const LEAST_SILENCE: u32 = 600;
+const TOLD: u32 = 86_400;
+
+/// Binds the labels of the dropped stream, as a selector.
+const OF: &str = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,gen_ai_agent_version=%q,\
+    deployment_environment_name=%q,tenant=%q,stream=%q\" $labels.service_name $labels.gen_ai_agent_name \
+    $labels.gen_ai_agent_version $labels.deployment_environment_name $labels.tenant $labels.stream }}";
+
+/// Of what there is more than usual.
+const WHAT: &str = "{{ if eq $labels.stream \"verdict\" }}failing traces{{ else if eq $labels.stream \"outcome\" }}\
+    failed outcomes{{ else if eq $labels.stream \"tool_failures\" }}traces with failing tools{{ else }}traces with {{ $labels.stream }}{{ end }}";
+
+const VERSION: &str = "{{ with $labels.gen_ai_agent_version }} {{ . }}{{ end }}";
+
+/// Where it runs, if that is known.
+const PLACE: &str = "{{ with $labels.deployment_environment_name }} in {{ . }}{{ end }}\
+    {{ with $labels.tenant }}, tenant {{ . }}{{ end }}";
+
+const SINCE: &str = "agentgauge_agent_drop_start_timestamp_seconds";
+
+fn dropped(plan: &Plan) -> Rule {
+    let expr = state("agentgauge_agent_drop{severity=\"critical\"}");
+    of_drop(plan, Alert::new("AgentReliabilityDrop", "critical", expr), FIRST_STEP).into()
+}
+
+fn weakened(plan: &Plan) -> Rule {
+    let all = state("agentgauge_agent_drop{severity=\"warning\"}");
+    // What pages already is not told once more, by this stream or by another one.
+    let critical = state("agentgauge_agent_drop{severity=\"critical\"}");
+    let expr = format!("{all}\nunless on ({AGENT}, gen_ai_agent_version)\n{critical}");
+    of_drop(plan, Alert::new("AgentReliabilityDrop", "warning", expr), FIRST_STEP).into()
+}
+
+fn worse(plan: &Plan) -> Rule {
+    let expr = format!(
+        "max by ({AGENT}, gen_ai_agent_version, stream, version_before) \
+         (agentgauge_agent_drop_against{{against=\"version_before\",stream=~\"verdict|outcome\"}}) > 0"
+    );
+    let first = "Roll back to the version before, or open the examples first to see what the new one does otherwise.";
+    let mut alert = of_drop(plan, Alert::new("AgentVersionWorse", "warning", expr), first);
+    alert.summary = format!(
+        "{OF}{NAME}{VERSION} is worse than {{{{ with $labels.version_before }}}}version {{{{ . }}}}{{{{ else }}}}the one before{{{{ end }}}}: {WHAT} up{}",
+        levels()
+    );
+    alert.into()
+}
+
+fn stopped() -> Rule {
+    let expr = format!(
+        "time() - max by ({AGENT}) (agentgauge_agent_last_trace_timestamp_seconds)\n\
+         - clamp_min({GAPS} * max by ({AGENT}) (agentgauge_agent_usual_gap_seconds), {LEAST_SILENCE})\n\
+         > 0 < {TOLD}"
+    );
+    let of = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,deployment_environment_name=%q,tenant=%q\" \
+              $labels.service_name $labels.gen_ai_agent_name $labels.deployment_environment_name $labels.tenant }}";
+    let silence = "floor(time() - max(agentgauge_agent_last_trace_timestamp_seconds{%s}))";
+    Alert::new("AgentStopped", "warning", expr)
+        .explained_by("recent")
+        .says(
+            &format!(
+                "{of}{NAME} has been silent{}",
+                looked_up(silence, " for {{ . | first | value | humanizeDuration }}")
+            ),
+            &format!(
+                "{of}No trace of it{PLACE} was done{}{}.",
+                looked_up(
+                    "floor(max(agentgauge_agent_last_trace_timestamp_seconds{%s}))",
+                    " since {{ . | first | value | humanizeTimestamp }}"
+                ),
+                looked_up(
+                    "max(agentgauge_agent_usual_gap_seconds{%s})",
+                    "; more than {{ . | first | value | humanizeDuration }} of silence is not usual for it"
+                ),
+            ),
+        )
+        .annotated("first_step", "Is it meant to rest? Else look whether the agent itself runs, then what its exporter logs.")
+        .into()
+}
+
+fn stalled(plan: &Plan) -> Rule {
+    let expr =
+        format!("sum by ({AGENT}, gen_ai_agent_version) (agentgauge_agent_stalled_traces) > 0");
+    Alert::new("AgentStalled", "warning", expr)
+        .says(
+            &format!("{NAME}{VERSION}: {{{{ $value }}}} of its traces hang"),
+            &format!("They are open{PLACE}, and no span of theirs has come for long: a model or a tool does not answer, or the process is gone."),
+        )
+        .annotated("first_step", "Open the agent's page: its newest open sessions end with the step after which nothing came.")
+        .annotated("explain_url", &plan.agent_page())
+        .into()
+}
+
+/// Whether a stream is in a state, of each version.
+fn state(series: &str) -> String {
+    format!("max by ({AGENT}, gen_ai_agent_version, stream) ({series}) > 0")
+}
+
+/// What is told of a drop: one screen at night.
+fn of_drop(plan: &Plan, alert: Alert, first_step: &str) -> Alert {
+    let summary = format!("{OF}{NAME}{VERSION}: {WHAT} up{}", levels());
+    let since = looked_up(
+        &format!("floor(max({SINCE}{{%s}}))"),
+        "Since {{ . | first | value | humanizeTimestamp }}",
+    );
+    let ago = looked_up(
+        &format!("floor(time() - max({SINCE}{{%s}}))"),
+        " ({{ . | first | value | humanizeDuration }} ago)",
+    );
+    let traces =
+        looked_up("max(agentgauge_agent_drop_traces{%s})", ", over {{ . | first | value }} traces");
+    let against = looked_up(
+        "max by (against, version_before) (agentgauge_agent_drop_against{%s}) > 0",
+        "{{ range . }}, against {{ if eq (label \"against\" .) \"version_before\" }}\
+         version {{ or (label \"version_before\" .) \"before\" }}\
+         {{ else if eq (label \"against\" .) \"objective\" }}its objective{{ else }}its own past{{ end }}{{ end }}",
+    );
+    let carried = looked_up(
+        EXAMPLE,
+        "{{ $e := first . }}{{ with label \"signal\" $e }} Most fail by {{ . }}\
+         {{ with label \"tool\" $e }}, in the tool {{ . }}{{ end }}.{{ end }}",
+    );
+    let description = format!("{OF}{since}{ago}{traces}{against}{PLACE}.{carried}");
+    alert
+        .says(&summary, &description)
+        .annotated("example_url", &example(plan, "example_session"))
+        .annotated("example_url_2", &example(plan, "second_session"))
+        .annotated("explain_url", &plan.agent_page())
+        .annotated("first_step", first_step)
+}
+
+const EXAMPLE: &str = "agentgauge_agent_drop_example{%s}";
+
+const FIRST_STEP: &str = "Open both examples, `Why this score?`: the same tool or model in both is the cause, so is it up? \
+    If only this version drops, roll it back.";
+
+/// From what to what.
+fn levels() -> String {
+    let level = |word: &str, of: &str| {
+        looked_up(
+            &format!("100 * max({of}{{%s}})"),
+            &format!(" {word} {{{{ . | first | value | printf \"%.3g\" }}}} %"),
+        )
+    };
+    level("from", "agentgauge_agent_drop_baseline") + &level("to", "agentgauge_agent_drop_level")
+}
+
+/// Where the page shows an example; the agent, if there is none.
+fn example(plan: &Plan, label: &str) -> String {
+    // In a path a plus sign is no space.
+    let path = "urlquery | reReplaceAll \"[+]\" \"%20\"";
+    let found = format!(
+        "{{{{ with printf \"{EXAMPLE}\" $of | query }}}}{{{{ with . | first | label \"{label}\" }}}}\
+         {{{{ $session = . | {path} }}}}{{{{ end }}}}{{{{ end }}}}"
+    );
+    format!(
+        "{OF}{{{{ $session := \"\" }}}}{found}{{{{ if $session }}}}{}/#/session/{{{{ $session }}}}\
+         {{{{ with $labels.tenant }}}}?tenant={{{{ . | urlquery }}}}{{{{ end }}}}{{{{ else }}}}{}{{{{ end }}}}",
+        plan.url,
+        plan.agent_page()
+    )
+}
+
+/// What a query gives, in a text that is left out if it gives nothing. `%s` of the query is the selector.
+fn looked_up(query: &str, text: &str) -> String {
+    format!("{{{{ with printf \"{query}\" $of | query }}}}{text}{{{{ end }}}}")
+}

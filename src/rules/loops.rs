@@ -1,0 +1,34 @@
+//! Loops, and what they cost.
+
+use super::{AGENT, Alert, Group, NAME, Plan, Rule, number};
+
+/// What must be told at once.
+pub(super) fn group(plan: &Plan) -> Group {
+    Group { name: "agentgauge-loops", interval: "15s", rules: vec![looping(), spend(plan)] }
+}
+
+fn looping() -> Rule {
+    let expr = format!("sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping) > 0");
+    let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
+        &format!("{{{{ $value }}}} session(s) of {NAME} loop now ({{{{ $labels.kind }}}})"),
+        "Tool calls repeat without getting anywhere, in sessions that are still running. The severity is that of the \
+         longest such loop.",
+    );
+    // That of the loop stands in the series.
+    alert.labels.clear();
+    alert.into()
+}
+
+fn spend(plan: &Plan) -> Rule {
+    let limit = number(plan.loop_spend);
+    let expr = format!(
+        "sum by ({AGENT}) (increase(agentgauge_loop_wasted_cost_usd_total[15m])) > {limit}"
+    );
+    Alert::new("AgentLoopSpend", "critical", expr)
+        .explained_by("cost")
+        .says(
+            &format!("Loops of {NAME} cost {{{{ $value | printf \"$%.2f\" }}}} in 15 minutes"),
+            &format!("More than ${limit} went into model calls inside tool loops."),
+        )
+        .into()
+}
