@@ -16,7 +16,7 @@ mod tests {
     #[test]
     fn a_section_is_that_of_its_heading() {
         let text = section("AgentgaugeAbsent").unwrap();
-        assert!(text.starts_with("No daemon is scraped") && text.ends_with("says where."));
+        assert!(text.starts_with("**First: ") && text.ends_with("says where."));
         assert_eq!(section("Agentgauge"), None);
         assert_eq!(section(""), None);
     }
