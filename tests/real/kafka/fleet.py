@@ -42,9 +42,10 @@ AGENTS, HEALTHY, HOPELESS = 40, range(20, 39), 39
 # Numbers of traces begin here: 2852 has a loop, and is of one shard with its session before anybody has named that.
 FIRST = 2850
 
-# Each of these is of all traces that came, whatever came first. Verdicts look at a trace once, when it is done.
+# Each of these is of all traces that came, whatever came first. Verdicts look at a trace once, when it is done, and drops and silences
+# go by when that is.
 LASTING = re.compile(
-    r"agentgauge_(agent_|loops_|loop_wasted|tokens_|cost_|tool_calls|model_calls|sessions_active|traces_total|runs)"
+    r"agentgauge_(agent_(?!drop|last_trace|usual_gap)|loops_|loop_wasted|tokens_|cost_|tool_calls|model_calls|sessions_active|traces_total|runs)"
 )
 
 
