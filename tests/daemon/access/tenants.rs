@@ -21,6 +21,10 @@ async fn a_tenant_is_who_sends_and_sees_only_its_own() {
     }
     running.daemon.flush().await;
     for (token, trace) in [(SHOP, &first), (BANK, &second)] {
+        eventually("the trace is evaluated", async || {
+            running.json("/api/v1/sessions/same", token).await["traces_evaluated"] == 1
+        })
+        .await;
         let session = running.json("/api/v1/sessions/same", token).await;
         assert_eq!(session["total_traces"], 1, "{session}");
         assert_eq!(session["traces"][0]["trace_id"], json!(trace), "{session}");
