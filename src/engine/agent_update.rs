@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::math::Quanta;
 use super::run_scores::{self, AgentRuns, RunScores};
+use super::span::TraceId;
 use super::update::{AgentKey, Exemplar, ScoreHistogram, SessionUpdate};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
 
@@ -134,7 +135,7 @@ impl Buckets {
             *held += count;
         }
         self.count += scores.count;
-        self.sum += scores.sum_quanta.map_or(0, i128::from);
+        self.sum += scores.sum_quanta;
         for exemplar in &scores.exemplars {
             let newest = self.exemplars.entry(exemplar.bucket).or_insert_with(|| exemplar.clone());
             if place(exemplar) > place(newest) {
@@ -145,6 +146,6 @@ impl Buckets {
 }
 
 /// What decides which of two examples is shown.
-fn place(exemplar: &Exemplar) -> (u64, &[u8]) {
-    (exemplar.end_unix_nano, &exemplar.trace_id)
+fn place(exemplar: &Exemplar) -> (u64, TraceId) {
+    (exemplar.end_unix_nano, exemplar.trace_id)
 }

@@ -143,10 +143,11 @@ impl Runs {
 
     /// Takes what a trace adds, or that it adds nothing any more.
     pub fn trace(&mut self, trace: RunTrace, counts: &mut Counts) -> Vec<Change> {
-        let Ok(id) = <[u8; 16]>::try_from(trace.trace_id.as_slice()).map(TraceId) else {
+        let id = trace.trace_id;
+        if id.is_zero() {
             counts.add("run_traces", "malformed");
             return Vec::new();
-        };
+        }
         let key = (!trace.gone).then(|| key_of(&trace, id));
         let mut changes = Vec::new();
         if let Some(old) = self.traces.remove(&id) {
@@ -391,7 +392,7 @@ mod tests {
 
     fn trace(id: u8, task: &str, session: &str, start: u64) -> RunTrace {
         RunTrace {
-            trace_id: vec![id; 16],
+            trace_id: TraceId([id; 16]),
             attempt: Some(Attempt { task: Some(task.to_owned()), ..Attempt::default() }),
             session: session.to_owned(),
             start_unix_nano: start,

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use prost::Message;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 
 use super::convention;
 use super::drops::STREAMS;
@@ -81,59 +80,6 @@ where
 {
     let read = Vec::<(T, String, String)>::deserialize(from)?.into_iter();
     Ok(read.filter_map(|(of, a, b)| Some((of, known(&a)?, known(&b)?))).collect())
-}
-
-/// A message between stages, written as it travels.
-pub(super) mod message {
-    use std::fmt;
-
-    use serde::de::Visitor;
-
-    use super::{Deserializer, Message, Serialize, Serializer};
-
-    /// Writes it.
-    pub(in crate::engine) fn serialize<M: Message, S: Serializer>(
-        message: &M,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        serde_bytes(&message.encode_to_vec()).serialize(to)
-    }
-
-    /// Reads it.
-    pub(in crate::engine) fn deserialize<'de, M: Message + Default, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<M, D::Error> {
-        M::decode(from.deserialize_byte_buf(Bytes)?.as_slice()).map_err(serde::de::Error::custom)
-    }
-
-    struct Bytes;
-
-    impl Visitor<'_> for Bytes {
-        type Value = Vec<u8>;
-
-        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-            to.write_str("the bytes of a message")
-        }
-
-        fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-            Ok(bytes.to_vec())
-        }
-
-        fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
-            Ok(bytes)
-        }
-    }
-
-    /// Bytes as bytes, not as a list of numbers.
-    fn serde_bytes(bytes: &[u8]) -> impl Serialize + '_ {
-        struct AsBytes<'b>(&'b [u8]);
-        impl Serialize for AsBytes<'_> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.serialize_bytes(self.0)
-            }
-        }
-        AsBytes(bytes)
-    }
 }
 
 #[cfg(test)]

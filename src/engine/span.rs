@@ -6,18 +6,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::math::Quanta;
 use super::saved::{self, Name};
 use super::update::AgentKey;
 
 /// A W3C trace id: 16 bytes, not all zero.
-#[derive(Clone, Copy, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TraceId(pub [u8; 16]);
 
 /// A W3C span id: 8 bytes, not all zero.
-#[derive(Clone, Copy, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SpanId(pub [u8; 8]);
 
 /// Nanoseconds since the Unix epoch.
@@ -372,6 +373,40 @@ impl Text {
     pub const LOOSE: u8 = 200;
 }
 
+/// Written as bytes, not as a list of numbers.
+macro_rules! written_as_bytes {
+    ($($id:ident)*) => {$(
+        impl Serialize for $id {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_bytes(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $id {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                Ok(Self(from.deserialize_bytes(Bytes)?))
+            }
+        }
+    )*};
+}
+
+written_as_bytes!(TraceId SpanId);
+
+/// Reads an id.
+struct Bytes<const N: usize>;
+
+impl<const N: usize> Visitor<'_> for Bytes<N> {
+    type Value = [u8; N];
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{N} bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<[u8; N], E> {
+        bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))
+    }
+}
+
 impl TraceId {
     /// Returns whether the id is all zero, which the specification forbids.
     pub fn is_zero(self) -> bool {
@@ -416,6 +451,17 @@ impl Arguments {
     /// Sorted hashes of the distinct scalar values, wherever they stand.
     pub fn values(&self) -> &[u64] {
         &self.values
+    }
+}
+
+impl Status {
+    /// The name that results carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unset => "unset",
+            Self::Ok => "ok",
+            Self::Error => "error",
+        }
     }
 }
 

@@ -1,46 +1,621 @@
-//! The messages between the stages, generated from `proto/agentgauge/v1/update.proto`.
+//! What one stage tells the next.
 //!
-//! Every hop is an idempotent upsert: a message replaces everything of a lower revision
-//! under the same key, so a stage may see it late, twice or again after a restart.
+//! Every hop is an idempotent upsert: what is told replaces everything of a lower revision under the same key, so a stage
+//! may see it late, twice or again after a restart. The receiver keeps the highest revision; an equal one is accepted.
+//! Within a process these structs are moved; between processes, and in snapshots, they are `MessagePack` with the names of
+//! those fields that do not have their default.
 
-#[expect(
-    missing_docs,
-    clippy::doc_markdown,
-    clippy::struct_excessive_bools,
-    reason = "generated from proto/, where the messages are documented"
-)]
-mod v1 {
-    include!(concat!(env!("OUT_DIR"), "/agentgauge.v1.rs"));
-}
+use std::collections::BTreeMap;
 
-pub use v1::*;
+use serde::{Deserialize, Serialize};
 
-impl From<i128> for Int128 {
-    fn from(value: i128) -> Self {
-        let bytes = value.to_be_bytes();
-        let (high, low) = bytes.split_at(8);
-        Self {
-            high: high.iter().fold(0_i64, |sum, byte| (sum << 8) | i64::from(*byte)),
-            low: low.iter().fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte)),
+use super::span::{Status, TraceId};
+
+/// Structs whose fields are left out where they have their default, when they are written.
+macro_rules! facts {
+    ($($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+        #[serde(default)]
+        pub struct $name {
+            $($(#[$doc])* #[serde(skip_serializing_if = "is_default")] pub $field: $kind,)*
         }
-    }
+    )*};
 }
 
-impl From<Int128> for i128 {
-    fn from(value: Int128) -> Self {
-        (Self::from(value.high) << 64) | Self::from(value.low)
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Whether more may come of a trace.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub enum TraceState {
+    /// Spans may still come.
+    #[default]
+    Open,
+    /// The root ended and it was quiet, or it timed out; a late span re-opens it.
+    Done,
+    /// Final: nothing can change it any more.
+    Sealed,
+}
+
+/// Whether new user input began a trace.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub enum TurnStart {
+    /// The wire does not tell, and nothing in the trace is an answer to anybody.
+    #[default]
+    Unknown,
+    /// A user's message began it.
+    Asked,
+    /// It goes on with the trace before it.
+    Continued,
+}
+
+/// How a layer of what was expected went.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub enum ExpectedStatus {
+    /// Nothing was asked, or nothing of it could be checked.
+    #[default]
+    Skip,
+    /// As expected.
+    Pass,
+    /// Not quite.
+    Warn,
+    /// Not as expected.
+    Fail,
+}
+
+facts! {
+    /// Whose series a trace counts towards.
+    pub struct AgentKey {
+        /// Authenticated tenant; empty: without tenants.
+        pub tenant: String,
+        /// `service.name`.
+        pub service_name: String,
+        /// `gen_ai.agent.name`; empty: no span named it.
+        pub agent_name: String,
+        /// Its version; empty: not told.
+        pub agent_version: String,
+        /// `deployment.environment.name`; empty: not told.
+        pub environment: String,
+    }
+
+    /// Which conversation a trace belongs to.
+    pub struct SessionKey {
+        /// Authenticated tenant; empty: without tenants.
+        pub tenant: String,
+        /// The session id.
+        pub id: String,
+        /// The attribute that named the session, `trace` or `instance`.
+        pub source: String,
+    }
+
+    /// One tool call, in order of start.
+    pub struct ToolCall {
+        /// The tool; empty: unknown.
+        pub name: String,
+        /// Canonical JSON text; absent: not sent.
+        pub arguments: Option<String>,
+        /// Hash of the canonical result; absent: not sent.
+        pub result_hash: Option<u64>,
+        /// Absent: the wire does not tell.
+        pub error: Option<bool>,
+        /// Start, in nanoseconds since the Unix epoch.
+        pub start_unix_nano: u64,
+        /// End, likewise.
+        pub end_unix_nano: u64,
+        /// Hash of the canonical arguments; absent: not sent.
+        pub arguments_hash: Option<u64>,
+        /// Sorted hashes of the distinct values in the arguments; only where the run may go on in the next trace.
+        pub argument_values: Vec<u64>,
+        /// Hash of the id that the model gave the call; likewise.
+        pub call_id: Option<u64>,
+    }
+
+    /// What a model was told of an earlier call.
+    #[derive(Copy)]
+    pub struct CallResult {
+        /// Hash of the id that the model gave the call.
+        pub call_id: u64,
+        /// It is marked as an error.
+        pub failed: bool,
+        /// Hash of the canonical result; absent: not sent.
+        pub hash: Option<u64>,
+    }
+
+    /// A rule that an agent broke.
+    pub struct Violation {
+        /// The rule.
+        pub constraint: String,
+        /// `low`, `medium`, `high`; absent: not said.
+        pub severity: Option<String>,
+    }
+
+    /// What a trace says of the attempt at a task that it is part of.
+    pub struct Attempt {
+        /// The task that is run repeatedly.
+        pub task: Option<String>,
+        /// The experiment.
+        pub run: Option<String>,
+        /// The repetition.
+        pub trial: Option<String>,
+        /// Whether the task succeeded; absent: nobody said.
+        pub success: Option<bool>,
+        /// The agent says that it gave up or handed over.
+        pub abstained: Option<bool>,
+        /// `none`, `fault`, `environment`, `prompt`; absent: not said.
+        pub perturbation: Option<String>,
+        /// Which disturbance of its kind.
+        pub perturbation_id: Option<String>,
+        /// It is the undisturbed run that others are compared with.
+        pub baseline: Option<bool>,
+        /// The answer that is right.
+        pub expected_output: Option<String>,
+        /// The tools that should be called, in order.
+        pub expected_tools: Vec<String>,
+        /// Documents that were found, by id.
+        pub retrieved: Vec<String>,
+        /// Documents that the answer cites, by id.
+        pub cited: Vec<String>,
+        /// Rules that were broken.
+        pub violations: Vec<Violation>,
+    }
+
+    /// Tokens of a trace or of a loop; absent: not told.
+    #[derive(Copy)]
+    pub struct Tokens {
+        /// Tokens read, cached ones included.
+        pub input: Option<u64>,
+        /// Tokens written, reasoning included.
+        pub output: Option<u64>,
+    }
+
+    /// One loop: an unbroken run of tool calls.
+    pub struct Loop {
+        /// `exact_repeat`, `error_retry`, `near_repeat`, `cycle`, `output_repeat`.
+        pub kind: String,
+        /// `warning`, `critical`.
+        pub severity: String,
+        /// The tool that is called; of a cycle the first.
+        pub tool: String,
+        /// Calls in the run; full periods of a cycle.
+        pub count: u64,
+        /// `full`, `arguments`, `names`, `text`.
+        pub evidence: String,
+        /// The traces of the run, in order.
+        pub trace_ids: Vec<TraceId>,
+        /// Tokens spent in it.
+        pub tokens: Option<Tokens>,
+        /// Cost in 1e-12 USD.
+        pub cost_quanta: Option<i64>,
+        /// The tools of one period, in order.
+        pub tools: Vec<String>,
+    }
+
+    /// A score that somebody reported for a trace or a session.
+    pub struct ReportedScore {
+        /// The signal.
+        pub name: String,
+        /// The score, in quanta of 1e-12.
+        pub score_quanta: i64,
+        /// `reported`, `judge`.
+        pub source: String,
+        /// Evaluator and version.
+        pub identifier: String,
+        /// When it was made, in nanoseconds since the Unix epoch.
+        pub time_unix_nano: u64,
+        /// What it was called, if it was.
+        pub label: Option<String>,
+        /// Why, if our judge said.
+        pub explanation: Option<String>,
+        /// Our judge, its model and version of the prompts, where `identifier` is the rule that was broken.
+        pub judge: Option<String>,
+    }
+
+    /// What the output's similarity to its neighbours is computed from.
+    pub struct OutputDigest {
+        /// Sorted hashes of the distinct tokens.
+        pub tokens: Vec<u64>,
+        /// The hashed embedding: integer counts, so that a cosine has the same bits everywhere.
+        pub embedding: Vec<i32>,
+        /// What an embedding model made of the text, of length one, in steps of 1e-6; only if one was asked.
+        pub model_embedding: Vec<i32>,
+        /// Hash of that model's name.
+        pub embedder: u64,
+    }
+
+    /// Texts, present only where content is kept.
+    pub struct Content {
+        /// What the user said.
+        pub input: Option<String>,
+        /// What the agent answered.
+        pub output: Option<String>,
+    }
+
+    /// What a trace that was done without a root has spent.
+    #[derive(Copy)]
+    pub struct Spent {
+        /// Tokens read.
+        pub input_tokens: u64,
+        /// Tokens written.
+        pub output_tokens: u64,
+        /// Cost in 1e-12 USD.
+        pub cost_quanta: u64,
+        /// Tool calls that went well.
+        pub tools_ok: u64,
+        /// Tool calls that failed.
+        pub tools_failed: u64,
+        /// Tool calls of which the wire does not tell.
+        pub tools_unknown: u64,
+        /// Model calls.
+        pub model_calls: u64,
+        /// Equal tool names next to each other.
+        pub adjacent_tool_repeats: u64,
+    }
+
+    /// What a trace has told another session of, as it stood when it left: loops of an agent, or what it spent.
+    pub struct ToldLoops {
+        /// Under whose name.
+        pub agent: Option<AgentKey>,
+        /// The loops.
+        pub loops: Vec<Loop>,
+        /// What was spent.
+        pub spent: Option<Spent>,
+    }
+
+    /// One layer of what a trace was expected to be.
+    pub struct ExpectedLayer {
+        /// How it went.
+        pub status: ExpectedStatus,
+        /// What was not as expected.
+        pub problems: Vec<String>,
+        /// What else there is to say.
+        pub notes: Vec<String>,
+        /// A JSON object; empty: none.
+        pub details: String,
+    }
+
+    /// A trace against the expectations of a query that it answers.
+    pub struct Expectation {
+        /// The query.
+        pub query: String,
+        /// It must stop a build.
+        pub hard_fail: bool,
+        /// The answer.
+        pub correctness: Option<ExpectedLayer>,
+        /// The tools on the way.
+        pub path: Option<ExpectedLayer>,
+        /// The documents found.
+        pub retrieval: Option<ExpectedLayer>,
+        /// What it cost.
+        pub cost: Option<ExpectedLayer>,
+    }
+
+    /// One trace, as assembled so far. Key: trace_id. Replaces every lower revision.
+    pub struct TraceUpdate {
+        /// The trace.
+        pub trace_id: TraceId,
+        /// Distinct spans, logs and reports applied, plus changes of state.
+        pub revision: u64,
+        /// The trace left this session: forget it here.
+        pub tombstone: bool,
+        /// Its session.
+        pub session: Option<SessionKey>,
+        /// Its agent.
+        pub agent: Option<AgentKey>,
+        /// Whether more may come.
+        pub state: TraceState,
+        /// Start, in nanoseconds since the Unix epoch.
+        pub start_unix_nano: u64,
+        /// End, likewise.
+        pub end_unix_nano: u64,
+        /// A root arrived.
+        pub complete: bool,
+        /// The root's status, as sent; absent: no root arrived.
+        pub status: Option<Status>,
+        /// The trace failed.
+        pub error: bool,
+        /// Tool calls, in order of start.
+        pub tools: Vec<ToolCall>,
+        /// Model calls.
+        pub llm_calls: u64,
+        /// Tokens of all model calls.
+        pub tokens: Option<Tokens>,
+        /// Cost in 1e-12 USD; absent: not known.
+        pub cost_quanta: Option<i64>,
+        /// Loops of tool calls.
+        pub loops: Vec<Loop>,
+        /// Scores that were reported or judged.
+        pub reported: Vec<ReportedScore>,
+        /// Absent: no output text arrived (not the same as an empty one).
+        pub output_digest: Option<OutputDigest>,
+        /// Texts.
+        pub content: Option<Content>,
+        /// Model and tool calls.
+        pub steps: u64,
+        /// Those that failed or repeat an earlier call and its result.
+        pub wasted_steps: u64,
+        /// Equal tool names next to each other.
+        pub adjacent_tool_repeats: u64,
+        /// Agents below the outermost one, sorted.
+        pub sub_agents: Vec<String>,
+        /// Arrival time of the newest thing applied.
+        pub touched_unix_nano: u64,
+        /// A trace was taken before its time (age, shutdown, eviction).
+        pub partial: bool,
+        /// What other sessions were told before the trace came to this one, so that it counts once.
+        pub told: Vec<ToldLoops>,
+        /// Whether new user input began it.
+        pub turn_start: TurnStart,
+        /// It ended on a tool call, not on an answer: the next trace may go on with it.
+        pub unfinished: bool,
+        /// What its model calls were told of calls of earlier traces; only if it may go on with one.
+        pub results: Vec<CallResult>,
+        /// The user.
+        pub user: Option<String>,
+        /// What it says of an attempt at a task.
+        pub attempt: Option<Box<Attempt>>,
+        /// Names of the models called, sorted.
+        pub models: Vec<String>,
+        /// Time spent in model calls, all together.
+        pub model_nanos: u64,
+        /// Model calls that failed.
+        pub failed_model_calls: u64,
+        /// Only of a trace that is done.
+        pub expectations: Vec<Expectation>,
+        /// Nearness of the output to the input, by an embedding model; absent: none was asked, or a text is missing.
+        pub coherence_quanta: Option<i64>,
+        /// Nothing has come since it was told as done: only the state is new, and of the rest no more is sent than trace,
+        /// revision and session.
+        pub unchanged: bool,
+    }
+
+    /// What a done trace adds to a run of its agent. Key: trace_id. Full replacement.
+    pub struct RunTrace {
+        /// The trace.
+        pub trace_id: TraceId,
+        /// It is not done any more, or not this agent's.
+        pub gone: bool,
+        /// What it says of the attempt.
+        pub attempt: Option<Attempt>,
+        /// The session id.
+        pub session: String,
+        /// Start, in nanoseconds since the Unix epoch.
+        pub start_unix_nano: u64,
+        /// End, likewise.
+        pub end_unix_nano: u64,
+        /// Names of its tool calls, in order; empty: unknown.
+        pub actions: Vec<String>,
+        /// Tool calls that failed.
+        pub failed_actions: u64,
+        /// Model calls.
+        pub model_calls: u64,
+        /// Time spent in model calls, in nanoseconds.
+        pub model_nanos: u64,
+        /// Failed model and tool calls.
+        pub errors: u64,
+        /// Cost in 1e-12 USD; absent: not known.
+        pub cost_quanta: Option<i64>,
+        /// Scores of the trace; and those of its session that the trace has none of.
+        pub reported: Vec<ReportedScore>,
+    }
+
+    /// Traces of one risk.
+    #[derive(Copy)]
+    pub struct Level {
+        /// Risk, in steps of 1e-4.
+        pub level: i32,
+        /// Traces.
+        pub count: u64,
+    }
+
+    /// A signal over traces.
+    #[derive(Copy)]
+    pub struct SignalSum {
+        /// Traces that have it.
+        pub count: u64,
+        /// Sum of its scores, in quanta of 1e-12.
+        pub sum_quanta: i128,
+    }
+
+    /// What one shard knows of one agent in one pane of one window. Full replacement.
+    pub struct PaneSum {
+        /// Width of the pane, in nanoseconds.
+        pub width_nanos: u64,
+        /// `floor(end / width)`.
+        pub index: u64,
+        /// Done traces that ended in it.
+        pub traces: u64,
+        /// Those with a risk.
+        pub risk_count: u64,
+        /// Their risks.
+        pub levels: Vec<Level>,
+        /// Those with an uncertainty.
+        pub uncertainty_count: u64,
+        /// Sum of their squares, in quanta squared.
+        pub uncertainty_squares: i128,
+        /// Sums of signals, by name.
+        pub signals: BTreeMap<String, SignalSum>,
+        /// Sessions whose newest trace of this agent lies in this pane.
+        pub sessions: u64,
+    }
+
+    /// One of the last N traces.
+    pub struct LastTrace {
+        /// Start, in nanoseconds since the Unix epoch.
+        pub start_unix_nano: u64,
+        /// The trace.
+        pub trace_id: TraceId,
+        /// Its risk, in quanta of 1e-12.
+        pub risk_quanta: Option<i64>,
+        /// Its weighted uncertainty, likewise.
+        pub uncertainty_quanta: Option<i64>,
+    }
+
+    /// What drops are found by, of a trace that was done for the first time; or an outcome that was told of a trace or of a
+    /// session later, on its own. What is absent is not known, or was told before.
+    pub struct DoneTrace {
+        /// The trace; absent: it is about a session.
+        pub trace_id: Option<TraceId>,
+        /// Start, in nanoseconds since the Unix epoch.
+        pub start_unix_nano: u64,
+        /// Wall time: the end of the trace; of an outcome that was told later, when it was.
+        pub at_unix_nano: u64,
+        /// Arrival of the newest thing of it.
+        pub touched_unix_nano: u64,
+        /// Its risk, by all signals.
+        pub risk_quanta: Option<i64>,
+        /// The verdict by computed signals alone.
+        pub failed: Option<bool>,
+        /// The outcome that somebody told is no success.
+        pub outcome_failed: Option<bool>,
+        /// One of its tool calls failed, of those that tell.
+        pub tools_failed: Option<bool>,
+        /// It has a loop.
+        pub looped: Option<bool>,
+        /// The session id.
+        pub session: String,
+        /// The computed signal with the greatest risk, where there is any.
+        pub signal: String,
+        /// The tool that failed last or loops; empty: none.
+        pub tool: String,
+    }
+
+    /// One series of a family of counters.
+    pub struct Counter {
+        /// Label values, in the order of the family's labels.
+        pub labels: Vec<String>,
+        /// Its value.
+        pub value: u64,
+    }
+
+    /// Counters of one name.
+    pub struct Family {
+        /// The name.
+        pub name: String,
+        /// The series.
+        pub counters: Vec<Counter>,
+    }
+
+    /// One series of a gauge.
+    pub struct Gauge {
+        /// Label values, in the order of the family's labels.
+        pub labels: Vec<String>,
+        /// Its value.
+        pub value: u64,
+    }
+
+    /// Bucket counts (not cumulative), one more than there are bounds.
+    pub struct ScoreHistogram {
+        /// Counts of the buckets.
+        pub buckets: Vec<u64>,
+        /// All of them.
+        pub count: u64,
+        /// Sum of the scores, in quanta of 1e-12.
+        pub sum_quanta: i128,
+        /// At most one for each bucket; none where scores are taken back.
+        pub exemplars: Vec<Exemplar>,
+    }
+
+    /// The trace of a bucket that ended last.
+    pub struct Exemplar {
+        /// The bucket.
+        pub bucket: u32,
+        /// When the trace ended, in nanoseconds since the Unix epoch.
+        pub end_unix_nano: u64,
+        /// The trace.
+        pub trace_id: TraceId,
+        /// Its score, in quanta of 1e-12.
+        pub score_quanta: i64,
+    }
+
+    /// What one shard of the session stage knows of one agent. Key: (agent, shard).
+    pub struct SessionUpdate {
+        /// Whose numbers these are.
+        pub agent: Option<AgentKey>,
+        /// The shard that says so.
+        pub shard: u32,
+        /// Replaces every lower one.
+        pub revision: u64,
+        /// The shard holds nothing of this agent any more.
+        pub tombstone: bool,
+        /// Changed panes only; a pane without traces is deleted.
+        pub panes: Vec<PaneSum>,
+        /// The greatest N by (start, trace id) on this shard.
+        pub last: Vec<LastTrace>,
+        /// Monotone since the process started.
+        pub counters: Vec<Family>,
+        /// Open sessions.
+        pub sessions_active: u64,
+        /// Labels: kind, severity.
+        pub sessions_looping: Vec<Gauge>,
+        /// Open sessions, as they stand.
+        pub open_reliability: Option<ScoreHistogram>,
+        /// Open sessions, likewise.
+        pub open_consistency: Option<ScoreHistogram>,
+        /// Closed sessions, each once.
+        pub closed_reliability: Option<ScoreHistogram>,
+        /// Closed sessions, likewise.
+        pub closed_consistency: Option<ScoreHistogram>,
+        /// Scores of single traces by signal, each trace once, at done.
+        pub trace_signals: BTreeMap<String, ScoreHistogram>,
+        /// Traces that are part of a run, as far as they changed.
+        pub run_traces: Vec<RunTrace>,
+        /// Traces that were done for the first time since the last message.
+        pub done_traces: Vec<DoneTrace>,
+        /// Nothing but panes is told: what else was told before stays.
+        pub panes_only: bool,
+        /// Open traces of which nothing has come for long.
+        pub traces_stalled: u64,
+    }
+
+    /// A marker that divides what came before it from what comes after.
+    /// A stage passes it on when it has come in on all of its inputs.
+    #[derive(Copy)]
+    pub struct Barrier {
+        /// Which one it is.
+        pub epoch: u64,
+        /// What a stage holds when it has come in on all inputs goes into the snapshot
+        /// of the state after this record of the log; absent: no snapshot.
+        pub log_sequence: Option<u64>,
+    }
+
+    /// A response that a trace has.
+    pub struct Response {
+        /// Absent: without tenants.
+        pub tenant: Option<String>,
+        /// The provider's id of the response.
+        pub id: String,
+        /// The trace.
+        pub trace_id: TraceId,
+    }
+
+    /// A shard of the session stage has a new owner, who has told everything that the shard holds: what was told of it under a
+    /// lower revision and not again is no more.
+    #[derive(Copy)]
+    pub struct Began {
+        /// The shard.
+        pub shard: u32,
+        /// What is of a lower revision was told by an earlier owner.
+        pub revision: u64,
     }
 }
 
 impl DoneTrace {
     /// When its facts count among those of all agents: as they came, whichever shard tells them.
-    pub fn turn(&self) -> (u64, u64, &[u8], &str) {
-        (self.touched_unix_nano, self.start_unix_nano, &self.trace_id, &self.session)
+    pub fn turn(&self) -> (u64, u64, Option<TraceId>, &str) {
+        (self.touched_unix_nano, self.start_unix_nano, self.trace_id, &self.session)
     }
 
     /// What is told once under this name: the facts of a trace that was done, or an outcome that was told later.
     pub fn name(&self) -> Vec<u8> {
-        let about = if self.trace_id.is_empty() { self.session.as_bytes() } else { &self.trace_id };
+        let about = self.trace_id.as_ref().map_or(self.session.as_bytes(), |trace| &trace.0);
         [&[u8::from(self.looped.is_some())], about].concat()
     }
 }
@@ -84,18 +659,6 @@ impl ExpectedStatus {
             Self::Pass => "pass",
             Self::Warn => "warn",
             Self::Fail => "fail",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_int128_survives_the_wire() {
-        for value in [0, 1, -1, i128::MAX, i128::MIN, 1 << 64, -(1 << 64) + 7] {
-            assert_eq!(i128::from(Int128::from(value)), value);
         }
     }
 }

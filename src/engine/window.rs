@@ -45,7 +45,7 @@ impl Window {
         }
         self.consistency.merge(consistency(pane));
         for (name, sum) in &pane.signals {
-            self.add_signal(name, sum.count, sum.sum_quanta.map_or(0, i128::from));
+            self.add_signal(name, sum.count, sum.sum_quanta);
         }
     }
 
@@ -64,7 +64,7 @@ impl Window {
         for (name, sum) in &pane.signals {
             if let Some(held) = self.signals.get_mut(name) {
                 held.0 -= sum.count;
-                held.1 -= sum.sum_quanta.map_or(0, i128::from);
+                held.1 -= sum.sum_quanta;
             }
         }
         self.signals.retain(|_, (count, _)| *count > 0);
@@ -146,10 +146,7 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
 }
 
 fn consistency(pane: &PaneSum) -> AgentConsistency {
-    AgentConsistency {
-        count: pane.uncertainty_count,
-        squares: pane.uncertainty_squares.map_or(0, i128::from),
-    }
+    AgentConsistency { count: pane.uncertainty_count, squares: pane.uncertainty_squares }
 }
 
 /// A window's name as people who write queries know it: `90s`, `5m`, `24h`.

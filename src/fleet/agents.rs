@@ -9,12 +9,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
-use super::wire::{Record, pack, unpack};
+use super::wire::{Message, Record, pack};
 use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
 use crate::engine::pipeline::EngineOptions;
-use crate::engine::span::{Report, Timestamp};
+use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
-use crate::engine::update::envelope::Message;
 use crate::engine::update::{AgentKey, DoneTrace};
 use crate::export::board::Board;
 
@@ -100,16 +99,13 @@ impl Part for Summed {
                 Ok(())
             }
             Message::Report(_) if offset < self.known => Ok(()),
-            Message::Report(bytes) => {
-                let report: Report = unpack(&bytes).map_err(|_| "malformed")?;
-                self.stage.report(report, now);
+            Message::Report(report) => {
+                self.stage.report(*report, now);
                 Ok(())
             }
-            Message::Trace(_)
-            | Message::Inputs(_)
-            | Message::Barrier(_)
-            | Message::Tick(_)
-            | Message::Responses(_) => Err("misdirected"),
+            Message::Trace(_) | Message::Inputs(_) | Message::Tick | Message::Responses(_) => {
+                Err("misdirected")
+            }
         }
     }
 

@@ -7,14 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
-use super::wire::{Map, Record, pack, unpack};
+use super::wire::{Map, Message, Record, pack};
 use crate::engine::assemble::saved::SavedTraces;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::resolve::Resolve;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
-use crate::engine::update::Responses;
-use crate::engine::update::envelope::Message;
 
 /// Takes what a stage asks.
 pub type Ask = Arc<dyn Fn(&mut Assemble, Timestamp) + Send + Sync>;
@@ -77,21 +75,14 @@ impl Part for Traces {
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str> {
         match message {
-            Message::Inputs(bytes) => {
-                let inputs: Vec<Input> = unpack(&bytes).map_err(|_| "malformed")?;
-                self.inputs(inputs, now, out)
-            }
-            Message::Report(bytes) => {
-                let report: Report = unpack(&bytes).map_err(|_| "malformed")?;
-                match self.resolve.report(report, now) {
-                    Some(report) => self.forward(report, out),
-                    None => Ok(()),
-                }
-            }
-            Message::Responses(Responses { seen }) => {
+            Message::Inputs(inputs) => self.inputs(inputs, now, out),
+            Message::Report(report) => match self.resolve.report(*report, now) {
+                Some(report) => self.forward(report, out),
+                None => Ok(()),
+            },
+            Message::Responses(seen) => {
                 for response in seen {
-                    let trace = response.trace_id.try_into().map(TraceId);
-                    let trace = trace.map_err(|_| "malformed")?;
+                    let trace = response.trace_id;
                     let tenant = response.tenant.map(Arc::from);
                     let id = Arc::from(response.id);
                     for report in self.resolve.seen(tenant.as_ref(), &id, trace, now) {
@@ -100,11 +91,9 @@ impl Part for Traces {
                 }
                 Ok(())
             }
-            Message::Trace(_)
-            | Message::Session(_)
-            | Message::Barrier(_)
-            | Message::Tick(_)
-            | Message::Began(_) => Err("misdirected"),
+            Message::Trace(_) | Message::Session(_) | Message::Tick | Message::Began(_) => {
+                Err("misdirected")
+            }
         }
     }
 
@@ -199,8 +188,8 @@ impl Traces {
     /// A report whose trace is known now goes to that trace.
     fn forward(&self, report: Report, out: &mut Vec<Record>) -> Result<(), &'static str> {
         let Target::Trace(trace) = report.target else { return Err("misdirected") };
-        let packed = pack(&[Input::Report(Box::new(report))]).ok_or("malformed")?;
-        out.push(self.map.to_trace(trace, Message::Inputs(packed)));
+        let inputs = vec![Input::Report(Box::new(report))];
+        out.push(self.map.to_trace(trace, Message::Inputs(inputs)));
         Ok(())
     }
 
@@ -220,7 +209,7 @@ impl Traces {
             let mut record = self.map.to_session(update);
             record.envelope.shard = *shard;
             record.envelope.generation = self.generation;
-            record.envelope.time_unix_nano = now.0;
+            record.envelope.time = now;
             out.push(record);
         }
         if self.live {

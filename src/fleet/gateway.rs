@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prost::Message as _;
 use rdkafka::ClientContext;
 use rdkafka::Statistics;
 use rdkafka::config::RDKafkaLogLevel;
@@ -17,11 +16,10 @@ use tokio::sync::oneshot;
 use super::context::connected;
 use super::outbox::config;
 use super::start::Deaf;
-use super::wire::{HOPS, Hop, Map, Record, pack};
+use super::wire::{HOPS, Hop, Map, Message, Record, pack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
-use crate::engine::update::envelope::Message;
-use crate::engine::update::{Response, Responses};
+use crate::engine::update::Response;
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
 use crate::ingest::{Batch, Overloaded, Sink};
 
@@ -77,7 +75,7 @@ impl Gateway {
     /// The records that a batch becomes.
     fn records(&self, batch: Batch) -> Option<Vec<Record>> {
         let mut traces: BTreeMap<TraceId, Vec<Input>> = BTreeMap::new();
-        let mut responses: BTreeMap<u32, Responses> = BTreeMap::new();
+        let mut responses: BTreeMap<u32, Vec<Response>> = BTreeMap::new();
         let mut records = Vec::new();
         for span in batch.spans {
             if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.as_ref()) {
@@ -85,10 +83,10 @@ impl Gateway {
                 let seen = Response {
                     tenant: tenant.map(str::to_owned),
                     id: id.to_string(),
-                    trace_id: span.trace_id.0.to_vec(),
+                    trace_id: span.trace_id,
                 };
                 let partition = self.map.of_response(tenant, id);
-                responses.entry(partition).or_default().seen.push(seen);
+                responses.entry(partition).or_default().push(seen);
             }
             traces.entry(span.trace_id).or_default().push(Input::Span(Box::new(span)));
         }
@@ -114,16 +112,17 @@ impl Gateway {
                 }
             }
         }
-        for (trace, inputs) in traces {
-            for chunk in inputs.chunks(CHUNK) {
-                records.push(self.map.to_trace(trace, Message::Inputs(pack(chunk)?)));
+        for (trace, mut inputs) in traces {
+            while !inputs.is_empty() {
+                let chunk = inputs.drain(..inputs.len().min(CHUNK)).collect();
+                records.push(self.map.to_trace(trace, Message::Inputs(chunk)));
             }
         }
         for (partition, seen) in responses {
             records.push(self.map.to_responses(partition, Message::Responses(seen)));
         }
         for record in &mut records {
-            record.envelope.time_unix_nano = batch.arrival.0;
+            record.envelope.time = batch.arrival;
         }
         Some(records)
     }
@@ -144,7 +143,7 @@ impl Sink for Gateway {
             done: Mutex::new(Some(done)),
         });
         for Record { hop, partition, key, envelope } in &records {
-            let payload = envelope.encode_to_vec();
+            let payload = pack(envelope).ok_or(overloaded)?;
             let next: BaseRecord<'_, [u8], [u8], Arc<Pending>> =
                 BaseRecord::with_opaque_to(&self.topics[*hop as usize], pending.clone())
                     .partition(i32::try_from(*partition).unwrap_or(0))

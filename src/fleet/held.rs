@@ -3,14 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use prost::Message as _;
-
 use super::part::Part;
-use super::wire::Record;
+use super::wire::{Envelope, Message, Record, unpack};
 use crate::engine::span::Timestamp;
 use crate::engine::time::{Moment, WallShift};
-use crate::engine::update::Envelope;
-use crate::engine::update::envelope::Message;
 
 /// Timers of a replay that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
@@ -55,8 +51,7 @@ impl<P: Part> Held<P> {
         offset: i64,
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str> {
-        let envelope = Envelope::decode(payload).map_err(|_| "malformed")?;
-        let message = envelope.message.ok_or("malformed")?;
+        let envelope: Envelope = unpack(payload).map_err(|_| "malformed")?;
         if envelope.generation > 0 {
             let known = self.senders.entry(envelope.shard).or_default();
             if envelope.generation < *known {
@@ -64,11 +59,11 @@ impl<P: Part> Held<P> {
             }
             *known = envelope.generation;
         }
-        self.advance(Timestamp(envelope.time_unix_nano), out);
-        if matches!(message, Message::Tick(_)) {
+        self.advance(envelope.time, out);
+        if matches!(envelope.message, Message::Tick) {
             return Ok(());
         }
-        self.part.apply(message, (offset, self.now), out)
+        self.part.apply(envelope.message, (offset, self.now), out)
     }
 
     /// What time it is here when the clock says `now`. Records may be ahead of it, stamped by a gateway whose clock was wrong: its
@@ -120,6 +115,7 @@ impl<P: Part> Held<P> {
 mod tests {
     use super::*;
     use crate::fleet::part::Part;
+    use crate::fleet::wire::pack;
 
     const HOUR: u64 = 3_600_000_000_000;
     const SECOND: u64 = 1_000_000_000;
@@ -191,8 +187,7 @@ mod tests {
     }
 
     fn record(at: Timestamp, message: Message) -> Vec<u8> {
-        let message = Some(message);
-        Envelope { time_unix_nano: at.0, message, ..Envelope::default() }.encode_to_vec()
+        pack(&Envelope { message, shard: 0, generation: 0, time: at }).unwrap()
     }
 
     fn later(seconds: u64) -> Timestamp {
@@ -210,12 +205,7 @@ mod tests {
             for second in 0..20 {
                 let time = held.time(later(second));
                 if held.wants_tick(time) {
-                    held.apply(
-                        &record(time, Message::Tick(Default::default())),
-                        1,
-                        &mut Vec::new(),
-                    )
-                    .unwrap();
+                    held.apply(&record(time, Message::Tick), 1, &mut Vec::new()).unwrap();
                     ticked = Some(second);
                 }
             }

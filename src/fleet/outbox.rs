@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prost::Message as _;
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 
-use super::wire::{HOPS, Record};
+use super::wire::{HOPS, Record, pack};
 use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 
 /// Largest record that is tried, in bytes; `topics create` allows it.
@@ -65,7 +64,8 @@ impl Outbox {
 
     /// Sends a record; waits for room as long as `goes_on`. Returns whether it is on its way.
     pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> bool {
-        let payload = record.envelope.encode_to_vec();
+        // What cannot be written is no fault of the brokers.
+        let Some(payload) = pack(&record.envelope) else { return true };
         let topic = &self.topics[record.hop as usize];
         let mut next: BaseRecord<'_, [u8], [u8], ()> = BaseRecord::to(topic)
             .partition(i32::try_from(record.partition).unwrap_or(0))

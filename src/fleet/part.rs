@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::checkpoint::Checkpoint;
-use super::wire::Record;
+use super::wire::{Message, Record};
 use crate::engine::sessions::Sessions;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
-use crate::engine::update::envelope::Message;
 
 /// Where a partition without a checkpoint begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

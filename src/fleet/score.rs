@@ -7,14 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::assemble::GENERATION;
 use super::part::{Begin, Pace, Part, Stage, Taken};
-use super::wire::{Map, Record, unpack};
+use super::wire::{Map, Message, Record};
 use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::sessions::Sessions;
-use crate::engine::span::{Report, Target, Timestamp};
+use crate::engine::span::{Target, Timestamp};
 use crate::engine::time::WallShift;
 use crate::engine::update::Began;
-use crate::engine::update::envelope::Message;
 
 /// Who is told of sessions that run away.
 pub type Runaways = std::sync::Arc<dyn Fn(&mut Sessions, Timestamp) + Send + Sync>;
@@ -83,19 +82,17 @@ impl Part for Scored {
                 self.change(place, |stage| stage.handle(*update, now));
                 Ok(())
             }
-            Message::Report(bytes) => {
-                let report: Report = unpack(&bytes).map_err(|_| "malformed")?;
+            Message::Report(report) => {
                 let Target::Session { tenant, id } = &report.target else {
                     return Err("misdirected");
                 };
                 let place = self.place(tenant.as_deref().unwrap_or_default(), id);
-                self.change(place.ok_or("misdirected")?, |stage| stage.report(report, now));
+                self.change(place.ok_or("misdirected")?, |stage| stage.report(*report, now));
                 Ok(())
             }
             Message::Inputs(_)
             | Message::Session(_)
-            | Message::Barrier(_)
-            | Message::Tick(_)
+            | Message::Tick
             | Message::Responses(_)
             | Message::Began(_) => Err("misdirected"),
         }
@@ -141,7 +138,7 @@ impl Part for Scored {
             for record in &mut out[begin..] {
                 record.envelope.shard = *shard;
                 record.envelope.generation = self.generation;
-                record.envelope.time_unix_nano = now.0;
+                record.envelope.time = now;
             }
         }
     }

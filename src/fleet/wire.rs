@@ -8,15 +8,14 @@
 //! Spans are keyed by trace, traces by session, what is told of an agent by (agent, shard, pane): that topic is compacted,
 //! so each record has to stand for itself.
 
-use prost::Message as _;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::engine::assemble::Input;
 use crate::engine::route::Route;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
-use crate::engine::update::envelope::Message;
-use crate::engine::update::{AgentKey, Envelope, SessionUpdate, Tick, TraceUpdate};
+use crate::engine::update::{AgentKey, Began, Response, SessionUpdate, TraceUpdate};
 
 /// Logical shards of each stage.
 pub(super) const SHARDS: u32 = 256;
@@ -34,6 +33,37 @@ pub(super) enum Hop {
 
 /// All of them.
 pub(super) const HOPS: [Hop; 3] = [Hop::Spans, Hop::Traces, Hop::Agents];
+
+/// What a record says.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) enum Message {
+    /// A trace, to its session.
+    Trace(Box<TraceUpdate>),
+    /// What a shard knows of an agent.
+    Session(Box<SessionUpdate>),
+    /// Spans, log records and reports of one trace.
+    Inputs(Vec<Input>),
+    /// A report on its own.
+    Report(Box<Report>),
+    /// Responses that spans had.
+    Responses(Vec<Response>),
+    /// A shard has a new owner.
+    Began(Began),
+    /// Time goes on in a partition whose timers are due while nothing comes: to that of the envelope.
+    Tick,
+}
+
+/// A record as it travels.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Envelope {
+    pub(super) message: Message,
+    /// Logical shard of the stage that sends.
+    pub(super) shard: u32,
+    /// Which of its owners: one that was replaced is not heard any more. Zero: sent by a gateway, that has no state.
+    pub(super) generation: u64,
+    /// When what follows from it happens: the arrival of the request, the time at which the sender handed it on.
+    pub(super) time: Timestamp,
+}
 
 /// A record on its way.
 #[derive(Debug)]
@@ -110,8 +140,7 @@ impl Map {
 
     /// Time goes on in a partition.
     pub(super) fn tick(hop: Hop, partition: u32, now: Timestamp) -> Record {
-        let envelope =
-            Envelope { time_unix_nano: now.0, ..envelope(Message::Tick(Tick::default())) };
+        let envelope = Envelope { time: now, ..envelope(Message::Tick) };
         Record { hop, partition, key: Vec::new(), envelope }
     }
 
@@ -133,7 +162,7 @@ impl Map {
     pub(super) fn to_agent(self, mut update: SessionUpdate) -> Vec<Record> {
         let agent = update.agent.clone().unwrap_or_default();
         let partition = self.of_agent(&agent);
-        let name = xxh3_64(&agent.encode_to_vec()).to_be_bytes();
+        let name = name_of(&agent).to_be_bytes();
         let shard = update.shard.to_be_bytes();
         let record = |what: &[u8], update| {
             let key = [&name[..], &shard, what].concat();
@@ -171,7 +200,7 @@ impl Map {
 
     /// A report on its own.
     pub(super) fn to_report(self, report: &Report) -> Option<Record> {
-        let message = Message::Report(pack(report)?);
+        let message = Message::Report(Box::new(report.clone()));
         match &report.target {
             Target::Trace(trace) => Some(self.to_trace(*trace, message)),
             Target::Response { tenant, id } => {
@@ -187,8 +216,7 @@ impl Map {
     }
 
     fn about_agent(self, agent: &AgentKey, message: Message) -> Option<Record> {
-        let Message::Report(bytes) = &message else { return None };
-        let key = [b"report", &xxh3_64(bytes).to_be_bytes()[..]].concat();
+        let key = [b"report", &xxh3_64(&pack(&message)?).to_be_bytes()[..]].concat();
         let partition = self.of_agent(agent);
         Some(Record { hop: Hop::Agents, partition, key, envelope: envelope(message) })
     }
@@ -213,7 +241,18 @@ fn bare(update: &SessionUpdate) -> SessionUpdate {
 }
 
 fn envelope(message: Message) -> Envelope {
-    Envelope { message: Some(message), ..Envelope::default() }
+    Envelope { message, shard: 0, generation: 0, time: Timestamp::default() }
+}
+
+/// What an agent goes by in keys of records.
+fn name_of(agent: &AgentKey) -> u64 {
+    let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
+    xxh3_64(
+        [tenant, service_name, agent_name, agent_version, environment]
+            .map(String::as_str)
+            .join("\0")
+            .as_bytes(),
+    )
 }
 
 /// A value of the engine as it travels and as it is kept: with the names of its fields, so that fields can be added.

@@ -19,7 +19,7 @@ pub mod prescan;
 mod protobuf;
 mod receiver;
 mod repair;
-mod report;
+pub mod report;
 mod request;
 pub mod server;
 mod spans;

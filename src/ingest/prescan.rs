@@ -6,11 +6,11 @@
 use std::borrow::Cow;
 use std::mem::size_of;
 
+use super::report::v1;
 use super::wire::{Fields, Plain, Wire, pair};
 use super::{Refusal, Signal};
 use crate::engine::convention::{RawEvent, RawLog, RawSpan, RawValue};
 use crate::engine::span::{Log, Resource, Span};
-use crate::engine::update;
 
 /// What a request holds.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -190,14 +190,14 @@ static POINT: Message =
 static REPORTS: Message = plain("ReportRequest", 0, &[(1, &REPORT)]);
 static REPORT: Message = Message {
     name: "Report",
-    bytes: size_of::<update::Report>() + size_of::<crate::engine::span::Report>(),
+    bytes: size_of::<v1::Report>() + size_of::<crate::engine::span::Report>(),
     record: true,
     value: false,
     pair: false,
     fields: &[(5, &RUN)],
 };
-static RUN: Message = plain("Run", 0, &[(1, &AGENT_KEY)]);
-static AGENT_KEY: Message = plain("AgentKey", size_of::<update::AgentKey>(), &[]);
+static RUN: Message = plain("Run", 0, &[(1, &AGENT)]);
+static AGENT: Message = plain("Agent", size_of::<v1::Agent>(), &[]);
 
 #[cfg(test)]
 mod tests {

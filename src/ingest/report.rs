@@ -14,7 +14,15 @@ use crate::engine::convention::{Conventions, SentReport, trace_id};
 use crate::engine::drops::{STREAMS, Stream};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, RunTarget, Source, Target, Timestamp};
-use crate::engine::update::{self, AgentKey, ReportRequest, ReportResponse, report};
+use crate::engine::update::AgentKey;
+
+use v1::{ReportRequest, ReportResponse, report};
+
+/// The messages of `proto/agentgauge/v1/report.proto`.
+pub mod v1 {
+    #![expect(missing_docs, reason = "generated from proto/, where the messages are documented")]
+    include!(concat!(env!("OUT_DIR"), "/agentgauge.v1.rs"));
+}
 
 /// Rejections that an answer lists; further ones are only counted.
 pub(super) const MAX_LISTED: usize = 100;
@@ -106,7 +114,7 @@ pub(super) fn json(request: &Value, builder: &mut Builder<'_>) {
 pub(super) fn response(accepted: u64, rejected: &[(usize, String)]) -> ReportResponse {
     let rejected = rejected
         .iter()
-        .map(|(index, error)| update::Rejected { index: *index as u64, error: error.clone() })
+        .map(|(index, error)| v1::Rejected { index: *index as u64, error: error.clone() })
         .collect();
     ReportResponse { accepted, rejected }
 }
@@ -121,7 +129,7 @@ pub(super) fn response_json(accepted: u64, rejected: &[(usize, String)]) -> Stri
 fn accept(
     conventions: &Conventions,
     tenant: Option<&Arc<str>>,
-    report: update::Report,
+    report: v1::Report,
 ) -> Result<Report, String> {
     let target = target(report.target, tenant)?;
     if let Target::Agent(_) = target {
@@ -215,12 +223,13 @@ fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<T
 }
 
 /// An agent as it is named, of who sent it: the tenant is never taken from a request.
-fn whose(agent: AgentKey, tenant: Option<&str>, field: &str) -> Result<AgentKey, String> {
-    if agent.service_name.is_empty() && agent.agent_name.is_empty() {
+fn whose(agent: v1::Agent, tenant: Option<&str>, field: &str) -> Result<AgentKey, String> {
+    let v1::Agent { service_name, agent_name, agent_version, environment } = agent;
+    if service_name.is_empty() && agent_name.is_empty() {
         return Err(format!("`{field}` must name a service or an agent"));
     }
     let tenant = tenant.unwrap_or_default().to_owned();
-    Ok(AgentKey { tenant, ..agent })
+    Ok(AgentKey { tenant, service_name, agent_name, agent_version, environment })
 }
 
 /// What is wrong, for people.
@@ -237,7 +246,7 @@ fn explained(why: &str, name: &str) -> String {
     }
 }
 
-impl TryFrom<JsonReport> for update::Report {
+impl TryFrom<JsonReport> for v1::Report {
     type Error = String;
 
     fn try_from(json: JsonReport) -> Result<Self, String> {
@@ -277,14 +286,14 @@ impl TryFrom<JsonReport> for update::Report {
     }
 }
 
-impl From<JsonAgent> for AgentKey {
+impl From<JsonAgent> for v1::Agent {
     fn from(agent: JsonAgent) -> Self {
         let JsonAgent { service_name, agent_name, agent_version, environment } = agent;
-        Self { tenant: String::new(), service_name, agent_name, agent_version, environment }
+        Self { service_name, agent_name, agent_version, environment }
     }
 }
 
-impl From<JsonRun> for update::Run {
+impl From<JsonRun> for v1::Run {
     fn from(run: JsonRun) -> Self {
         Self {
             agent: Some(run.agent.into()),

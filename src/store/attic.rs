@@ -78,8 +78,8 @@ impl FileAttic {
         for (number, _) in attic.files.iter().filter(|(_, file)| file.live > 0) {
             let name = attic.name(*number);
             let head = attic.disk.read_at(&name, 0, FILE_HEAD).unwrap_or_default();
-            if let Head::Newer(found) = read_head(AWAY_MAGIC, &head) {
-                return Err(StoreError::Newer {
+            if let Head::Other(found) = read_head(AWAY_MAGIC, &head) {
+                return Err(StoreError::OtherFormat {
                     path: attic.disk.path(&name),
                     found,
                     known: VERSION,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_release_wrote_is_refused_if_it_is_needed() {
+    fn another_format_is_refused_if_it_is_needed() {
         let disk = Simulated::default();
         let mut attic = open(&disk, &budget(1 << 30), &[]);
         let place = attic.put(&thing(1)).unwrap();
@@ -376,7 +376,7 @@ mod tests {
             let disk = Arc::new(disk.clone());
             FileAttic::open(disk, budget(1 << 30), (3, 10_000), named.iter().copied()).err()
         };
-        assert!(matches!(open(&[place]), Some(StoreError::Newer { .. })));
+        assert!(matches!(open(&[place]), Some(StoreError::OtherFormat { .. })));
         assert!(open(&[]).is_none());
     }
 }

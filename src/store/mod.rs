@@ -57,7 +57,7 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// Fails if files cannot be read or written, are of a newer version, or miss what was acknowledged.
+    /// Fails if files cannot be read or written, are of another format, or miss what was acknowledged.
     pub fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<Self, StoreError> {
         let recovery = Recovery::run(disk.as_ref(), options)?;
         let budget = Arc::new(Budget::new(options.max_bytes));

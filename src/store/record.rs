@@ -63,8 +63,8 @@ pub(super) struct Frame {
 pub(super) enum Head {
     /// A file of this kind and a version that is known, with its number.
     Known(u64),
-    /// One of a newer version.
-    Newer(u16),
+    /// One of another version.
+    Other(u16),
     /// None, or a damaged one.
     Bad,
 }
@@ -165,7 +165,7 @@ pub(super) fn read_head(magic: &[u8; 6], bytes: &[u8]) -> Head {
     }
     match u16::from_le_bytes([head[6], head[7]]) {
         VERSION => Head::Known(u64_at(head, 8)),
-        newer => Head::Newer(newer),
+        other => Head::Other(other),
     }
 }
 
@@ -182,7 +182,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The version of the files, the same for log and snapshots; what a frame holds may grow by kinds.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// Bytes of the head of a file.
 pub(super) const FILE_HEAD: usize = 20;
@@ -214,17 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn a_head_of_a_newer_version_is_told_from_a_damaged_one() {
+    fn a_head_of_another_version_is_told_from_a_damaged_one() {
         let known = head(b"AGSLOG", 9);
         assert_eq!(read_head(b"AGSLOG", &known), Head::Known(9));
         assert_eq!(read_head(b"AGSNAP", &known), Head::Bad);
-        let mut newer = known;
-        newer[6] = 2;
-        assert_eq!(read_head(b"AGSLOG", &newer), Head::Bad);
-        let sum = crc32c(&newer[..16]);
-        newer[16..20].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(read_head(b"AGSLOG", &newer), Head::Newer(2));
-        assert_eq!(read_head(b"AGSLOG", &newer[..19]), Head::Bad);
+        let mut other = known;
+        other[6] = 3;
+        assert_eq!(read_head(b"AGSLOG", &other), Head::Bad);
+        let sum = crc32c(&other[..16]);
+        other[16..20].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(read_head(b"AGSLOG", &other), Head::Other(3));
+        assert_eq!(read_head(b"AGSLOG", &other[..19]), Head::Bad);
     }
 
     proptest! {

@@ -184,8 +184,12 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
         let name = segment.name();
         let bytes = read(disk, &name)?;
         match read_head(LOG_MAGIC, &bytes) {
-            Head::Newer(found) => {
-                return Err(StoreError::Newer { path: disk.path(&name), found, known: VERSION });
+            Head::Other(found) => {
+                return Err(StoreError::OtherFormat {
+                    path: disk.path(&name),
+                    found,
+                    known: VERSION,
+                });
             }
             // It was begun when all before it were acknowledged.
             Head::Known(first) => {
@@ -199,7 +203,7 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
             let Some((Frame { seq, acknowledged, record }, end)) = found else { break };
             if let Kind::Unknown(_) | Kind::Section | Kind::End = record.kind {
                 let path = disk.path(&name);
-                return Err(StoreError::Newer { path, found: VERSION + 1, known: VERSION });
+                return Err(StoreError::OtherFormat { path, found: VERSION + 1, known: VERSION });
             }
             survey.expect((number, at), seq, acknowledged);
             survey.next = survey.next.max(seq + 1);

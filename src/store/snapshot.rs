@@ -132,8 +132,8 @@ pub(super) fn newest(disk: &dyn Disk, bad: &mut u64) -> Result<Option<Snapshot>,
         disk.open(&name)
             .and_then(|mut file| file.read_to_end(&mut bytes))
             .map_err(StoreError::read(disk.path(&name)))?;
-        if let Head::Newer(found) = read_head(SNAPSHOT_MAGIC, &bytes) {
-            return Err(StoreError::Newer { path: disk.path(&name), found, known: VERSION });
+        if let Head::Other(found) = read_head(SNAPSHOT_MAGIC, &bytes) {
+            return Err(StoreError::OtherFormat { path: disk.path(&name), found, known: VERSION });
         }
         match decode(seq, bytes) {
             Some(snapshot) => return Ok(Some(snapshot)),

@@ -333,14 +333,14 @@ fn after_a_sync_that_failed_nothing_is_taken_any_more() {
 }
 
 #[test]
-fn what_a_newer_release_wrote_is_refused_with_the_setting_that_helps() {
+fn another_format_is_refused_with_the_setting_that_helps() {
     for kind in ["log", "snapshot"] {
         let disk = Simulated::default();
         assert!(script(&disk, &mut Payloads::new()).is_none());
         let files = disk.list().unwrap();
         let name = &files.iter().rev().find(|(name, _)| name.starts_with(kind)).unwrap().0;
         disk.damage(name, |bytes| {
-            bytes[6] = 2;
+            bytes[6] += 1;
             let sum = crc32c::crc32c(&bytes[..16]);
             bytes[16..20].copy_from_slice(&sum.to_le_bytes());
         });

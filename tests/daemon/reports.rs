@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use agentgauge::engine::update::{self, AgentKey, ReportRequest, ReportResponse, Run, report};
+use agentgauge::ingest::report::v1::{self, Agent, ReportRequest, ReportResponse, Run, report};
 use serde_json::{Value, json};
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
@@ -128,12 +128,9 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
 #[tokio::test]
 async fn the_same_reports_come_over_grpc() {
     let daemon = tokio::task::spawn_blocking(Daemon::start).await.unwrap();
-    let agent = AgentKey {
-        agent_name: "a".to_owned(),
-        service_name: "bench".to_owned(),
-        ..AgentKey::default()
-    };
-    let of_run = |run: &str, score: f64| update::Report {
+    let agent =
+        Agent { agent_name: "a".to_owned(), service_name: "bench".to_owned(), ..Agent::default() };
+    let of_run = |run: &str, score: f64| v1::Report {
         id: "o".to_owned(),
         target: Some(report::Target::Run(Run {
             agent: Some(agent.clone()),
@@ -143,10 +140,9 @@ async fn the_same_reports_come_over_grpc() {
         })),
         name: "outcome".to_owned(),
         score: Some(score),
-        ..update::Report::default()
+        ..v1::Report::default()
     };
-    let reports =
-        vec![of_run("1", 1.0), of_run("2", 1.0), of_run("3", 0.0), update::Report::default()];
+    let reports = vec![of_run("1", 1.0), of_run("2", 1.0), of_run("3", 0.0), v1::Report::default()];
     let channel =
         Endpoint::new(format!("http://{}", daemon.grpc)).unwrap().connect().await.unwrap();
     let mut client = Grpc::new(channel);

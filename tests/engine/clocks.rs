@@ -10,7 +10,7 @@ use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
-use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::time::WallShift;
 use agentgauge::engine::update::{AgentKey, Attempt, DoneTrace, RunTrace, SessionUpdate};
 use agentgauge::engine::view::{Document, DropView};
@@ -137,7 +137,7 @@ fn agent() -> AgentKey {
 /// What a shard says of a trace that is done.
 fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionUpdate {
     let trace = DoneTrace {
-        trace_id: u128::from(revision).to_be_bytes().to_vec(),
+        trace_id: Some(TraceId(u128::from(revision).to_be_bytes())),
         at_unix_nano: end,
         touched_unix_nano: arrival.0,
         failed: Some(failed),
@@ -189,7 +189,7 @@ fn a_run_of_the_future_leaves_the_windows_when_the_clock_is_set_back() {
             ..Attempt::default()
         };
         let trace = RunTrace {
-            trace_id: u128::from(number).to_be_bytes().to_vec(),
+            trace_id: TraceId(u128::from(number).to_be_bytes()),
             attempt: Some(attempt),
             start_unix_nano: end - SECOND,
             end_unix_nano: end,

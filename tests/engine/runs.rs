@@ -11,7 +11,7 @@ use agentgauge::engine::options::AgentOptions;
 use agentgauge::engine::run_scores::AgentRuns;
 use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::{Condition, Resources, RunRecord, TaskOptions};
-use agentgauge::engine::span::{Report, RunTarget, Source, Target, Timestamp};
+use agentgauge::engine::span::{Report, RunTarget, Source, Target, Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
 use agentgauge::engine::update::{AgentKey, Attempt, RunTrace};
 use agentgauge::reference::princeton;
@@ -82,7 +82,7 @@ fn trace(number: usize, one: &One) -> RunTrace {
         ..Attempt::default()
     };
     RunTrace {
-        trace_id: vec![u8::try_from(number + 1).unwrap(); 16],
+        trace_id: TraceId([u8::try_from(number + 1).unwrap(); 16]),
         gone: one.gone,
         attempt: Some(attempt),
         session: "s".to_owned(),

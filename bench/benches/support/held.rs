@@ -18,7 +18,7 @@ use agentgauge::engine::run_scores::AgentRuns;
 use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
-use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
 use agentgauge::engine::update::{Attempt, RunTrace};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
@@ -236,7 +236,7 @@ fn measure_runs(per_task: u64, old: bool, many: u64) -> i64 {
             ..Attempt::default()
         };
         let trace = RunTrace {
-            trace_id: u128::from(number + 1).to_be_bytes().to_vec(),
+            trace_id: TraceId(u128::from(number + 1).to_be_bytes()),
             attempt: Some(attempt),
             start_unix_nano: START + number,
             end_unix_nano: START + number + SECOND,

@@ -297,9 +297,9 @@ impl Held {
     /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
     pub(super) fn farewell(&self, id: TraceId) -> Option<TraceUpdate> {
         Some(TraceUpdate {
-            trace_id: id.0.to_vec(),
+            trace_id: id,
             revision: self.revision + 1,
-            state: TraceState::Sealed.into(),
+            state: TraceState::Sealed,
             session: Some(self.sent.as_deref()?.clone()),
             unchanged: true,
             ..TraceUpdate::default()
@@ -406,7 +406,7 @@ impl Held {
         self.told.extend(telling);
         self.spent = self.spending.take().or_else(|| self.spent.take());
         Some(TraceUpdate {
-            trace_id: id.0.to_vec(),
+            trace_id: id,
             revision: self.revision,
             tombstone: true,
             session: Some(*old),

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::span::TraceId;
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -13,7 +14,7 @@ fn key(version: &str) -> AgentKey {
 /// A trace of this hour.
 fn trace(hour: u64, failed: bool) -> DoneTrace {
     DoneTrace {
-        trace_id: hour.to_be_bytes().to_vec(),
+        trace_id: Some(TraceId(u128::from(hour).to_be_bytes())),
         at_unix_nano: hour * HOUR,
         touched_unix_nano: hour * HOUR,
         failed: Some(failed),
@@ -159,7 +160,7 @@ proptest! {
             numbered.sort_by_key(|at| order(*at));
             for at in numbered {
                 let (hour, version, failed) = traces[at];
-                let trace = DoneTrace { trace_id: at.to_be_bytes().to_vec(), ..trace(hour, failed) };
+                let trace = DoneTrace { trace_id: Some(TraceId((at as u128).to_be_bytes())), ..trace(hour, failed) };
                 told.drops.tell(&key(&version.to_string()), trace, WallShift::default());
             }
             told.drops.settle(&DriftOptions::default(), &mut told.counts);

@@ -28,9 +28,9 @@ pub(super) struct Link {
 
 /// Whether a trace goes on where the one before it in the session ended.
 pub(super) fn goes_on(before: &Held, after: &Held) -> bool {
-    match after.update.turn_start() {
+    match after.update.turn_start {
         TurnStart::Continued => true,
-        TurnStart::Unspecified => before.update.unfinished,
+        TurnStart::Unknown => before.update.unfinished,
         TurnStart::Asked => false,
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
     let mut links = vec![Link::default(); chain.len()];
     for found in loops::find(&calls, &spends, options) {
         let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
-        let ids = chain[begins..=ends].iter().map(|held| held.id.0.to_vec());
+        let ids = chain[begins..=ends].iter().map(|held| held.id);
         let entry = Loop { trace_ids: ids.collect(), ..found.entry };
         let severity = if entry.severity == CRITICAL { CRITICAL } else { WARNING };
         for link in &mut links[begins..=ends] {

@@ -33,7 +33,7 @@ impl Exemplified {
         let exemplars = self.newest.iter().map(|(bucket, ((end, trace), score))| Exemplar {
             bucket: u32::try_from(*bucket).unwrap_or(u32::MAX),
             end_unix_nano: end.0,
-            trace_id: trace.0.to_vec(),
+            trace_id: *trace,
             score_quanta: score.0,
         });
         Some(ScoreHistogram { exemplars: exemplars.collect(), ..self.histogram.message()? })

@@ -79,7 +79,7 @@ fn through<'a>(all: &Loops<'a>, trace: TraceId) -> Vec<&'a Loop> {
 }
 
 fn passes(entry: &Loop, trace: TraceId) -> bool {
-    entry.trace_ids.iter().any(|id| id.as_slice() == trace.0)
+    entry.trace_ids.contains(&trace)
 }
 
 fn signal(
@@ -133,7 +133,7 @@ fn evidence(
         loop_detection::NAME => {
             let mut evidence = vec![compared(session, held)];
             if let Some(entry) = &held.scored.output_repeat {
-                let ids = entry.trace_ids.iter().filter_map(|id| trace_id(id));
+                let ids = entry.trace_ids.iter().copied();
                 let earlier: Vec<String> =
                     ids.filter(|id| *id != held.id).map(|id| id.to_string()).collect();
                 evidence.insert(0, format!("the output repeats that of {}", earlier.join(", ")));
@@ -223,7 +223,7 @@ fn looped(
     entry: &Loop,
     rules: &Rules,
 ) -> LoopExplanation {
-    let ids = entry.trace_ids.iter().filter_map(|id| trace_id(id));
+    let ids = entry.trace_ids.iter().copied();
     // A repeated output is the later trace's alone.
     let ids = ids.filter(|id| entry.kind != OUTPUT_REPEAT || *id == trace).chain([trace]);
     let changed = ids.filter_map(|id| Some((id, without((session, all), id, entry, rules)?)));
@@ -291,7 +291,7 @@ fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
     if entry.kind == OUTPUT_REPEAT {
         return Vec::new();
     }
-    let ids = entry.trace_ids.iter().filter_map(|id| trace_id(id));
+    let ids = entry.trace_ids.iter().copied();
     let traces: Vec<&Held> =
         ids.filter_map(|id| session.traces.get(&id)).map(AsRef::as_ref).collect();
     let (calls, owners) = chain::calls(&traces);
@@ -326,8 +326,4 @@ fn longest(calls: &[ToolCall], entry: &Loop) -> std::ops::Range<usize> {
         }
     }
     best
-}
-
-fn trace_id(bytes: &[u8]) -> Option<TraceId> {
-    <[u8; 16]>::try_from(bytes).ok().map(TraceId)
 }

@@ -12,7 +12,7 @@ use super::rules::Rules;
 use super::scoring::{Scored, is_done};
 use super::tally::{Growth, Tally, growth};
 use crate::engine::loops::worst;
-use crate::engine::saved::{Name, by_name, message};
+use crate::engine::saved::{Name, by_name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{Loop, RunTrace, TraceState, TraceUpdate};
 
@@ -20,7 +20,6 @@ use crate::engine::update::{Loop, RunTrace, TraceState, TraceUpdate};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Held {
     pub(super) id: TraceId,
-    #[serde(with = "message")]
     pub(super) update: TraceUpdate,
     /// Whose it is, `__overflow__` included.
     pub(super) agent: Agent,
@@ -69,7 +68,7 @@ impl Held {
         if !is_done(&self.update) || self.update.revision > revision {
             return None;
         }
-        (self.update.revision, self.update.state) = (revision, TraceState::Sealed.into());
+        (self.update.revision, self.update.state) = (revision, TraceState::Sealed);
         Some(self.agent.clone())
     }
 
@@ -168,11 +167,7 @@ impl Held {
         if let Some((agent, _)) =
             told.map(|told| *told).filter(|told| run.is_none() || told.0 != self.agent)
         {
-            let gone = RunTrace {
-                trace_id: self.update.trace_id.clone(),
-                gone: true,
-                ..RunTrace::default()
-            };
+            let gone = RunTrace { trace_id: self.id, gone: true, ..RunTrace::default() };
             fleet.summary(&agent).tell_run(self.id, gone);
         }
         if let Some(run) = run {
@@ -195,7 +190,7 @@ impl Held {
     /// Notes how far its loops have grown; returns whether it is open and has any.
     pub(super) fn grow(&mut self, now: Timestamp) -> bool {
         self.growth = growth(self.loops(), &self.growth, self.touched(now));
-        self.update.state() == TraceState::Open && !self.growth.is_empty()
+        self.update.state == TraceState::Open && !self.growth.is_empty()
     }
 
     /// When the newest thing of it arrived; if that is not known, or ahead of the time: now.

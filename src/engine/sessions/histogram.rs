@@ -36,7 +36,7 @@ impl Histogram {
         (self.count > 0).then(|| ScoreHistogram {
             buckets: self.buckets.to_vec(),
             count: self.count,
-            sum_quanta: Some(self.sum.into()),
+            sum_quanta: self.sum,
             exemplars: Vec::new(),
         })
     }

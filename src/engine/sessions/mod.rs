@@ -96,7 +96,7 @@ use super::explained::{SessionRow, TraceExplanation};
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::time::WallShift;
-use super::update::{AgentKey, SessionUpdate, TraceState, TraceUpdate};
+use super::update::{AgentKey, SessionUpdate, TraceUpdate};
 use super::view::SessionView;
 
 /// The sessions of one shard.
@@ -557,9 +557,9 @@ impl Sessions {
 
 /// The session and the trace that an update is about, if it is fit for use.
 fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
-    let trace = TraceId(<[u8; 16]>::try_from(update.trace_id.as_slice()).ok()?);
+    let trace = update.trace_id;
     let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
-    let complete = update.agent.is_some() && update.state() != TraceState::Unspecified;
+    let complete = update.agent.is_some();
     let usable = !trace.is_zero() && (update.tombstone || update.unchanged || complete);
     let id = SessionId { tenant: session.tenant.clone(), id: session.id.clone() };
     usable.then_some((id, trace))

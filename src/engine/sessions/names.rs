@@ -50,7 +50,7 @@ impl Names {
 
     /// Learns from an update that names its agent; names the agent of one that cannot yet.
     pub(super) fn resolve(&mut self, update: &mut TraceUpdate) {
-        let may_be_another = !update.complete && update.state() == TraceState::Open;
+        let may_be_another = !update.complete && update.state == TraceState::Open;
         let Some(agent) = &mut update.agent else { return };
         let services = self.agents.get_mut(&agent.tenant);
         let known = services.and_then(|services| services.get_mut(&agent.service_name));

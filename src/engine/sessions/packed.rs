@@ -209,7 +209,7 @@ fn tail(session: &Session, codec: &mut Codec, to: &mut Writer) {
     }
     if !session.reports.is_empty() {
         // A list of bytes takes all that is written to it.
-        to.bytes(&rmp_serde::to_vec(&session.reports).unwrap_or_default());
+        to.bytes(&rmp_serde::to_vec_named(&session.reports).unwrap_or_default());
     }
 }
 

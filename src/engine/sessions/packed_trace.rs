@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::chain::Link;
@@ -20,9 +19,9 @@ use crate::engine::few::Few;
 use crate::engine::math::Quanta;
 use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
-use crate::engine::span::{Source, Timestamp, TraceId};
+use crate::engine::span::{Source, Status, Timestamp, TraceId};
 use crate::engine::update::{
-    Loop, OutputDigest, SessionKey, Tokens, ToolCall, TraceState, TraceUpdate,
+    Loop, OutputDigest, SessionKey, Tokens, ToolCall, TraceState, TraceUpdate, TurnStart,
 };
 
 // Six bits are state, status and what began it; then one for each of these.
@@ -62,7 +61,6 @@ struct Rare {
 /// Whether all of a trace follows from what is written of it.
 pub(super) fn rests(held: &Held, codec: &Codec) -> bool {
     let update = &held.update;
-    let few = |number: i32| (0..4).contains(&number);
     let Some(given) = held.given.as_ref().filter(|_| held.rests()) else { return false };
     let worth = &given.contribution;
     let signals = &held.scored.signals;
@@ -76,10 +74,7 @@ pub(super) fn rests(held: &Held, codec: &Codec) -> bool {
         && worth.uncertainty == held.scored.risk.uncertainty
         && worth.signals.iter().all(same)
         && codec.panes(&given.panes, given.end).is_some()
-        && few(update.state)
-        && few(update.status)
-        && few(update.turn_start)
-        && update.trace_id.as_slice() == held.id.0
+        && update.trace_id == held.id
 }
 
 /// Writes a trace that rests; `base` is a time near its start.
@@ -121,19 +116,19 @@ pub(super) fn write(held: Held, base: u64, codec: &mut Codec) -> Writer {
         signals(&scored.signals, &given.contribution, codec, (&mut common, &mut own));
     }
     numbers(&mut update, flags, base, codec, (&mut common, &mut own));
-    update.trace_id = Vec::new();
-    let rest = update.encode_to_vec();
-    flags |= if rest.is_empty() { 0 } else { REST };
+    update.trace_id = TraceId::default();
+    let is_more = update != TraceUpdate::default();
+    flags |= if is_more { REST } else { 0 };
     let mut to = Writer(Vec::with_capacity(own.0.len() + 24));
     to.raw(&id.0);
     codec.shape(&shape(flags, revision, &common.0), &mut to);
-    to.raw(&own.0);
-    if !rest.is_empty() {
-        to.bytes(&rest);
-    }
-    if is_rare {
+    if is_more {
         // A list of bytes takes all that is written to it.
-        to.bytes(&rmp_serde::to_vec(&rare).unwrap_or_default());
+        to.bytes(&rmp_serde::to_vec_named(&update).unwrap_or_default());
+    }
+    to.raw(&own.0);
+    if is_rare {
+        to.bytes(&rmp_serde::to_vec_named(&rare).unwrap_or_default());
     }
     to
 }
@@ -182,14 +177,13 @@ pub(super) fn read(
     let agent = codec.read_agent(common);
     let source = codec.read_name(common);
     let panes = common.number();
+    let mut update: TraceUpdate = match flags & REST {
+        0 => TraceUpdate::default(),
+        _ => rmp_serde::from_slice(from.bytes()).unwrap_or_default(),
+    };
     let (signals, given) = read_signals(codec, common, from);
-    let mut update = TraceUpdate { revision, ..TraceUpdate::default() };
     read_numbers(&mut update, (flags, base), codec, (common, from));
-    if flags & REST > 0 {
-        // What was written here is a message.
-        let _ = update.merge(from.bytes());
-    }
-    update.trace_id = id.0.to_vec();
+    (update.trace_id, update.revision) = (id, revision);
     let SessionId { tenant, id: name } = session;
     update.session = Some(SessionKey { tenant: tenant.clone(), id: name.clone(), source });
     if flags & OWN_NAME > 0 {
@@ -286,7 +280,6 @@ fn skim_whole(record: &[u8], base: u64, rules: Option<&Rules>, codec: &Codec) ->
 }
 
 fn flags_of(update: &TraceUpdate) -> u64 {
-    let few = |number: i32| u64::from(number.cast_unsigned() & 3);
     let tokens = update.tokens.unwrap_or_default();
     let small = |digest: &OutputDigest| {
         let words = digest.tokens.is_sorted_by(|one, next| one < next);
@@ -304,7 +297,8 @@ fn flags_of(update: &TraceUpdate) -> u64 {
         (in_order(update), TOOLS),
         (update.output_digest.as_ref().is_some_and(small), DIGEST),
     ];
-    let numbers = few(update.state) | few(update.status) << 2 | few(update.turn_start) << 4;
+    let status = update.status.map_or(0, |status| 1 + status as u64);
+    let numbers = update.state as u64 | status << 2 | (update.turn_start as u64) << 4;
     bits.into_iter().filter(|(set, _)| *set).fold(numbers, |flags, (_, flag)| flags | flag)
 }
 
@@ -353,7 +347,8 @@ fn numbers(
     if flags & DIGEST > 0 {
         digest::write(&update.output_digest.take().unwrap_or_default(), codec, own);
     }
-    (update.state, update.status, update.turn_start) = (0, 0, 0);
+    update.state = TraceState::default();
+    (update.status, update.turn_start) = (None, TurnStart::default());
     (update.complete, update.error) = (false, false);
     (update.partial, update.unfinished) = (false, false);
 }
@@ -364,9 +359,13 @@ fn read_numbers(
     codec: &Codec,
     (common, own): (&mut Reader<'_>, &mut Reader<'_>),
 ) {
-    let few = |bits: u64| i32::from((bits & 3).to_le_bytes()[0]);
-    (update.state, update.status) = (few(flags), few(flags >> 2));
-    update.turn_start = few(flags >> 4);
+    let few = |bits: u64| usize::from((bits & 3).to_le_bytes()[0]);
+    let states = [TraceState::Open, TraceState::Done, TraceState::Sealed];
+    update.state = states.get(few(flags)).copied().unwrap_or_default();
+    let statuses = [Status::Unset, Status::Ok, Status::Error];
+    update.status = few(flags >> 2).checked_sub(1).and_then(|status| statuses.get(status).copied());
+    let starts = [TurnStart::Unknown, TurnStart::Asked, TurnStart::Continued];
+    update.turn_start = starts.get(few(flags >> 4)).copied().unwrap_or_default();
     (update.complete, update.error) = (flags & COMPLETE > 0, flags & ERROR > 0);
     (update.partial, update.unfinished) = (flags & PARTIAL > 0, flags & UNFINISHED > 0);
     update.start_unix_nano = own.apart(base);

@@ -252,11 +252,9 @@ impl Pane {
             risk_count: self.risks,
             levels: self.levels.into_iter().map(|(level, count)| Level { level, count }).collect(),
             uncertainty_count: self.uncertainty.count,
-            uncertainty_squares: Some(self.uncertainty.squares.into()),
+            uncertainty_squares: self.uncertainty.squares,
             signals: sums
-                .map(|(name, (count, sum))| {
-                    (name, SignalSum { count, sum_quanta: Some(sum.into()) })
-                })
+                .map(|(name, (count, sum_quanta))| (name, SignalSum { count, sum_quanta }))
                 .collect(),
             sessions: self.sessions,
         }

@@ -75,7 +75,7 @@ impl Scored {
 
 /// Returns whether a trace counts in scores: its root ended and it was quiet, or it timed out.
 pub(super) fn is_done(update: &TraceUpdate) -> bool {
-    matches!(update.state(), TraceState::Done | TraceState::Sealed)
+    matches!(update.state, TraceState::Done | TraceState::Sealed)
 }
 
 /// The signals that are computed, and how unlike the output is to those before it.
@@ -162,13 +162,13 @@ fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
         loop_detection::score(&[trace.output], output).unwrap_or(Quanta(Quanta::ONE))
     };
     let repeated = earlier.iter().rev().min_by_key(likeness);
-    let ids = repeated.map(|trace| trace.id.0.to_vec()).into_iter();
+    let ids = repeated.map(|trace| trace.id).into_iter();
     Loop {
         kind: OUTPUT_REPEAT.to_owned(),
         severity: WARNING.to_owned(),
         count: 2,
         evidence: "text".to_owned(),
-        trace_ids: ids.chain([update.trace_id.clone()]).collect(),
+        trace_ids: ids.chain([update.trace_id]).collect(),
         ..Loop::default()
     }
 }

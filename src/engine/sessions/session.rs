@@ -322,7 +322,7 @@ impl Session {
             shared.fleet.summary(&held.agent).held -= 1;
         }
         let unsealed = self.traces.into_iter();
-        let unsealed = unsealed.filter(|(_, held)| held.update.state() != TraceState::Sealed);
+        let unsealed = unsealed.filter(|(_, held)| held.update.state != TraceState::Sealed);
         unsealed.map(|(trace, _)| trace).collect()
     }
 
@@ -578,7 +578,7 @@ impl Session {
 
     fn grow(&mut self, trace: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(&trace) else { return };
-        if held.update.state() == TraceState::Open {
+        if held.update.state == TraceState::Open {
             self.open.insert(trace);
         } else {
             self.open.remove(&trace);

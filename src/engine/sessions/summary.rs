@@ -363,7 +363,7 @@ impl Scores {
 fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
     LastTrace {
         start_unix_nano: start.0,
-        trace_id: id.0.to_vec(),
+        trace_id: *id,
         risk_quanta: worth.risk.map(|risk| risk.0),
         uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
     }

@@ -12,7 +12,7 @@ use crate::engine::score::risk::{CONFIDENCE, risks};
 use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::signal::tool_loop;
 use crate::engine::span::Timestamp;
-use crate::engine::update::{DoneTrace, Expectation, ExpectedLayer, ExpectedStatus};
+use crate::engine::update::{DoneTrace, Expectation, ExpectedStatus};
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
@@ -27,7 +27,7 @@ pub(super) fn evaluate(
     summary.count("traces", &[], 1);
     summary.tell_done(done);
     for (layer, expected) in held.update.expectations.iter().flat_map(Expectation::layers) {
-        let result = expected.map_or(ExpectedStatus::Skip, ExpectedLayer::status);
+        let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
         summary.count("expectations", &[layer, result.name()], 1);
     }
     for (name, score) in given.contribution.signals.iter() {
@@ -106,7 +106,7 @@ pub(super) fn outcome(held: &Held) -> Option<bool> {
 
 fn named(held: &Held, session: &str) -> DoneTrace {
     DoneTrace {
-        trace_id: held.update.trace_id.clone(),
+        trace_id: Some(held.id),
         start_unix_nano: held.update.start_unix_nano,
         touched_unix_nano: held.update.touched_unix_nano,
         session: session.to_owned(),

@@ -10,10 +10,9 @@ use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
 use crate::engine::score::risk::risks;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
-use crate::engine::span::{Source, TraceId};
+use crate::engine::span::{Source, Status, TraceId};
 use crate::engine::update::{
-    Expectation, ExpectedLayer, Loop, ReportedScore, SpanStatus, Tokens, ToolCall, TraceUpdate,
-    Violation,
+    Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, TraceUpdate, Violation,
 };
 use crate::engine::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
@@ -75,7 +74,7 @@ pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
         start_unix_nano: update.start_unix_nano.to_string(),
         end_unix_nano: update.end_unix_nano.to_string(),
         complete: update.complete,
-        status: status(update.status()),
+        status: update.status.map(Status::name),
         error: update.error,
         agent: agent(held),
         input: content.and_then(|content| content.input.clone()),
@@ -174,15 +173,6 @@ fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalVie
     }
 }
 
-fn status(status: SpanStatus) -> Option<&'static str> {
-    match status {
-        SpanStatus::Unspecified => None,
-        SpanStatus::Unset => Some("unset"),
-        SpanStatus::Ok => Some("ok"),
-        SpanStatus::Error => Some("error"),
-    }
-}
-
 pub(super) fn tool(call: &ToolCall) -> ToolView {
     let json = |text: &String| {
         serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()))
@@ -195,10 +185,6 @@ pub(super) fn tool(call: &ToolCall) -> ToolView {
 }
 
 pub(super) fn found_loop(entry: &Loop) -> LoopView {
-    let hex = |id: &Vec<u8>| {
-        let id = <[u8; 16]>::try_from(id.as_slice()).ok()?;
-        Some(TraceId(id).to_string())
-    };
     LoopView {
         kind: entry.kind.clone(),
         severity: entry.severity.clone(),
@@ -206,7 +192,7 @@ pub(super) fn found_loop(entry: &Loop) -> LoopView {
         tools: entry.tools.clone(),
         count: entry.count,
         evidence: entry.evidence.clone(),
-        trace_ids: entry.trace_ids.iter().filter_map(hex).collect(),
+        trace_ids: entry.trace_ids.iter().map(TraceId::to_string).collect(),
         tokens: tokens(entry.tokens),
         cost_usd: dollars(entry.cost_quanta),
     }
@@ -216,7 +202,7 @@ fn expectation(held: &Expectation) -> ExpectationView {
     let view = |layer: Option<&ExpectedLayer>| {
         let layer = layer.cloned().unwrap_or_default();
         LayerView {
-            status: layer.status().name(),
+            status: layer.status.name(),
             details: serde_json::from_str(&layer.details).unwrap_or_else(|_| json!({})),
             problems: layer.problems,
             notes: layer.notes,

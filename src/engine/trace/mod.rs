@@ -31,10 +31,9 @@ use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
 use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Log, Operation, Report, Resource, Span, SpanId, Status, Text, Tokens, TraceId};
+use super::span::{Log, Operation, Report, Resource, Span, SpanId, Text, Tokens, TraceId};
 use super::update::{
-    self, AgentKey, Content, Loop, ReportedScore, SessionKey, SpanStatus, ToolCall, TraceUpdate,
-    TurnStart,
+    self, AgentKey, Content, Loop, ReportedScore, SessionKey, ToolCall, TraceUpdate, TurnStart,
 };
 
 /// All that is known of a trace.
@@ -145,7 +144,7 @@ pub fn evaluate(
     let calls = tools::of(shape, &models, logs);
     let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
-        trace_id: trace_id.0.to_vec(),
+        trace_id,
         session: Some(session(trace_id, shape, &outermost, rules.fallback)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
@@ -165,7 +164,7 @@ pub fn evaluate(
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
     update.steps = (models.len() + calls.len()) as u64;
     update.wasted_steps = wasted(&models, &calls);
-    let goes_on = update.unfinished || update.turn_start() != TurnStart::Asked;
+    let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
     update.tools = tools::published(calls, rules.keep_content, goes_on);
     Some(update)
 }
@@ -175,7 +174,7 @@ fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Seen<'_>]) {
     let root = shape.root();
     let last = models.iter().max_by_key(|span| (span.end, span.span_id));
     update.complete = root.is_some();
-    update.set_status(root.map_or(SpanStatus::Unspecified, |root| status(root.status)));
+    update.status = root.map(|root| root.status);
     update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
 }
 
@@ -225,7 +224,7 @@ fn loops_of(
     options: &LoopOptions,
 ) -> Vec<Loop> {
     let found = loops::find(calls, spends, options).into_iter();
-    found.map(|found| Loop { trace_ids: vec![trace_id.0.to_vec()], ..found.entry }).collect()
+    found.map(|found| Loop { trace_ids: vec![trace_id], ..found.entry }).collect()
 }
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
@@ -326,18 +325,18 @@ impl<'s> Turn<'s> {
     fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
         let first = self.models.first().and_then(|model| self.asked_by_user(model));
         let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
-        update.set_turn_start(match first {
+        update.turn_start = match first {
             Some(false) => TurnStart::Continued,
             Some(true) => TurnStart::Asked,
             None if invoked || self.input().is_some() => TurnStart::Asked,
-            None => TurnStart::Unspecified,
-        });
+            None => TurnStart::Unknown,
+        };
         let last = self.models.iter().max_by_key(|span| (span.end, span.span_id));
         let after_last =
             last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
         let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
         update.unfinished = !invoked && !calls.is_empty() && (after_last || called);
-        if update.turn_start() != TurnStart::Asked {
+        if update.turn_start != TurnStart::Asked {
             update.results = tools::results_told(self.models, self.logs);
         }
     }
@@ -500,12 +499,4 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
             time_unix_nano: report.time.0,
         })
         .collect()
-}
-
-fn status(status: Status) -> SpanStatus {
-    match status {
-        Status::Unset => SpanStatus::Unset,
-        Status::Ok => SpanStatus::Ok,
-        Status::Error => SpanStatus::Error,
-    }
 }

@@ -272,10 +272,7 @@ impl Page {
 
     /// An example of what is in a bucket: its trace, its score, and when it ended.
     fn exemplar(&mut self, exemplar: &Exemplar) {
-        self.text.push_str(" # {trace_id=\"");
-        for byte in &exemplar.trace_id {
-            let _ = write!(self.text, "{byte:02x}");
-        }
+        let _ = write!(self.text, " # {{trace_id=\"{}", exemplar.trace_id);
         let score = Quanta(exemplar.score_quanta).to_f64();
         let (seconds, nanos) = (exemplar.end_unix_nano / NANOS, exemplar.end_unix_nano % NANOS);
         let _ = write!(self.text, "\"}} {score} {seconds}.{:03}", nanos / 1_000_000);

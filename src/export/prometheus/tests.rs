@@ -6,6 +6,7 @@ use super::*;
 use crate::engine::agent_update::Buckets;
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
+use crate::engine::span::TraceId;
 use crate::engine::update::{AgentKey, Exemplar};
 use crate::engine::view::{
     AgentView, ArsComponentView, ArsView, DropFoundView, DropView, VersionView,
@@ -31,7 +32,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
     let exemplar = Exemplar {
         bucket: 1,
         end_unix_nano: 1_700_000_000_250_000_000,
-        trace_id: vec![0xab; 16],
+        trace_id: TraceId([0xab; 16]),
         score_quanta: Quanta::from_f64(0.25).unwrap().0,
     };
     let buckets = Buckets {

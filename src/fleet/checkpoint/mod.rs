@@ -33,8 +33,8 @@ use crate::engine::span::Timestamp;
 /// What a file begins with.
 const MAGIC: &[u8; 4] = b"agck";
 
-/// The version that is written, and the last one that is read.
-const VERSION: u8 = 1;
+/// The version that is written, and the only one that is read.
+const VERSION: u8 = 2;
 
 /// Bytes before the state.
 const HEAD: usize = 9;
@@ -86,12 +86,12 @@ pub enum CheckpointError {
     /// The store takes too long.
     #[error("the store of checkpoints (`fleet.checkpoints`) did not answer in time")]
     Slow,
-    /// A later release wrote it.
+    /// A release with another format wrote it.
     #[error(
-        "checkpoint {name} is of version {version}, and this release reads up to {VERSION}: run the later release, or name \
+        "checkpoint {name} is of version {version}, and this release reads {VERSION}: run the release that wrote it, or name \
          an empty `fleet.checkpoints` to begin anew"
     )]
-    Newer {
+    OtherFormat {
         /// The file.
         name: String,
         /// Its version.
@@ -217,8 +217,8 @@ fn read(name: &str, bytes: &[u8]) -> Result<Option<Checkpoint>, CheckpointError>
     if sum != crc32c::crc32c(body).to_be_bytes() {
         return Ok(None);
     }
-    if *version > VERSION {
-        return Err(CheckpointError::Newer { name: name.to_owned(), version: *version });
+    if *version != VERSION {
+        return Err(CheckpointError::OtherFormat { name: name.to_owned(), version: *version });
     }
     let unpacked = zstd::decode_all(body).ok();
     Ok(unpacked.and_then(|bytes| unpack(&bytes).ok()))
@@ -291,7 +291,7 @@ mod tests {
             std::fs::write(&newest, later).unwrap();
             let error = store.claim("t/3", NOW).unwrap_err().to_string();
             assert!(
-                error.contains("version 2") && error.contains("`fleet.checkpoints`"),
+                error.contains("version 3") && error.contains("`fleet.checkpoints`"),
                 "{error}"
             );
         });

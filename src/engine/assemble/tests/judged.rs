@@ -109,7 +109,7 @@ queries:
     };
     let status = |updates: &[TraceUpdate]| {
         let [held] = updates[0].expectations.as_slice() else { panic!("{updates:?}") };
-        held.correctness.as_ref().unwrap().status().name()
+        held.correctness.as_ref().unwrap().status.name()
     };
     stage.handle_timeout(at(10));
     assert_eq!(status(&stage.drain()), "warn");

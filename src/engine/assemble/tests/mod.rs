@@ -88,10 +88,10 @@ fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
     assert_eq!(stage.poll_timeout(), Some(at(10)));
     stage.handle_timeout(at(10));
-    assert_eq!(stage.drain()[0].state(), TraceState::Done);
+    assert_eq!(stage.drain()[0].state, TraceState::Done);
     assert_eq!(stage.poll_timeout(), Some(at(310)));
     stage.handle_timeout(at(310));
-    assert_eq!(stage.drain()[0].state(), TraceState::Sealed);
+    assert_eq!(stage.drain()[0].state, TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.poll_timeout()), (0, None));
 }
 
@@ -102,7 +102,7 @@ fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
     assert_eq!(feed(&mut stage, vec![tool(3)], at(9)), []);
     stage.handle_timeout(at(10));
     let updates = stage.drain();
-    assert_eq!((updates[0].state(), updates[0].tools.len()), (TraceState::Open, 2));
+    assert_eq!((updates[0].state, updates[0].tools.len()), (TraceState::Open, 2));
     stage.handle_timeout(at(40));
     assert_eq!(stage.drain(), []);
     // The root is in: it is done before there would be more to tell.
@@ -111,7 +111,7 @@ fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
     assert_eq!(feed(&mut stage, vec![failed, root()], at(41)), []);
     stage.handle_timeout(at(51));
     let updates = stage.drain();
-    assert_eq!(updates.last().map(TraceUpdate::state), Some(TraceState::Done));
+    assert_eq!(updates.last().map(|update| update.state), Some(TraceState::Done));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn all_is_told_when_that_is_asked_for() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
     stage.tell_all();
-    assert_eq!(stage.drain()[0].state(), TraceState::Open);
+    assert_eq!(stage.drain()[0].state, TraceState::Open);
     stage.tell_all();
     assert_eq!(stage.drain(), []);
 }
@@ -128,7 +128,7 @@ fn all_is_told_when_that_is_asked_for() {
 fn a_trace_that_another_may_go_on_with_is_told_at_once() {
     let mut model = span(1, 0, Operation::Chat);
     model.model = Some(ModelFacts { asked_by_user: Some(true), ..ModelFacts::default() });
-    assert_eq!(feed(&mut stage(), vec![model.clone()], at(0))[0].state(), TraceState::Open);
+    assert_eq!(feed(&mut stage(), vec![model.clone()], at(0))[0].state, TraceState::Open);
     // An agent's turn goes on with the one before only if its first model call does.
     let below = |id, asked| {
         let facts = ModelFacts { asked_by_user: Some(asked), ..ModelFacts::default() };
@@ -147,7 +147,7 @@ fn a_late_span_reopens_the_trace_until_it_is_sealed() {
     stage.handle_timeout(at(10));
     stage.drain();
     let updates = feed(&mut stage, vec![tool(2)], at(100));
-    assert_eq!((updates[0].state(), updates[0].tools.len()), (TraceState::Open, 1));
+    assert_eq!((updates[0].state, updates[0].tools.len()), (TraceState::Open, 1));
     assert_eq!(stage.counts().get("late", "revised"), 1);
     stage.handle_timeout(at(1_000));
     stage.handle_timeout(at(1_000));
@@ -161,13 +161,13 @@ fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
     let mut stage = stage();
     feed(&mut stage, vec![tool(2)], at(0));
     stage.handle_timeout(at(10));
-    assert_eq!(stage.drain()[0].state(), TraceState::Open);
+    assert_eq!(stage.drain()[0].state, TraceState::Open);
     assert_eq!(stage.poll_timeout(), Some(at(60)));
     for minute in 1..=90_u8 {
         feed(&mut stage, vec![tool(minute + 2)], at(u64::from(minute) * 50));
         stage.handle_timeout(at(u64::from(minute) * 50));
         let updates = stage.drain();
-        if let Some(update) = updates.iter().find(|update| update.state() == TraceState::Done) {
+        if let Some(update) = updates.iter().find(|update| update.state == TraceState::Done) {
             assert!(update.partial);
             assert_eq!(minute, 72);
             return;
@@ -251,7 +251,7 @@ fn what_comes_of_a_done_trace_is_read_and_stays() {
     stage.finish(at(14));
     let [update] = stage.drain().try_into().unwrap();
     assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (6, Some(7)));
-    assert_eq!((update.state(), update.unchanged), (TraceState::Sealed, false));
+    assert_eq!((update.state, update.unchanged), (TraceState::Sealed, false));
     assert!(stage.embed_requests().is_empty(), "it was asked about once");
 }
 
@@ -262,7 +262,7 @@ fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
         feed(&mut stage, vec![root()], at(0));
         stage.handle_timeout(at(10));
         let [told] = stage.drain().try_into().unwrap();
-        assert_eq!(told.state(), TraceState::Done);
+        assert_eq!(told.state, TraceState::Done);
         if rests {
             // It is bytes by then.
             stage.handle_timeout(at(20));
@@ -304,7 +304,7 @@ queries:
     let mut stage = stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])]));
     let done = done(&mut stage, vec![root, call], at(0)).remove(0);
     let [held] = done.expectations.as_slice() else { panic!("{done:?}") };
-    let statuses = held.layers().map(|(_, layer)| layer.unwrap().status().name());
+    let statuses = held.layers().map(|(_, layer)| layer.unwrap().status.name());
     assert_eq!(statuses, ["pass", "pass", "skip", "skip"], "{held:?}");
     assert_eq!((&done.content, &done.tools[0].arguments), (&None, &None));
     // A late span says more: it is held against them again once it is done again.
@@ -327,7 +327,7 @@ fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
     other.trace_id = TraceId([8; 16]);
     let updates = feed(&mut stage, vec![other], at(1));
     assert_eq!(updates.len(), 1);
-    assert!(updates[0].partial && updates[0].state() == TraceState::Sealed);
+    assert!(updates[0].partial && updates[0].state == TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.counts().get("traces", "evicted")), (1, 1));
 }
 
@@ -342,8 +342,8 @@ fn what_is_done_goes_before_what_is_open() {
     done(&mut stage, vec![of(1)], at(0));
     feed(&mut stage, vec![of(2)], at(11));
     let sealed = feed(&mut stage, vec![of(3)], at(12));
-    assert_eq!((sealed[0].state(), sealed[0].partial), (TraceState::Sealed, false));
-    assert_eq!(sealed[0].trace_id, [1; 16]);
+    assert_eq!((sealed[0].state, sealed[0].partial), (TraceState::Sealed, false));
+    assert_eq!(sealed[0].trace_id, TraceId([1; 16]));
 }
 
 #[test]

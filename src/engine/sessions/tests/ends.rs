@@ -66,7 +66,7 @@ fn a_session_rests_when_it_was_quiet_and_is_sealed_as_it_is() {
     assert!(stage.sessions.awake(&id).is_none());
     let sealed = |id| {
         let TraceUpdate { trace_id, session, .. } = trace(id, 10);
-        let state = TraceState::Sealed.into();
+        let state = TraceState::Sealed;
         TraceUpdate { trace_id, session, state, unchanged: true, ..TraceUpdate::default() }
     };
     for word in [sealed(1).revision(2), sealed(1).revision(2)] {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::*;
 use crate::engine::update::{
     AgentKey, Attempt, Loop, OutputDigest, PaneSum, ReportedScore, SessionKey, Tokens, ToolCall,
+    TraceState,
 };
 
 fn stage() -> Sessions {
@@ -29,11 +30,11 @@ fn at(seconds: u64) -> Timestamp {
 /// An open trace of session `s` and agent `a` that starts at this second.
 fn trace(id: u8, second: u64) -> TraceUpdate {
     TraceUpdate {
-        trace_id: vec![id; 16],
+        trace_id: TraceId([id; 16]),
         revision: 1,
         session: Some(SessionKey { source: "session.id".to_owned(), ..SessionKey::default() }),
         agent: Some(AgentKey { service_name: "svc".to_owned(), ..AgentKey::default() }),
-        state: TraceState::Open.into(),
+        state: TraceState::Open,
         start_unix_nano: at(second).0,
         end_unix_nano: at(second).0 + 1,
         steps: 4,
@@ -46,7 +47,7 @@ fn trace(id: u8, second: u64) -> TraceUpdate {
 
 impl TraceUpdate {
     fn done(self) -> Self {
-        Self { state: TraceState::Done.into(), ..self }
+        Self { state: TraceState::Done, ..self }
     }
 
     fn revision(self, revision: u64) -> Self {
