@@ -51,8 +51,24 @@ pub(super) fn read(text: &str) -> Option<Json<'_>> {
 /// Reads a text that is JSON; `None` for any other.
 pub(super) fn parse(text: &str) -> Option<Json<'_>> {
     let mut lexer = Lexer { text, at: 0 };
-    let value = lexer.value(MAX_DEPTH)?;
-    (lexer.next() == None).then_some(value)
+    let value = lexer.value::<true>(MAX_DEPTH)?;
+    lexer.next().is_none().then_some(value)
+}
+
+/// The items of a text that is a JSON list, each a text that is JSON; `None` for any other, and where there are none.
+pub(super) fn items(text: &str) -> Option<Vec<&str>> {
+    let mut lexer = Lexer { text, at: 0 };
+    let mut items = Vec::new();
+    let mut goes_on = lexer.take(b'[');
+    while goes_on {
+        lexer.next()?;
+        let start = lexer.at;
+        lexer.value::<false>(MAX_DEPTH - 1)?;
+        items.push(&text[start..lexer.at]);
+        goes_on = lexer.take(b',');
+    }
+    let is_list = !items.is_empty() && lexer.take(b']') && lexer.next().is_none();
+    is_list.then_some(items)
 }
 
 impl<'a> Json<'a> {
@@ -253,12 +269,12 @@ struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// Reads a value of lists and objects that are at most so deep inside each other.
-    fn value(&mut self, depth: usize) -> Option<Json<'a>> {
+    /// Reads a value of lists and objects that are at most so deep inside each other; what is in it only if that is kept.
+    fn value<const KEPT: bool>(&mut self, depth: usize) -> Option<Json<'a>> {
         match self.next()? {
             b'"' => self.string().map(Json::Text),
-            b'{' => self.object(depth.checked_sub(1)?).map(Json::Object),
-            b'[' => self.list(depth.checked_sub(1)?).map(Json::List),
+            b'{' => self.object::<KEPT>(depth.checked_sub(1)?).map(Json::Object),
+            b'[' => self.list::<KEPT>(depth.checked_sub(1)?).map(Json::List),
             b'n' => self.word("null", Json::Null),
             b't' => self.word("true", Json::Bool(true)),
             b'f' => self.word("false", Json::Bool(false)),
@@ -266,30 +282,35 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn list(&mut self, depth: usize) -> Option<Vec<Json<'a>>> {
+    fn list<const KEPT: bool>(&mut self, depth: usize) -> Option<Vec<Json<'a>>> {
         self.at += 1;
         if self.take(b']') {
             return Some(Vec::new());
         }
-        let mut items = Vec::with_capacity(4);
+        let mut items = Vec::with_capacity(if KEPT { 4 } else { 0 });
         loop {
-            items.push(self.value(depth)?);
+            let item = self.value::<KEPT>(depth)?;
+            if KEPT {
+                items.push(item);
+            }
             if !self.take(b',') {
                 return self.take(b']').then_some(items);
             }
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<Object<'a>> {
+    fn object<const KEPT: bool>(&mut self, depth: usize) -> Option<Object<'a>> {
         self.at += 1;
         if self.take(b'}') {
             return Some(Object::default());
         }
-        let mut entries = Vec::with_capacity(4);
+        let mut entries = Vec::with_capacity(if KEPT { 4 } else { 0 });
         loop {
             let key = if self.next()? == b'"' { self.string()? } else { return None };
-            let value = if self.take(b':') { self.value(depth)? } else { return None };
-            entries.push((key, value));
+            let value = if self.take(b':') { self.value::<KEPT>(depth)? } else { return None };
+            if KEPT {
+                entries.push((key, value));
+            }
             if !self.take(b',') {
                 return self.take(b'}').then(|| Object::of(entries));
             }
@@ -418,8 +439,11 @@ mod tests {
         }
     }
 
-    /// Both read the same and write it alike, or neither reads anything.
+    /// Both read the same and write it alike, or neither reads anything; and the items of a list are what is in it.
     fn agree(text: &str) {
+        let list = parse(text).and_then(|value| Some(value.as_list()?.to_vec()));
+        let apart = items(text).map(|items| items.into_iter().filter_map(parse).collect());
+        assert_eq!(apart, list.filter(|items| !items.is_empty()), "{text}");
         let theirs: Option<Value> = serde_json::from_str(text).ok();
         match (parse(text), theirs) {
             (None, None) => {}
