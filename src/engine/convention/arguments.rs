@@ -28,8 +28,10 @@ const BOOKKEEPING: [&str; 8] = [
 
 /// Returns the canonical arguments of a value as sent.
 pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
+    let length = value.as_str().map_or(0, str::len);
     let value = sorted(unwrap(read(Json::of(value))));
-    let (mut text, mut values) = (String::new(), Vec::new());
+    // Seldom longer than what was sent.
+    let (mut text, mut values) = (String::with_capacity(length), Vec::new());
     value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar.as_bytes())));
     Arguments::from_canonical(text, values)
 }
@@ -48,8 +50,9 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
             messages::content_of_tool(&value).map(read)
         }
     };
-    let mut text = String::new();
-    sorted(result.unwrap_or(value)).write(&mut text, &mut |_| ());
+    let value = sorted(result.unwrap_or(value));
+    let mut text = String::with_capacity(value.as_str().map_or(0, str::len) + 2);
+    value.write(&mut text, &mut |_| ());
     xxh3_64(text.as_bytes())
 }
 

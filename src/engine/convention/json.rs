@@ -6,8 +6,6 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::mem;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
 use super::mend::{self, Numbers, Rules};
@@ -34,6 +32,9 @@ pub(super) struct Object<'a> {
 /// What content is mended of. How deep it may be is the strict reader's to say.
 const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, controls: false };
 
+/// Lists and objects inside each other, as many as `serde_json` reads.
+const MAX_DEPTH: usize = 127;
+
 /// Entries up to which each is compared with each other.
 const FEW: usize = 16;
 
@@ -49,7 +50,25 @@ pub(super) fn read(text: &str) -> Option<Json<'_>> {
 
 /// Reads a text that is JSON; `None` for any other.
 pub(super) fn parse(text: &str) -> Option<Json<'_>> {
-    serde_json::from_str(text).ok()
+    let mut lexer = Lexer { text, at: 0 };
+    let value = lexer.value::<true>(MAX_DEPTH)?;
+    lexer.next().is_none().then_some(value)
+}
+
+/// The items of a text that is a JSON list, each a text that is JSON; `None` for any other, and where there are none.
+pub(super) fn items(text: &str) -> Option<Vec<&str>> {
+    let mut lexer = Lexer { text, at: 0 };
+    let mut items = Vec::new();
+    let mut goes_on = lexer.take(b'[');
+    while goes_on {
+        lexer.next()?;
+        let start = lexer.at;
+        lexer.value::<false>(MAX_DEPTH - 1)?;
+        items.push(&text[start..lexer.at]);
+        goes_on = lexer.take(b',');
+    }
+    let is_list = !items.is_empty() && lexer.take(b']') && lexer.next().is_none();
+    is_list.then_some(items)
 }
 
 impl<'a> Json<'a> {
@@ -169,6 +188,30 @@ impl fmt::Display for Json<'_> {
 }
 
 impl<'a> Object<'a> {
+    /// Of equal keys the place is the first one's, the value the last one's.
+    fn of(mut entries: Vec<(Cow<'a, str>, Json<'a>)>) -> Self {
+        let differ = |at: usize| entries[..at].iter().all(|(key, _)| *key != entries[at].0);
+        if entries.len() > FEW || !(1..entries.len()).all(differ) {
+            let mut places: Vec<usize> = (0..entries.len()).collect();
+            places.sort_by(|a, b| entries[*a].0.cmp(&entries[*b].0));
+            let mut again = vec![false; entries.len()];
+            let mut rest = &places[..];
+            while let [first, after @ ..] = rest {
+                let key = &entries[*first].0;
+                let equal = after.iter().take_while(|at| entries[**at].0 == *key).count();
+                let (equal, others) = after.split_at(equal);
+                if let Some(last) = equal.last() {
+                    entries[*first].1 = mem::replace(&mut entries[*last].1, Json::Null);
+                    equal.iter().for_each(|at| again[*at] = true);
+                }
+                rest = others;
+            }
+            let mut again = again.into_iter();
+            entries.retain(|_| again.next() == Some(false));
+        }
+        Self { entries }
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&Json<'a>> {
         self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
@@ -212,107 +255,138 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Of equal keys the place is the first one's, the value the last one's.
 impl<'a> FromIterator<(Cow<'a, str>, Json<'a>)> for Object<'a> {
     fn from_iter<I: IntoIterator<Item = (Cow<'a, str>, Json<'a>)>>(entries: I) -> Self {
-        let mut entries: Vec<_> = entries.into_iter().collect();
-        let differ = |at: usize| entries[..at].iter().all(|(key, _)| *key != entries[at].0);
-        if entries.len() > FEW || !(1..entries.len()).all(differ) {
-            let mut places: Vec<usize> = (0..entries.len()).collect();
-            places.sort_by(|a, b| entries[*a].0.cmp(&entries[*b].0));
-            let mut again = vec![false; entries.len()];
-            let mut rest = &places[..];
-            while let [first, after @ ..] = rest {
-                let key = &entries[*first].0;
-                let equal = after.iter().take_while(|at| entries[**at].0 == *key).count();
-                let (equal, others) = after.split_at(equal);
-                if let Some(last) = equal.last() {
-                    entries[*first].1 = mem::replace(&mut entries[*last].1, Json::Null);
-                    equal.iter().for_each(|at| again[*at] = true);
-                }
-                rest = others;
+        Self::of(entries.into_iter().collect())
+    }
+}
+
+/// Reads a text from its beginning.
+struct Lexer<'a> {
+    text: &'a str,
+    // Invariant: between two characters.
+    at: usize,
+}
+
+impl<'a> Lexer<'a> {
+    /// Reads a value of lists and objects that are at most so deep inside each other; what is in it only if that is kept.
+    fn value<const KEPT: bool>(&mut self, depth: usize) -> Option<Json<'a>> {
+        match self.next()? {
+            b'"' => self.string().map(Json::Text),
+            b'{' => self.object::<KEPT>(depth.checked_sub(1)?).map(Json::Object),
+            b'[' => self.list::<KEPT>(depth.checked_sub(1)?).map(Json::List),
+            b'n' => self.word("null", Json::Null),
+            b't' => self.word("true", Json::Bool(true)),
+            b'f' => self.word("false", Json::Bool(false)),
+            _ => self.number().map(Json::Number),
+        }
+    }
+
+    fn list<const KEPT: bool>(&mut self, depth: usize) -> Option<Vec<Json<'a>>> {
+        self.at += 1;
+        if self.take(b']') {
+            return Some(Vec::new());
+        }
+        let mut items = Vec::with_capacity(if KEPT { 4 } else { 0 });
+        loop {
+            let item = self.value::<KEPT>(depth)?;
+            if KEPT {
+                items.push(item);
             }
-            let mut again = again.into_iter();
-            entries.retain(|_| again.next() == Some(false));
+            if !self.take(b',') {
+                return self.take(b']').then_some(items);
+            }
         }
-        Self { entries }
+    }
+
+    fn object<const KEPT: bool>(&mut self, depth: usize) -> Option<Object<'a>> {
+        self.at += 1;
+        if self.take(b'}') {
+            return Some(Object::default());
+        }
+        let mut entries = Vec::with_capacity(if KEPT { 4 } else { 0 });
+        loop {
+            let key = if self.next()? == b'"' { self.string()? } else { return None };
+            let value = if self.take(b':') { self.value::<KEPT>(depth)? } else { return None };
+            if KEPT {
+                entries.push((key, value));
+            }
+            if !self.take(b',') {
+                return self.take(b'}').then(|| Object::of(entries));
+            }
+        }
+    }
+
+    /// A string, borrowed if it has no escapes.
+    fn string(&mut self) -> Option<Cow<'a, str>> {
+        let bytes = self.text.as_bytes();
+        let start = self.at;
+        let (mut end, mut escaped) = (start + 1, false);
+        loop {
+            end += plain(bytes.get(end..)?);
+            match bytes.get(end)? {
+                b'"' => break,
+                b'\\' => (end, escaped) = (end + 2, true),
+                _ => return None,
+            }
+        }
+        self.at = end + 1;
+        if escaped {
+            return serde_json::from_str(&self.text[start..=end]).ok();
+        }
+        Some(Cow::Borrowed(&self.text[start + 1..end]))
+    }
+
+    /// A number: a short one without a fraction is what its digits say.
+    fn number(&mut self) -> Option<Number> {
+        let rest = self.text.as_bytes().get(self.at..)?;
+        let is_of_it = |byte: &&u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+        let length = rest.iter().take_while(is_of_it).count();
+        let digits = self.text.get(self.at..self.at + length)?;
+        self.at += length;
+        let is_short = digits.len() < 19 && (digits == "0" || !digits.starts_with('0'));
+        if is_short && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return digits.parse::<u64>().ok().map(Number::from);
+        }
+        serde_json::from_str(digits).ok()
+    }
+
+    fn word(&mut self, word: &str, value: Json<'a>) -> Option<Json<'a>> {
+        let rest = self.text.as_bytes().get(self.at..)?;
+        self.at += word.len();
+        rest.starts_with(word.as_bytes()).then_some(value)
+    }
+
+    /// Takes a character, if it is the next.
+    fn take(&mut self, byte: u8) -> bool {
+        let is_next = self.next() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    /// The next byte after white space.
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            match self.text.as_bytes().get(self.at) {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                other => return other.copied(),
+            }
+        }
     }
 }
-
-impl<'de> Deserialize<'de> for Json<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Reader)
-    }
-}
-
-/// Takes what `serde_json` reads.
-struct Reader;
-
-impl<'de> Visitor<'de> for Reader {
-    type Value = Json<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
-        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
-        Ok(Json::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
-        Ok(Json::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Json<'de>, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = from.next_element()? {
-            items.push(item);
-        }
-        Ok(Json::List(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Json<'de>, A::Error> {
-        let mut entries = Vec::new();
-        while let Some((Key(key), value)) = from.next_entry()? {
-            entries.push((key, value));
-        }
-        Ok(Json::Object(entries.into_iter().collect()))
-    }
-}
-
-/// A key, borrowed if it has no escapes.
-#[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Bytes before the first that ends a string, begins an escape or may not stand in one.
 fn plain(bytes: &[u8]) -> usize {
-    let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
-    let (chunks, _) = bytes.as_chunks::<16>();
-    // All of a chunk are looked at together.
-    let has_special =
-        |chunk: &&[u8; 16]| chunk.iter().fold(0, |any, byte| any | u8::from(is_special(*byte)));
-    let start = 16 * chunks.iter().take_while(|chunk| has_special(chunk) == 0).count();
-    start + bytes[start..].iter().take_while(|byte| !is_special(**byte)).count()
+    let is_special = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
+    // The same, of many bytes together.
+    let has_special = |chunk: &&[u8; 16]| {
+        chunk.iter().fold(false, |any, byte| {
+            any | ((byte ^ b'"').min(byte ^ b'\\').min(byte & !(b' ' - 1)) == 0)
+        })
+    };
+    let (chunks, _) = bytes.as_chunks();
+    let start = 16 * chunks.iter().take_while(|chunk| !has_special(chunk)).count();
+    start + bytes[start..].iter().take_while(|byte| !is_special(byte)).count()
 }
 
 fn write_string(string: &str, text: &mut String) {
@@ -365,8 +439,11 @@ mod tests {
         }
     }
 
-    /// Both read the same and write it alike, or neither reads anything.
+    /// Both read the same and write it alike, or neither reads anything; and the items of a list are what is in it.
     fn agree(text: &str) {
+        let list = parse(text).and_then(|value| Some(value.as_list()?.to_vec()));
+        let apart = items(text).map(|items| items.into_iter().filter_map(parse).collect());
+        assert_eq!(apart, list.filter(|items| !items.is_empty()), "{text}");
         let theirs: Option<Value> = serde_json::from_str(text).ok();
         match (parse(text), theirs) {
             (None, None) => {}
@@ -485,7 +562,42 @@ mod tests {
         }
     }
 
+    /// Any value, not too large.
+    fn any_value() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (0_u64..300).prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-c\"\\\\é\n\u{1}😀 ]{0,40}".prop_map(Value::from),
+        ];
+        scalar.prop_recursive(4, 40, 5, |inner| {
+            let entries = prop::collection::vec(("[a-c\"é]{0,3}", inner.clone()), 0..5);
+            prop_oneof![
+                prop::collection::vec(inner, 0..5).prop_map(Value::from),
+                entries.prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            ]
+        })
+    }
+
     proptest! {
+        #[test]
+        fn what_is_changed_somewhere_is_read_alike(
+            value in any_value(),
+            at in any::<prop::sample::Index>(),
+            other in prop::sample::select(&["", "\"", "\\", "\\u00e9", "\\ud83d", ",", "]", "}", "0", "-", "e9", "é", "\n", " "][..]),
+        ) {
+            let mut text = value.to_string();
+            agree(&text);
+            let at = text.floor_char_boundary(at.index(text.len()));
+            let end = text.ceil_char_boundary(at + 1);
+            text.replace_range(at..end, other);
+            agree(&text);
+            agree(&text[..at]);
+        }
+
         #[test]
         fn random_texts_are_read_alike(text in r#"[\[\]{}:," 0-2.eE+\-\\nu"trabé\n]{0,24}"#) {
             agree(&text);

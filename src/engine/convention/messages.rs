@@ -6,6 +6,7 @@
 //! the wrappers of [`WRAPPERS`].
 
 use std::borrow::Cow;
+use std::iter;
 use std::sync::Arc;
 
 use super::draft::lower;
@@ -13,6 +14,9 @@ use super::json::{self, Json, Object};
 use super::raw::RawValue;
 use super::{arguments, python};
 use crate::engine::span::{ToolFacts, ToolResult};
+
+/// Bytes from which on a list of messages is read from its end.
+const LONG_BYTES: usize = 4_096;
 
 /// How deep a message may hide in wrappers.
 const MAX_DEPTH: usize = 6;
@@ -99,11 +103,31 @@ pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
 
 /// Reads an attribute that holds a model's or an agent's input: messages or plain text.
 pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
+    let long = value.as_str().filter(|text| text.len() > LONG_BYTES);
+    long.and_then(asked_last).unwrap_or_else(|| asked_in_all(value))
+}
+
+/// Reads the end of a list of messages, if that says all: a history is as long as its session. Of what is before it is only seen
+/// that it is JSON.
+fn asked_last(text: &str) -> Option<Asked<'_>> {
+    let items = json::items(text)?;
+    let few = iter::successors(Some(2), |few| Some(few * 2)).take_while(|few| *few < items.len());
+    few.into_iter().find_map(|few| {
+        let last = items[items.len() - few..].iter().map(|item| json::parse(item));
+        let last = Json::List(last.collect::<Option<_>>()?);
+        let mut messages = Vec::new();
+        collect(&last, &mut messages, 0);
+        let (asked, whole) = asked_by(&messages);
+        (whole && asked.text.is_some()).then_some(asked)
+    })
+}
+
+fn asked_in_all<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
     let parsed = parsed(value);
     let messages =
         parsed.as_ref().map(|parsed| messages_in(parsed, Role::User)).unwrap_or_default();
     if !messages.is_empty() {
-        return asked_by(&messages);
+        return asked_by(&messages).0;
     }
     let only = |map: &Object<'v>| {
         let only = map.values().next().filter(|_| map.len() == 1)?;
@@ -238,20 +262,23 @@ fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth:
     }
 }
 
-fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> Asked<'v> {
+/// What the last messages say, and whether the first results are among them: whether anybody said something before these.
+fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (Asked<'v>, bool) {
     let mut results: Vec<ToolResult> = Vec::new();
-    let mut by_user = None;
+    let (mut by_user, mut whole) = (None, false);
     for message in messages.iter().rev() {
         let own = message.results();
         if own.is_empty() {
             by_user = by_user.or_else(|| Some(message.role == Role::User));
+            whole = true;
             break;
         }
         by_user = by_user.or_else(|| Some(message.role == Role::User && message.text().is_some()));
         results.splice(0..0, own);
     }
     let users = messages.iter().rev().filter(|message| message.role == Role::User);
-    Asked { text: users.into_iter().find_map(Message::text), results, by_user, loose: false }
+    let text = users.into_iter().find_map(Message::text);
+    (Asked { text, results, by_user, loose: false }, whole)
 }
 
 fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
@@ -480,6 +507,8 @@ fn result_of(map: &Object<'_>) -> ToolResult {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn raw(text: &str) -> RawValue<'_> {
@@ -553,6 +582,57 @@ mod tests {
             let hash = Some(arguments::hash_of(Json::Text("x".into())));
             let result = ToolResult { call_id: Some(Arc::from("1")), failed: false, hash };
             assert_eq!(asked.results, [result], "{text}");
+        }
+    }
+
+    /// Messages and what else may stand among them.
+    const ITEMS: [&str; 16] = [
+        r#"{"role":"user","content":"Hi"}"#,
+        r#"{"role":"user","content":""}"#,
+        r#"{"role":"user","content":null}"#,
+        r#"{"role":"user","parts":[{"type":"text","content":"a\nb"},{"text":"c"}]}"#,
+        r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"x"}]}"#,
+        r#"{"role":"assistant","content":"x","tool_calls":[{"id":"1","function":{"name":"f"}}]}"#,
+        r#"{"role":"tool","tool_call_id":"1","content":"{\"a\": 1}"}"#,
+        r#"{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":[1]}]}"#,
+        r#"{"type":"function_call_output","call_id":"1","output":"x"}"#,
+        r#"{"type":"human","data":{"content":"Hi"}}"#,
+        r#"[{"role":"tool","content":"y"},{"role":"user","content":"é"}]"#,
+        r#"{"messages":[{"role":"user","content":"Hi"}]}"#,
+        r#"{"text":"Hi"}"#,
+        r#"{"toolUse":{"name":"f"}}"#,
+        "1",
+        "[]",
+    ];
+
+    proptest! {
+        #[test]
+        fn the_end_of_a_list_says_what_all_of_it_says(
+            items in prop::collection::vec(prop::sample::select(&ITEMS[..]), 0..20),
+            at in any::<prop::sample::Index>(),
+            other in prop::sample::select(&["", "\"", "\\", "\\ud83d", ",", "]", "}", "NaN", "e9"][..]),
+        ) {
+            let whole = format!("[{}]", items.join(" , "));
+            let at = whole.floor_char_boundary(at.index(whole.len()));
+            let (before, after) = whole.split_at(at);
+            for text in [format!("{before}{other}{after}"), before.to_owned(), whole.clone()] {
+                if let Some(last) = asked_last(&text) {
+                    let sent = raw(&text);
+                    prop_assert_eq!(last, asked_in_all(&sent), "{}", text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_long_history_the_end_is_enough() {
+        for (last, by_user) in [(ITEMS[0], true), (ITEMS[4], false), (ITEMS[6], false)] {
+            let text = format!("[{}{},{last}]", ITEMS[0], format!(",{}", ITEMS[5]).repeat(50));
+            assert_eq!(asked_last(&text).is_some(), last == ITEMS[0]);
+            let text = format!("{},{},{last}]", text.trim_end_matches(']'), ITEMS[0]);
+            let said = asked_last(&text).unwrap();
+            assert_eq!((said.text.as_deref(), said.by_user), (Some("Hi"), Some(by_user)));
+            assert_eq!(said, asked_in_all(&raw(&text)));
         }
     }
 

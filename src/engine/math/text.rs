@@ -5,15 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::iter;
 
 use serde_json::Value;
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::update::OutputDigest;
-
-/// Dimensions of the hashed embedding.
-const DIMENSIONS: u64 = 256;
 
 /// Words that say nothing about what a text is about.
 const STOP_WORDS: [&str; 70] = [
@@ -28,6 +26,39 @@ const STOP_WORDS: [&str; 70] = [
 /// Bytes of the longest stop word.
 const LONGEST: usize = 7;
 
+/// The stop words as numbers, each at the place that it hashes to or the next that is free.
+const STOPS: [u64; 256] = {
+    let (mut stops, mut at) = ([0; 256], 0);
+    while at < STOP_WORDS.len() {
+        let number = number(STOP_WORDS[at].as_bytes());
+        let mut place = place(number);
+        while stops[place as usize] != 0 {
+            place = place.wrapping_add(1);
+        }
+        stops[place as usize] = number;
+        at += 1;
+    }
+    stops
+};
+
+/// What each byte is: of no word, of a word, or of a character that is not ASCII.
+const KINDS: [Kind; 256] = {
+    let (mut kinds, mut byte) = ([Kind::Other; 256], 0_u8);
+    while byte < 0x80 {
+        let is_word = byte.is_ascii_alphanumeric() || byte == b'_';
+        kinds[byte as usize] = if is_word { Kind::Word } else { Kind::Between };
+        byte += 1;
+    }
+    kinds
+};
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Kind {
+    Between,
+    Word,
+    Other,
+}
+
 /// Returns what a text is compared by; `None` for an empty one.
 pub fn digest(text: &str) -> Option<OutputDigest> {
     if text.is_empty() {
@@ -37,15 +68,17 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     let mut embedding = Embedding::default();
     let mut tokens = Vec::new();
     for word in words(&lower) {
-        embedding.add(word);
+        let hash = xxh3_64(word.as_bytes());
+        embedding.count(hash);
+        embedding.add_pieces(word);
         if is_token(word) {
-            tokens.push(xxh3_64(word.as_bytes()));
+            tokens.push(hash);
         }
     }
     tokens.sort_unstable();
     tokens.dedup();
     tokens.shrink_to_fit();
-    Some(OutputDigest { tokens, embedding: embedding.cells, ..OutputDigest::default() })
+    Some(OutputDigest { tokens, embedding: embedding.cells(), ..OutputDigest::default() })
 }
 
 /// Returns the set of tokens of a text: its lower-case words without stop words and single characters.
@@ -95,7 +128,30 @@ pub fn to_text(value: &Value) -> String {
 
 /// The words of a text in lower case.
 fn words(lower: &str) -> impl Iterator<Item = &str> {
-    lower.split(|c| !is_word(c)).filter(|word| !word.is_empty())
+    let mut end = 0;
+    iter::from_fn(move || {
+        let start = after(lower, end, Kind::Between);
+        end = after(lower, start, Kind::Word);
+        lower.get(start..end).filter(|word| !word.is_empty())
+    })
+}
+
+/// Where the characters of one kind end that begin at a place.
+#[inline]
+fn after(text: &str, mut at: usize, kind: Kind) -> usize {
+    loop {
+        let rest = &text.as_bytes()[at..];
+        let Some(run) = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind) else {
+            return text.len();
+        };
+        at += run;
+        // Whether what is not ASCII is of the kind takes longer to say.
+        let next = if rest[run].is_ascii() { None } else { text[at..].chars().next() };
+        match next.filter(|c| is_word(*c) == (kind == Kind::Word)) {
+            Some(c) => at += c.len_utf8(),
+            None => return at,
+        }
+    }
 }
 
 fn is_word(c: char) -> bool {
@@ -115,28 +171,74 @@ fn is_word(c: char) -> bool {
     )
 }
 
+/// Whether a word is more than one character, and no stop word.
 fn is_token(word: &str) -> bool {
-    let is_stop_word = || word.len() <= LONGEST && STOP_WORDS.binary_search(&word).is_ok();
-    word.chars().nth(1).is_some() && !is_stop_word()
+    // No character has more than four bytes.
+    (word.len() > 4 || word.chars().nth(1).is_some()) && !is_stop_word(word.as_bytes())
+}
+
+fn is_stop_word(word: &[u8]) -> bool {
+    if word.len() > LONGEST {
+        return false;
+    }
+    let number = number(word);
+    let mut place = place(number);
+    while ![0, number].contains(&STOPS[usize::from(place)]) {
+        place = place.wrapping_add(1);
+    }
+    STOPS[usize::from(place)] == number
+}
+
+/// A short word as a number.
+const fn number(word: &[u8]) -> u64 {
+    let (mut number, mut at) = (0, 0);
+    while at < word.len() {
+        number = number << 8 | word[at] as u64;
+        at += 1;
+    }
+    number
+}
+
+/// Where the number of a word is looked for first.
+const fn place(number: u64) -> u8 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
 }
 
 /// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
 /// come out near zero.
 struct Embedding {
-    cells: Vec<i32>,
+    // Of each dimension how often with the sign plus and minus.
+    counts: [i32; 512],
     // A word between its marks.
     padded: String,
 }
 
 impl Default for Embedding {
     fn default() -> Self {
-        Self { cells: vec![0; 256], padded: String::new() }
+        Self { counts: [0; 512], padded: String::new() }
     }
 }
 
 impl Embedding {
-    fn add(&mut self, word: &str) {
-        self.count(word.as_bytes());
+    /// Counts the pieces of a word between its marks.
+    fn add_pieces(&mut self, word: &str) {
+        if !word.is_ascii() {
+            return self.add_characters(word);
+        }
+        match word.as_bytes() {
+            [] => {}
+            [only] => self.count(xxh3_64(&[b'^', *only, b'$'])),
+            bytes @ [first, second, ..] => {
+                self.count(xxh3_64(&[b'^', *first, *second]));
+                bytes.array_windows::<3>().for_each(|piece| self.count(xxh3_64(piece)));
+                let [.., before, last] = bytes else { return };
+                self.count(xxh3_64(&[*before, *last, b'$']));
+            }
+        }
+    }
+
+    /// Likewise, of characters of any length.
+    fn add_characters(&mut self, word: &str) {
         let mut padded = std::mem::take(&mut self.padded);
         padded.clear();
         padded.push('^');
@@ -144,18 +246,22 @@ impl Embedding {
         padded.push('$');
         let ends = padded.char_indices().map(|(at, c)| at + c.len_utf8()).skip(2);
         for ((start, _), end) in padded.char_indices().zip(ends) {
-            self.count(&padded.as_bytes()[start..end]);
+            self.count(xxh3_64(&padded.as_bytes()[start..end]));
         }
         self.padded = padded;
     }
 
-    fn count(&mut self, feature: &[u8]) {
-        let hash = xxh3_64(feature);
-        let sign = if hash >> 63 == 0 { 1 } else { -1 };
-        let cell = usize::try_from(hash % DIMENSIONS).ok().and_then(|at| self.cells.get_mut(at));
-        if let Some(cell) = cell {
-            *cell = cell.saturating_add(sign);
+    /// Counts a feature by its hash: the dimension is the lowest byte, the sign the highest bit.
+    fn count(&mut self, hash: u64) {
+        let at = hash.rotate_left(1) & 0x1ff;
+        if let Some(count) = usize::try_from(at).ok().and_then(|at| self.counts.get_mut(at)) {
+            *count += 1;
         }
+    }
+
+    fn cells(&self) -> Vec<i32> {
+        let (signs, _) = self.counts.as_chunks();
+        signs.iter().map(|[plus, minus]| plus - minus).collect()
     }
 }
 
@@ -229,11 +335,43 @@ fn float_repr(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn the_stop_words_are_sorted() {
-        assert!(STOP_WORDS.is_sorted());
+    /// The same, character by character.
+    fn slow(text: &str) -> OutputDigest {
+        let lower = text.to_lowercase();
+        let words = lower.split(|c| !is_word(c)).filter(|word| !word.is_empty());
+        let (mut tokens, mut embedding) = (BTreeSet::new(), vec![0; 256]);
+        for word in words {
+            if word.chars().count() > 1 && !STOP_WORDS.contains(&word) {
+                tokens.insert(xxh3_64(word.as_bytes()));
+            }
+            let padded: Vec<char> = format!("^{word}$").chars().collect();
+            let pieces = padded.windows(3).map(|piece| piece.iter().collect());
+            for feature in pieces.chain([word.to_owned()]) {
+                let hash = xxh3_64(feature.as_bytes());
+                embedding[usize::try_from(hash % 256).unwrap()] +=
+                    if hash >> 63 == 0 { 1 } else { -1 };
+            }
+        }
+        let tokens = tokens.into_iter().collect();
+        OutputDigest { tokens, embedding, ..OutputDigest::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn a_digest_is_what_its_characters_make_it(
+            any in ".{0,60}",
+            words in "([a-cA-CéÉßΣσşİ0_]{1,9}[ ,\u{301}\u{a0}-]{1,2}){0,9}",
+            stops in prop::collection::vec(prop::sample::select(&STOP_WORDS[..]), 0..9),
+        ) {
+            for text in [any, words, stops.join(" "), stops.join("x ").to_uppercase()] {
+                let expected = (!text.is_empty()).then(|| slow(&text));
+                prop_assert_eq!(digest(&text), expected, "{}", text);
+            }
+        }
     }
 
     #[test]

@@ -60,10 +60,13 @@ fn rice(numbers: &[u64], to: &mut Writer) {
     to.number(u64::from(low));
     let mut bits = BitWriter { to, pending: 0, count: 0 };
     for number in numbers {
-        for _ in 0..number >> low {
-            bits.push(1, 1);
+        let mut ones = number >> low;
+        while ones >= u64::from(WIDEST) {
+            bits.push((1 << WIDEST) - 1, WIDEST);
+            ones -= u64::from(WIDEST);
         }
-        bits.push(0, 1);
+        // And a zero.
+        bits.push((1 << ones) - 1, u32::try_from(ones).unwrap_or(0) + 1);
         bits.push(number & ((1 << low) - 1), low);
     }
     bits.finish();
@@ -107,17 +110,16 @@ impl BitWriter<'_> {
     fn push(&mut self, bits: u64, count: u32) {
         self.pending |= bits << self.count;
         self.count += count;
-        while self.count >= 8 {
-            self.to.raw(&self.pending.to_le_bytes()[..1]);
-            self.pending >>= 8;
-            self.count -= 8;
+        if self.count >= 32 {
+            self.to.raw(&self.pending.to_le_bytes()[..4]);
+            self.pending >>= 32;
+            self.count -= 32;
         }
     }
 
     fn finish(self) {
-        if self.count > 0 {
-            self.to.raw(&self.pending.to_le_bytes()[..1]);
-        }
+        let bytes = usize::try_from(self.count.div_ceil(8)).unwrap_or(0);
+        self.to.raw(&self.pending.to_le_bytes()[..bytes]);
     }
 }
 
