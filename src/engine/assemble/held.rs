@@ -8,15 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::NEVER;
 use super::calls::Calls;
 use super::hearing::{Asked, Hearing};
-use crate::engine::bytes::{Reader, Writer};
 use crate::engine::embedding::Embedded;
 use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::LoopOptions;
-use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
-use crate::engine::trace::{
-    Laid, Names, Parts, ReadId, Sign, Spans, Transcript, transcript, whole_words,
-};
+use crate::engine::span::{Log, Operation, SpanId, Timestamp, TraceId};
+use crate::engine::trace::{Laid, Parts, Sign, Transcript, transcript, whole_words};
 use crate::engine::update::{
     AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
@@ -155,138 +152,6 @@ impl Held {
             texts_asked: None,
             embedded: None,
         }
-    }
-
-    /// Where its spans come from, if it rests: if there is nothing but spans, and nothing was told of it but that it is there.
-    pub(super) fn rests(&self) -> Option<&Arc<Resource>> {
-        let resource = self.parts.spans.rests()?;
-        let plain = self.look == Look::No
-            && self.parts.logs.is_empty()
-            && self.parts.reports.is_empty()
-            && self.telling.is_empty()
-            && self.told.is_empty()
-            && self.spent.is_none()
-            && self.hearing.is_none()
-            && self.texts_asked.is_none()
-            && self.embedded.is_none()
-            && self.tenant == resource.tenant;
-        plain.then_some(resource)
-    }
-
-    /// A trace that rests, as bytes.
-    pub(super) fn pack(&self, names: &mut Names) -> Vec<u8> {
-        let Signs { rooted, invoked, first_model, goes_on, tools, called } = self.signs;
-        let state = match self.state {
-            State::Open => 0,
-            State::Done => 1,
-            State::Sealed => 2,
-        };
-        let bits = [
-            self.partial,
-            self.counted_ignored,
-            rooted,
-            invoked,
-            goes_on,
-            first_model.is_some(),
-            self.sent.is_some(),
-            self.tell_at == NEVER,
-            self.untold,
-            self.spending.is_some(),
-            self.decided,
-            self.wanted,
-            self.is_told(),
-        ];
-        let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
-        let mut to = Writer(Vec::with_capacity(640));
-        to.number(bits << 2 | state);
-        to.number(self.revision);
-        let opened = self.opened.0;
-        to.raw(&opened.to_le_bytes());
-        for time in [self.touched, self.deadline, self.queued] {
-            to.apart(opened, time.0);
-        }
-        if self.tell_at != NEVER {
-            to.apart(opened, self.tell_at.0);
-        }
-        to.number(tools as u64);
-        to.number(called as u64);
-        if let Some(spending) = &self.spending {
-            let Spent { input_tokens, output_tokens, cost_quanta, model_calls, .. } = **spending;
-            let Spent { tools_ok, tools_failed, tools_unknown, .. } = **spending;
-            [input_tokens, output_tokens, cost_quanta, model_calls, tools_ok, tools_failed]
-                .into_iter()
-                .chain([tools_unknown, spending.adjacent_tool_repeats])
-                .for_each(|number| to.number(number));
-        }
-        if let Some((start, end, id)) = first_model {
-            to.apart(opened, start.0);
-            to.apart(start.0, end.0);
-            self.parts.spans.write_id(id, &mut to);
-        }
-        if let Some(SessionKey { tenant, id, source }) = self.sent.as_deref() {
-            [tenant, id, source].into_iter().for_each(|text| to.bytes(text.as_bytes()));
-        }
-        self.parts.spans.write(opened, names, &mut to);
-        to.0
-    }
-
-    /// The trace that was packed; its spans come from there.
-    pub(super) fn unpack(bytes: &[u8], resource: &Arc<Resource>, names: &Names) -> Self {
-        let from = &mut Reader(bytes);
-        let (mut held, first_model) = Self::unpack_head(from, resource);
-        held.parts.spans = Spans::read(held.opened.0, resource, names, from);
-        held.signs.first_model =
-            first_model.and_then(|(start, end, id)| Some((start, end, held.parts.spans.id(id)?)));
-        held
-    }
-
-    /// Likewise, without its spans, which follow.
-    pub(super) fn unpack_head(
-        from: &mut Reader<'_>,
-        resource: &Arc<Resource>,
-    ) -> (Self, Option<(Timestamp, Timestamp, ReadId)>) {
-        let bits = from.number();
-        let has = |at: u32| bits >> (2 + at) & 1 == 1;
-        let revision = from.number();
-        let opened = u64::from_le_bytes(from.array());
-        let mut held = Self::new(resource.tenant.clone(), Timestamp(opened), NEVER);
-        held.revision = revision;
-        held.state = match bits & 3 {
-            0 => State::Open,
-            1 => State::Done,
-            _ => State::Sealed,
-        };
-        for time in [&mut held.touched, &mut held.deadline, &mut held.queued] {
-            *time = Timestamp(from.apart(opened));
-        }
-        held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
-        (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
-        (held.decided, held.wanted) = (has(10), has(11));
-        held.done_at = has(12).then_some(revision);
-        (held.signs.tools, held.signs.called) = (from.size(), from.size());
-        held.spending = has(9).then(|| {
-            Box::new(Spent {
-                input_tokens: from.number(),
-                output_tokens: from.number(),
-                cost_quanta: from.number(),
-                model_calls: from.number(),
-                tools_ok: from.number(),
-                tools_failed: from.number(),
-                tools_unknown: from.number(),
-                adjacent_tool_repeats: from.number(),
-            })
-        });
-        let first_model = has(5).then(|| {
-            let start = from.apart(opened);
-            (Timestamp(start), Timestamp(from.apart(start)), Spans::read_id(from))
-        });
-        (held.signs.rooted, held.signs.invoked, held.signs.goes_on) = (has(2), has(3), has(4));
-        held.sent = has(6).then(|| {
-            let mut text = || from.text().into_owned();
-            Box::new(SessionKey { tenant: text(), id: text(), source: text() })
-        });
-        held.calls = Calls::default();
-        (held, first_model)
     }
 
     /// Whether it is done and nothing has come since that was told.

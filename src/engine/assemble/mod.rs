@@ -155,7 +155,6 @@ impl Assemble {
 
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
-        self.traces.advance(now);
         match input {
             Input::Span(span) if self.came.is_empty() => self.span(&span, now),
             Input::Span(span) => self.spans(Together::one(*span), now),
@@ -180,7 +179,6 @@ impl Assemble {
     /// Runs at most so many of the timers of traces that are due, the earliest first, and returns whether all have been run:
     /// of thousands of traces that are done at once only a few are looked at, told and let go at a time.
     pub fn handle_some_timeouts(&mut self, now: Timestamp, at_most: usize) -> bool {
-        self.traces.advance(now);
         for _ in 0..at_most {
             let due = self.deadlines.first().filter(|(due, _)| *due <= now);
             let Some((due, id)) = due else {
@@ -188,7 +186,7 @@ impl Assemble {
                 self.counts.add_many("reports", "unmatched", unmatched);
                 return true;
             };
-            match self.traces.head(id).map(|held| held.state) {
+            match self.traces.get(id).map(|held| held.state) {
                 None => self.deadlines.remove(&(due, id)),
                 Some(State::Open) => self.look_at_open(id, due),
                 Some(State::Done | State::Sealed) => self.seal(id),
@@ -244,7 +242,6 @@ impl Assemble {
         dirty.clear();
         self.dirty = dirty;
         self.came.forget();
-        self.traces.rest();
         if farewells > 0 {
             updates.sort_by(|a, b| a.trace_id.cmp(&b.trace_id));
         }
@@ -313,7 +310,6 @@ impl Assemble {
         let passed_over = texts && self.passes_over(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
         let wanted = failed || (texts && span.parent.is_none() && !passed_over);
-        self.traces.advance(now);
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
         let Some(held) = self.open(span.trace_id, tenant, now) else { return };
@@ -428,7 +424,7 @@ impl Assemble {
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
         if let Some((_, id)) = self.deadlines.least_lost() {
-            let open = self.traces.head(id).is_some_and(|held| held.state == State::Open);
+            let open = self.traces.get(id).is_some_and(|held| held.state == State::Open);
             if let Some(held) = self.traces.get_mut(id).filter(|_| open) {
                 held.partial = true;
             }
@@ -539,11 +535,9 @@ impl Assemble {
 
     /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceId) {
-        let told = self.traces.head(id).filter(|held| held.is_told());
+        let told = self.traces.get(id).filter(|held| held.is_told());
         if let Some(held) = told {
-            let farewell = held.farewell(id);
-            drop(held);
-            self.farewells.extend(farewell);
+            self.farewells.extend(held.farewell(id));
             self.remove(id);
             return self.note_sealed(id);
         }
@@ -572,9 +566,9 @@ impl Assemble {
     }
 
     fn remove(&mut self, id: TraceId) {
-        self.text_bytes = self.text_bytes.saturating_sub(self.traces.text_bytes(id));
-        if let Some(queued) = self.traces.remove(id) {
-            self.deadlines.remove(&(queued, id));
+        if let Some(held) = self.traces.remove(id) {
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.extra_bytes());
+            self.deadlines.remove(&(held.queued, id));
         }
     }
 }

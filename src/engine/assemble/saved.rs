@@ -20,7 +20,7 @@ struct Saved<T, S, W> {
     paid: BTreeMap<u64, i64>,
 }
 
-/// All traces as they are written down: one after the other, so that few are unpacked at a time.
+/// All traces as they are written down.
 struct Written<'a>(&'a Assemble);
 
 impl Serialize for Written<'_> {

@@ -4,7 +4,6 @@
 
 mod attempt;
 mod expected;
-mod names;
 mod observed;
 mod packed;
 mod seen;
@@ -16,8 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::expected::expectations;
-pub use self::names::Names;
-pub(in crate::engine) use self::packed::ReadId;
 pub use self::packed::{Added, Spans};
 pub use self::seen::Sign;
 use self::seen::{Model, Said, Seen};

@@ -5,12 +5,10 @@
 //! Long texts stay where they were decoded. Snapshots hold this as it is, so what is written here is read by later releases.
 
 mod read;
-mod resting;
 #[cfg(test)]
 mod tests;
 
 use self::read::Reader;
-pub(in crate::engine) use self::resting::ReadId;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -165,6 +163,11 @@ impl Spans {
     /// What the spans are about.
     pub fn operations(&self) -> impl Iterator<Item = Operation> {
         self.iter().map(|seen| seen.operation)
+    }
+
+    /// Fills in what is not written down.
+    pub fn count_texts(&mut self) {
+        self.extra_bytes = self.extra.iter().map(|text| text.len()).sum();
     }
 
     /// Whether all come from one resource.
