@@ -30,9 +30,9 @@ pub enum StoreError {
         /// What the system said.
         source: io::Error,
     },
-    /// A newer release wrote it.
+    /// Another release wrote it.
     #[error(
-        "{} is of format {found}, and this release reads up to {known}; start the release that wrote it, or set \
+        "{} is of format {found}, and this release reads format {known}; start the release that wrote it, or set \
          `store.directory` to another directory",
         path.display()
     )]
@@ -41,7 +41,7 @@ pub enum StoreError {
         path: PathBuf,
         /// Its version.
         found: u16,
-        /// The newest version that can be read.
+        /// The version that can be read.
         known: u16,
     },
     /// Acknowledged records cannot be read.

@@ -2,20 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::agent_update::AgentUpdate;
 use agentgauge::engine::math::Quanta;
-use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{Attempt, Report, RunTarget, Source, Span, Target, Timestamp};
 use agentgauge::engine::update::AgentKey;
-use agentgauge::ingest::Request;
-use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::store::{Folder, Opened, StoreOptions};
 use proptest::prelude::*;
 
 use crate::recorded::{self, Batch, batches};
@@ -150,79 +146,6 @@ proptest! {
         prop_assert!(expected_board.values().any(|update| !update.run_scores.is_empty()));
         prop_assert_eq!(actual_board, expected_board, "{}", capture.display());
     }
-}
-
-/// What a release left behind, with its log, and the stages of its snapshot.
-fn left_behind(folder: &str) -> (tempfile::TempDir, Arc<Folder>, Opened, Pipeline) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/store").join(folder);
-    let copy = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
-    }
-    let disk = Arc::new(Folder::new(copy.path()).unwrap());
-    let mut opened = Opened::open(disk.clone(), &StoreOptions::default()).unwrap();
-    let snapshot = opened.recovery.take_snapshot().unwrap();
-    let section = |name: &str| zstd::decode_all(snapshot.sections[name].as_slice()).unwrap();
-    let route: Route = rmp_serde::from_slice(&section("route")).unwrap();
-    let mut pipeline = Pipeline::routed(&options(), route);
-    let (resolve, assemble, sessions, _) = pipeline.lasting();
-    resolve.restore(rmp_serde::from_slice(&section("resolve")).unwrap());
-    for (shard, stage) in assemble.iter_mut().enumerate() {
-        stage.restore(rmp_serde::from_slice(&section(&format!("assemble/{shard}"))).unwrap());
-    }
-    for (shard, stage) in sessions.iter_mut().enumerate() {
-        let saved = section(&format!("sessions/{shard}"));
-        stage.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
-    }
-    (copy, disk, opened, pipeline)
-}
-
-/// What release 0.1 left behind: a snapshot after 40 requests and ten more in the log, two requests a trace.
-#[test]
-fn the_state_that_an_earlier_release_wrote_is_read_whole() {
-    let (_copy, disk, opened, mut pipeline) = left_behind("0.1");
-    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
-    let mut last = Timestamp::default();
-    for found in opened.recovery.replay(disk.as_ref()) {
-        let (_, record) = found.unwrap();
-        let request = Request::from_bytes(record.payload).unwrap();
-        last = record.arrival;
-        let prepared = decoder
-            .prepare(request.signal, request.encoding, request.compression, request.body)
-            .unwrap();
-        let batch = decoder.decode(prepared, Some(last), None).unwrap();
-        pipeline.apply(batch.spans, batch.logs, batch.reports, last);
-    }
-    pipeline.finish(last);
-    let document = pipeline.document();
-    let traces = document.sessions.iter().map(|session| session.traces.len()).sum::<usize>();
-    assert_eq!((document.sessions.len(), traces), (9, 25));
-    assert!(document.sessions.iter().all(|session| session.reliability.is_some()));
-    let loops = document.sessions.iter().flat_map(|session| &session.traces);
-    assert!(loops.flat_map(|trace| &trace.loops).any(|entry| entry.kind == "exact_repeat"));
-}
-
-/// The texts of open traces were among their names at first.
-#[test]
-fn texts_of_traces_that_an_earlier_release_held_open_are_read() {
-    let (.., mut pipeline) = left_behind("0.1-open-texts");
-    let folder = recorded::captures().join("oi-agno");
-    let mut whole = Pipeline::new(&options(), 1);
-    for (spans, logs, reports) in batches(&folder).into_iter().take(4) {
-        whole.apply(spans, logs, reports, NOW);
-    }
-    [&mut pipeline, &mut whole].into_iter().for_each(|pipeline| pipeline.finish(NOW));
-    let [found, expected] = [pipeline, whole].map(|pipeline| {
-        let mut document = pipeline.document();
-        // Not when it arrived.
-        document.agents.iter_mut().for_each(|agent| agent.last_trace_unix_nano = None);
-        document
-    });
-    assert_eq!(found, expected);
-    let traces = &found.sessions.first().unwrap().traces;
-    assert_eq!(traces.len(), 4);
-    assert!(traces.iter().all(|trace| trace.input.is_some() && trace.output.is_some()));
 }
 
 #[test]

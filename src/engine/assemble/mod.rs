@@ -40,7 +40,7 @@ use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Added, Laid, Rules, Sign, evaluate, expectations, ignored};
+use super::trace::{Added, Laid, Rules, Symbols, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
 
 /// What the stage is fed.
@@ -78,6 +78,7 @@ pub struct Assemble {
     embed_requests: Vec<EmbedRequest>,
     traces: Traces,
     resources: Resources,
+    symbols: Symbols,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
     // Traces to look at with the next drain; each once, as the trace says.
@@ -124,6 +125,7 @@ impl Assemble {
             embed_requests: Vec::new(),
             traces: Traces::default(),
             resources: Resources::default(),
+            symbols: Symbols::default(),
             deadlines: Deadlines::default(),
             dirty: Vec::new(),
             farewells: Vec::new(),
@@ -270,8 +272,7 @@ impl Assemble {
         if !due && !held.has_news(update.as_ref()) {
             return None;
         }
-        held.tell_at = NEVER;
-        held.done_at = (held.state == State::Done).then_some(held.revision);
+        held.tells();
         let session = update.as_ref().and_then(|update| update.session.as_ref());
         let tombstone = held.leave(id, session);
         match update {
@@ -312,20 +313,23 @@ impl Assemble {
         let wanted = failed || (texts && span.parent.is_none() && !passed_over);
         let tenant = &span.resource.tenant;
         let resource = self.resources.shared(&span.resource);
-        let Some(held) = self.open(span.trace_id, tenant, now) else { return };
-        let before = held.parts.spans.extra_bytes();
+        if !self.open(span.trace_id, tenant, now) {
+            return;
+        }
+        let Some(held) = self.traces.get_mut(span.trace_id) else { return };
+        let before = held.parts.spans.text_bytes();
         if held.tenant != *tenant {
             self.counts.add("spans", "foreign_tenant");
         } else if !held.has_room(span, max) {
             self.counts.add("spans", "trace_full");
-        } else if held.parts.spans.add_from(span, &resource, texts) == Added::Known {
+        } else if held.parts.spans.add(span, &resource, &mut self.symbols, texts) == Added::Known {
             self.counts.add("spans", "duplicate");
         } else {
-            held.note(Sign::of(span));
+            held.note(span);
             held.untold |= untold;
             held.passed_over |= passed_over;
             held.wanted |= wanted;
-            let after = held.parts.spans.extra_bytes();
+            let after = held.parts.spans.text_bytes();
             self.text_bytes = self.text_bytes.saturating_sub(before).saturating_add(after);
             self.touch(span.trace_id, now);
         }
@@ -333,10 +337,13 @@ impl Assemble {
 
     fn log(&mut self, log: Log, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
-        let Some(held) = self.open(log.trace_id, &log.tenant, now) else { return };
+        if !self.open(log.trace_id, &log.tenant, now) {
+            return;
+        }
+        let Some(held) = self.traces.get_mut(log.trace_id) else { return };
         if held.tenant != log.tenant {
             self.counts.add("logs", "foreign_tenant");
-        } else if let Some(other) = held.parts.logs.get_mut(&log.id) {
+        } else if let Some(other) = held.parts.logs.get_or_insert_default().get_mut(&log.id) {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
@@ -345,7 +352,7 @@ impl Assemble {
         } else {
             let id = log.trace_id;
             held.note_log(&log);
-            held.parts.logs.insert(log.id, log);
+            held.parts.logs.get_or_insert_default().insert(log.id, log);
             self.touch(id, now);
         }
     }
@@ -373,11 +380,12 @@ impl Assemble {
         }
         let key = (report.name.clone(), report.identifier.clone());
         let rank = |report: &Report| (report.source, report.time, report.score);
-        match held.parts.reports.get(&key) {
+        let reports = held.parts.reports.get_or_insert_default();
+        match reports.get(&key) {
             Some(other) if rank(other) >= rank(&report) => self.counts.add("reports", "duplicate"),
-            None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
+            None if reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
-                held.parts.reports.insert(key, report);
+                reports.insert(key, report);
                 self.counts.add("reports", "applied");
                 self.reported(id, now);
             }
@@ -392,17 +400,12 @@ impl Assemble {
         }
     }
 
-    /// Returns the trace, opened for this tenant if need be; `None` if it is sealed.
-    fn open(
-        &mut self,
-        id: TraceId,
-        tenant: &Option<Arc<str>>,
-        now: Timestamp,
-    ) -> Option<&mut Held> {
-        let state = self.traces.get_mut(id).map(|held| held.state);
+    /// Opens the trace for this tenant, if there is none; returns whether it takes anything: it does not once it is sealed.
+    fn open(&mut self, id: TraceId, tenant: &Option<Arc<str>>, now: Timestamp) -> bool {
+        let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
             self.counts.add("late", "dropped");
-            return None;
+            return false;
         }
         if state.is_none() {
             self.evict();
@@ -414,7 +417,7 @@ impl Assemble {
                 self.apply_report(id, report, now);
             }
         }
-        self.traces.get_mut(id)
+        true
     }
 
     /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
@@ -567,7 +570,7 @@ impl Assemble {
 
     fn remove(&mut self, id: TraceId) {
         if let Some(held) = self.traces.remove(id) {
-            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.extra_bytes());
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
             self.deadlines.remove(&(held.queued, id));
         }
     }

@@ -86,7 +86,7 @@ impl Assemble {
     /// Does without the texts of a trace.
     pub(super) fn forgo_texts(&mut self, id: TraceId) {
         if let Some(held) = self.traces.get_mut(id) {
-            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.extra_bytes());
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
             held.forgo_texts();
         }
     }
@@ -106,10 +106,10 @@ impl Assemble {
         for span in self.came.of(id).filter(|span| span.resource.tenant == held.tenant) {
             if held.has_room(span, self.options.max_spans_per_trace) {
                 let resource = self.resources.shared(&span.resource);
-                held.parts.spans.add_from(span, &resource, true);
+                held.parts.spans.add(span, &resource, &mut self.symbols, true);
             }
         }
-        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.extra_bytes());
+        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.text_bytes());
     }
 
     /// The traces all of whose roots among these pass them over, in order.

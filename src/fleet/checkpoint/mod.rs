@@ -33,8 +33,8 @@ use crate::engine::span::Timestamp;
 /// What a file begins with.
 const MAGIC: &[u8; 4] = b"agck";
 
-/// The version that is written, and the last one that is read.
-const VERSION: u8 = 1;
+/// The version that is written and read.
+const VERSION: u8 = 2;
 
 /// Bytes before the state.
 const HEAD: usize = 9;
@@ -86,9 +86,9 @@ pub enum CheckpointError {
     /// The store takes too long.
     #[error("the store of checkpoints (`fleet.checkpoints`) did not answer in time")]
     Slow,
-    /// A later release wrote it.
+    /// Another release wrote it.
     #[error(
-        "checkpoint {name} is of version {version}, and this release reads up to {VERSION}: run the later release, or name \
+        "checkpoint {name} is of version {version}, and this release reads version {VERSION}: run the release that wrote it, or name \
          an empty `fleet.checkpoints` to begin anew"
     )]
     Newer {
@@ -217,7 +217,7 @@ fn read(name: &str, bytes: &[u8]) -> Result<Option<Checkpoint>, CheckpointError>
     if sum != crc32c::crc32c(body).to_be_bytes() {
         return Ok(None);
     }
-    if *version > VERSION {
+    if *version != VERSION {
         return Err(CheckpointError::Newer { name: name.to_owned(), version: *version });
     }
     let unpacked = zstd::decode_all(body).ok();
