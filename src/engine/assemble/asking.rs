@@ -39,7 +39,7 @@ impl Assemble {
         };
         self.deadlines
             .traces()
-            .filter(|id| self.traces.get(*id).is_some_and(|held| waits(held)))
+            .filter(|id| self.traces.get(*id).is_some_and(&waits))
             .collect()
     }
 

@@ -12,9 +12,11 @@ use super::hearing::{Asked, Hearing};
 use crate::engine::embedding::Embedded;
 use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
-use crate::engine::options::LoopOptions;
+use crate::engine::options::{AssembleOptions, LoopOptions};
 use crate::engine::span::{Log, Operation, Span, Timestamp, TraceId};
-use crate::engine::trace::{Laid, Parts, Symbols, Transcript, transcript, whole_words};
+use crate::engine::trace::{
+    Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words,
+};
 use crate::engine::update::{
     AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
@@ -23,6 +25,9 @@ use crate::engine::update::{
 #[derive(Debug, Deserialize, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
 pub(super) struct Held {
+    // Written down beside it.
+    #[serde(skip)]
+    pub(super) id: TraceId,
     pub(super) parts: Parts,
     /// Who sent its first part. Nobody else can add to it.
     pub(super) tenant: Option<Arc<str>>,
@@ -119,8 +124,14 @@ const LONG: usize = 256;
 
 impl Held {
     /// A trace of this tenant that was not there before `now`.
-    pub(super) fn new(tenant: Option<Arc<str>>, now: Timestamp, deadline: Timestamp) -> Self {
+    pub(super) fn new(
+        id: TraceId,
+        tenant: Option<Arc<str>>,
+        now: Timestamp,
+        deadline: Timestamp,
+    ) -> Self {
         Self {
+            id,
             parts: Parts::default(),
             tenant,
             revision: 0,
@@ -226,8 +237,58 @@ impl Held {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
+    /// Adds a span, if it is its sender's, new, and there is room; else why not.
+    pub(super) fn take(
+        &mut self,
+        span: &Span,
+        max: usize,
+        add: impl FnOnce(&mut Spans, &Span) -> Added,
+    ) -> Result<(), &'static str> {
+        if self.tenant != span.resource.tenant {
+            return Err("foreign_tenant");
+        }
+        if !self.has_room(span, max) {
+            return Err("trace_full");
+        }
+        if add(&mut self.parts.spans, span) == Added::Known {
+            return Err("duplicate");
+        }
+        self.note(span);
+        Ok(())
+    }
+
+    /// So many new things were applied: it is open again, and its timer starts anew. Returns whether it was done.
+    pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
+        self.revision += new;
+        self.touched = self.touched.max(now);
+        let idle = if self.is_rooted() { options.trace_idle } else { options.rootless_idle };
+        let oldest = self.opened.after(options.trace_max_age);
+        self.deadline = now.after(idle).min(oldest.max(now));
+        let reopened = self.state == State::Done;
+        if reopened {
+            self.revision += 1;
+            self.state = State::Open;
+        }
+        self.wait_to_tell(now, options);
+        reopened
+    }
+
+    /// What is new of it is told in a while, if nothing tells it before.
+    pub(super) fn wait_to_tell(&mut self, now: Timestamp, options: &AssembleOptions) {
+        if self.tell_at == NEVER {
+            self.tell_at = now.after(options.trace_idle);
+        }
+    }
+
+    /// Makes it done.
+    pub(super) fn close(&mut self, now: Timestamp, options: &AssembleOptions) {
+        self.state = State::Done;
+        self.revision += 1;
+        self.deadline = now.after(options.late_horizon);
+    }
+
     /// Takes the signs of a span that is added.
-    pub(super) fn note(&mut self, span: &Span) {
+    fn note(&mut self, span: &Span) {
         self.signs.note(span);
         self.calls.iter_mut().for_each(|calls| calls.note(span));
     }

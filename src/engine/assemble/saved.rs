@@ -56,10 +56,11 @@ impl Assemble {
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
         for (id, mut held) in traces {
+            held.id = id;
             held.restored(&mut self.symbols);
             self.text_bytes += held.parts.spans.text_bytes();
             self.deadlines.insert((held.queued, id), held.state != State::Open);
-            self.traces.insert(id, held);
+            self.traces.insert(held);
         }
         self.sealed.restore(sealed);
         self.waiting = Waiting::restored(waiting, next_waiting);

@@ -1,13 +1,14 @@
 //! The traces that can still change, found by id.
 
-use crate::engine::hash::FixedMap;
-use crate::engine::span::TraceId;
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::held::Held;
+use crate::engine::span::TraceId;
 
 /// All traces.
 #[derive(Debug, Default)]
-pub(super) struct Traces(FixedMap<TraceId, Box<Held>>);
+pub(super) struct Traces(HashTable<Box<Held>>);
 
 impl Traces {
     /// How many there are.
@@ -17,31 +18,35 @@ impl Traces {
 
     /// Whether there is one of this id.
     pub(super) fn contains(&self, id: TraceId) -> bool {
-        self.0.contains_key(&id)
+        self.get(id).is_some()
     }
 
     /// The trace of this id.
     pub(super) fn get(&self, id: TraceId) -> Option<&Held> {
-        self.0.get(&id).map(Box::as_ref)
+        self.0.find(hash(id), |held| held.id == id).map(Box::as_ref)
     }
 
     /// The trace of this id, to be changed.
     pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut Held> {
-        self.0.get_mut(&id).map(Box::as_mut)
+        self.0.find_mut(hash(id), |held| held.id == id).map(Box::as_mut)
     }
 
     /// Keeps a trace; there is none of its id.
-    pub(super) fn insert(&mut self, id: TraceId, held: Box<Held>) {
-        self.0.insert(id, held);
+    pub(super) fn insert(&mut self, held: Box<Held>) {
+        self.0.insert_unique(hash(held.id), held, |held| hash(held.id));
     }
 
     /// Takes a trace out.
     pub(super) fn remove(&mut self, id: TraceId) -> Option<Box<Held>> {
-        let held = self.0.remove(&id);
+        let (held, _) = self.0.find_entry(hash(id), |held| held.id == id).ok()?.remove();
         // Gives memory back after a burst.
         if self.0.capacity() > 4 * self.0.len().max(1_024) {
-            self.0.shrink_to(2 * self.0.len());
+            self.0.shrink_to(2 * self.0.len(), |held| hash(held.id));
         }
-        held
+        Some(held)
     }
+}
+
+fn hash(id: TraceId) -> u64 {
+    xxh3_64(&id.0)
 }

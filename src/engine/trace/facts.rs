@@ -148,7 +148,7 @@ impl TextRow {
 impl Rare {
     /// Bytes of the long texts that only people and models read.
     pub(super) fn text_bytes(&self) -> usize {
-        let calls = self.model.iter().flat_map(|model| &model.calls).chain(&self.tool);
+        let calls = self.model.iter().flat_map(|model| &model.calls).chain(self.tool.as_deref());
         let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text.as_ref());
         let said = [&self.input, &self.output].into_iter().flatten().filter(|said| said.extra);
         let texts = arguments.chain(said.filter_map(|said| said.text.as_ref()));
@@ -157,7 +157,8 @@ impl Rare {
 
     /// Does without the texts that only people and models read.
     pub(super) fn forgo(&mut self) {
-        let calls = self.model.iter_mut().flat_map(|model| &mut model.calls).chain(&mut self.tool);
+        let calls = self.model.iter_mut().flat_map(|model| &mut model.calls);
+        let calls = calls.chain(self.tool.as_deref_mut());
         for arguments in calls.filter_map(|call| call.arguments.as_mut()) {
             arguments.text = None;
         }

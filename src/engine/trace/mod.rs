@@ -43,9 +43,12 @@ pub struct Parts {
     pub spans: Spans,
     /// Log records by id; few traces have any.
     pub logs: Option<Box<BTreeMap<u64, Log>>>,
-    /// Reports by (name, identifier); likewise.
-    pub reports: Option<Box<BTreeMap<(Arc<str>, Arc<str>), Report>>>,
+    /// Reports; likewise.
+    pub reports: Option<Box<Reports>>,
 }
+
+/// Reports by (name, identifier).
+type Reports = BTreeMap<(Arc<str>, Arc<str>), Report>;
 
 /// A trace laid out to be read, by whoever has something to read in it.
 pub struct Laid<'a> {

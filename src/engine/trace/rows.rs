@@ -92,7 +92,7 @@ struct Beside {
 pub(super) struct Rare {
     row: u32,
     name: Option<Symbol>,
-    pub(super) tool: Option<ToolRow>,
+    pub(super) tool: Option<Box<ToolRow>>,
     pub(super) model: Option<Box<ModelRow>>,
     attempt: Option<Box<Attempt>>,
     pub(super) input: Option<TextRow>,
@@ -241,13 +241,12 @@ impl Spans {
         self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
     }
 
-    /// Gives back room that is not used.
-    pub fn shrink(&mut self) {
-        self.rows.shrink_to_fit();
-        self.origins.shrink_to_fit();
-        if let Some(beside) = &mut self.beside {
-            beside.rare.shrink_to_fit();
-            beside.response_ids.shrink_to_fit();
+    /// Makes room for so many, which mostly are all that will come.
+    pub fn expect(&mut self, spans: usize) {
+        if self.rows.is_empty() {
+            self.rows.reserve_exact(spans);
+            // The root's and that of all others.
+            self.origins.reserve_exact(spans.min(2));
         }
     }
 
@@ -368,13 +367,13 @@ impl Whole {
         match (tool, model) {
             (Some(tool), None) if tool.fits() => row.call(tool),
             (None, Some(model)) if model.fits() => response_id = row.model(model),
-            (tool, model) => (rare.tool, rare.model) = (tool, model.map(Box::new)),
+            (tool, model) => (rare.tool, rare.model) = (tool.map(Box::new), model.map(Box::new)),
         }
         let name = name.map(|name| symbols.of(name));
         if row.has(TOOL | MODEL) {
-            rare.name = name
+            rare.name = name;
         } else {
-            row.name = name
+            row.name = name;
         }
         let origin = Origin {
             scope: span.scope,
@@ -467,7 +466,7 @@ impl SpanRow {
             session: who.and_then(|who| who.session.as_ref()).map(Session::of),
             session_in_json: who.and_then(|who| who.session_in_json.as_ref()).map(Session::of),
             user: who.and_then(|who| who.user.as_deref()),
-            tool: tool.or_else(|| rare?.tool.as_ref().map(ToolRow::seen)),
+            tool: tool.or_else(|| rare?.tool.as_ref().map(|tool| tool.seen())),
             model: model.or_else(|| rare?.model.as_ref().map(|model| model.seen())),
             attempt: rare.and_then(|rare| rare.attempt.as_deref()),
             input: said(|rare| &rare.input),

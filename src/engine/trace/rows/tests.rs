@@ -179,7 +179,6 @@ proptest! {
                 }
             }
         }
-        spans.shrink();
         prop_assert_eq!(&spans.iter().collect::<Vec<_>>(), &greatest);
         prop_assert_eq!(spans.len(), spans.operations().count());
         prop_assert!(spans.origins.len() <= greatest.len());
