@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::agent_update::AgentUpdate;
 use super::agents::{Agents, AgentsOptions};
+use super::assemble::texts::Together;
 use super::assemble::{Assemble, Input};
 use super::detect::DropOptions;
 use super::drift::DriftOptions;
@@ -150,9 +151,14 @@ impl Pipeline {
         reports: Vec<Report>,
         now: Timestamp,
     ) {
-        for span in spans {
-            self.resolve_waiting(&span, now);
-            self.assemble[self.route.trace(span.trace_id)].handle(Input::Span(Box::new(span)), now);
+        let all = Arc::new(spans);
+        let mut first = 0;
+        for group in all.chunk_by(|one, next| one.trace_id == next.trace_id) {
+            group.iter().for_each(|span| self.resolve_waiting(span, now));
+            let places = (first..first + group.len()).collect();
+            first += group.len();
+            let together = Together { all: Arc::clone(&all), places };
+            self.assemble[self.route.trace(group[0].trace_id)].spans(together, now);
         }
         for log in logs {
             self.assemble[self.route.trace(log.trace_id)].handle(Input::Log(Box::new(log)), now);

@@ -2,16 +2,19 @@
 //!
 //! Bounded: over the bound the oldest id, or the report that has waited longest, goes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::count::Counts;
+use super::hash::FixedMap;
 use super::span::{Report, Target, Timestamp, TraceId};
 
-type Key = (Option<Arc<str>>, Arc<str>);
+/// The tenant and the hash of the id: who makes ids whose hashes are equal confuses no trace but its own.
+type Key = (Option<Arc<str>>, u64);
 
 /// The index from response ids to traces.
 #[derive(Debug, Deserialize, Serialize)]
@@ -20,9 +23,9 @@ pub struct Resolve {
     max: usize,
     #[serde(skip)]
     wait: Duration,
-    traces: HashMap<Key, TraceId>,
+    traces: FixedMap<Key, TraceId>,
     oldest_first: VecDeque<Key>,
-    waiting: HashMap<Key, Vec<Report>>,
+    waiting: FixedMap<Key, Vec<Report>>,
     // When each waiting report gives up, in order of arrival.
     deadlines: BTreeMap<(Timestamp, u64), Key>,
     next: u64,
@@ -36,9 +39,9 @@ impl Resolve {
         Self {
             max,
             wait,
-            traces: HashMap::new(),
+            traces: FixedMap::default(),
             oldest_first: VecDeque::new(),
-            waiting: HashMap::new(),
+            waiting: FixedMap::default(),
             deadlines: BTreeMap::new(),
             next: 0,
             counts: Counts::default(),
@@ -59,8 +62,8 @@ impl Resolve {
         now: Timestamp,
     ) -> Vec<Report> {
         self.handle_timeout(now);
-        let key = (tenant.cloned(), id.clone());
-        let held = self.traces.entry(key).or_insert_with_key(|key| {
+        let key = key(tenant, id);
+        let held = self.traces.entry(key.clone()).or_insert_with_key(|key| {
             self.oldest_first.push_back(key.clone());
             trace_id
         });
@@ -76,7 +79,6 @@ impl Resolve {
         if self.waiting.is_empty() {
             return Vec::new();
         }
-        let key = (tenant.cloned(), id.clone());
         let reports = self.waiting.remove(&key).unwrap_or_default();
         if !reports.is_empty() {
             self.deadlines.retain(|_, other| *other != key);
@@ -90,7 +92,7 @@ impl Resolve {
     /// Returns the report with its target resolved, or keeps it until that is known.
     pub fn report(&mut self, report: Report, now: Timestamp) -> Option<Report> {
         let Target::Response { tenant, id } = &report.target else { return Some(report) };
-        let key = (tenant.clone(), id.clone());
+        let key = key(tenant.as_ref(), id);
         if let Some(trace_id) = self.traces.get(&key) {
             return Some(Report { target: Target::Trace(*trace_id), ..report });
         }
@@ -136,6 +138,10 @@ impl Resolve {
             }
         }
     }
+}
+
+fn key(tenant: Option<&Arc<str>>, id: &str) -> Key {
+    (tenant.cloned(), xxh3_64(id.as_bytes()))
 }
 
 #[cfg(test)]

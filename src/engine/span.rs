@@ -448,8 +448,13 @@ impl Arguments {
         &self.text
     }
 
+    /// The same, to be shared.
+    pub fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
     /// Sorted hashes of the distinct scalar values, wherever they stand.
-    pub fn values(&self) -> &[u64] {
+    pub fn values(&self) -> &Arc<[u64]> {
         &self.values
     }
 }

@@ -37,10 +37,7 @@ impl Assemble {
             let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
             open || (embedding && held.texts_asked != embedded)
         };
-        self.deadlines
-            .traces()
-            .filter(|id| self.traces.get(*id).is_some_and(|held| waits(&held)))
-            .collect()
+        self.deadlines.traces().filter(|id| self.traces.get(*id).is_some_and(&waits)).collect()
     }
 
     /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
@@ -49,7 +46,7 @@ impl Assemble {
             return;
         };
         let trace = held.parts.laid_out();
-        let Some(Reading { update, rubrics, texts }) = self.read(id, &held, &trace) else { return };
+        let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace) else { return };
         if let Some(rules) = &self.judging
             && let Some(hearing) = &held.hearing
             && let Some(asked) = hearing.ask_again(rubrics)
@@ -71,10 +68,8 @@ impl Assemble {
     pub(super) fn read_and_ask(&mut self, id: TraceId, undecided: bool) -> Option<TraceUpdate> {
         let held = self.traces.get(id)?;
         let trace = held.parts.laid_out();
-        let Reading { update, rubrics, texts } = self.read(id, &held, &trace)?;
+        let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;
         if undecided && !update.loops.is_empty() {
-            drop(trace);
-            drop(held);
             self.put_texts(id);
             return self.read_and_ask(id, false);
         }
@@ -86,8 +81,6 @@ impl Assemble {
             let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
             asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
         });
-        drop(trace);
-        drop(held);
         request.into_iter().for_each(|request| self.ask_judge(id, request));
         self.ask_embedder(texts);
         if undecided {

@@ -1,16 +1,18 @@
-//! How often each tool was called in a trace, counted as its spans come.
+//! How often each tool was called in a trace.
 
-use std::fmt;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::few::Few;
 use crate::engine::loops::Least;
-use crate::engine::trace::{Sign, Spans};
+use crate::engine::span::Span;
+use crate::engine::trace::Spans;
 
-/// Calls by the hash of the tool's name; `None` where the spans have to be asked.
-pub(super) struct Calls(Option<Few<u64, Called>>);
+/// Calls by the hash of the tool's name.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Few<u64, Called>);
 
 /// How often a tool was called.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Called {
     /// With arguments that are on the wire.
     known: usize,
@@ -19,45 +21,30 @@ struct Called {
 }
 
 impl Calls {
-    /// None yet.
-    pub(super) fn none() -> Self {
-        Self(Some(Few::default()))
+    /// Those of these spans.
+    pub(super) fn of(spans: &Spans) -> Self {
+        let mut calls = Self::default();
+        spans.called_tools().for_each(|(tool, arguments)| calls.count(tool, arguments));
+        calls
     }
 
     /// Counts what a span says. One that holds in place of another counts again: there may be fewer calls than are counted,
     /// never more.
-    pub(super) fn note(&mut self, sign: Sign) {
-        self.0.iter_mut().for_each(|calls| count(calls, sign));
+    pub(super) fn note(&mut self, span: &Span) {
+        if let Some(tool) = &span.tool
+            && let Some(name) = &tool.name
+        {
+            self.count(name, tool.arguments.is_some());
+        }
     }
 
     /// Whether some tool was called often enough for a loop.
-    pub(super) fn may_loop(&mut self, least: Least, spans: &Spans) -> bool {
-        let calls = self.0.get_or_insert_with(|| {
-            let mut calls = Few::default();
-            spans.signs().for_each(|sign| count(&mut calls, sign));
-            calls
-        });
-        calls.values().any(|called| called.known >= least.known || called.all >= least.names)
+    pub(super) fn may_loop(&self, least: Least) -> bool {
+        self.0.values().any(|called| called.known >= least.known || called.all >= least.names)
     }
-}
 
-/// A trace that was written down: its spans have to be asked.
-impl Default for Calls {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-/// Nothing: it follows from the spans, whether it is there or not.
-impl fmt::Debug for Calls {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("Calls")
-    }
-}
-
-fn count(calls: &mut Few<u64, Called>, sign: Sign) {
-    if let Some((tool, arguments)) = sign.tool {
-        let called = calls.or_default(tool);
+    fn count(&mut self, tool: &str, arguments: bool) {
+        let called = self.0.or_default(xxh3_64(tool.as_bytes()));
         called.known += usize::from(arguments);
         called.all += 1;
     }

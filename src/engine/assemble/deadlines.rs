@@ -3,6 +3,9 @@
 //! A trace that something arrives for is due later than before; its entry stays where it is and is moved when it comes up,
 //! so that what arrives costs no search.
 
+use std::mem;
+
+use super::held::{Held, Look, State};
 use crate::engine::sorted::Sorted;
 use crate::engine::span::{Timestamp, TraceId};
 
@@ -12,6 +15,8 @@ pub(super) struct Deadlines {
     // Those that are final before the others: they go first where there is no room.
     done: Sorted<Entry>,
     open: Sorted<Entry>,
+    // Traces to look at with the next drain; each once, as the trace says.
+    marked: Vec<TraceId>,
 }
 
 /// Not later than the trace is due.
@@ -55,5 +60,35 @@ impl Deadlines {
         if !self.open.remove(|other| other.cmp(entry)) {
             self.done.remove(|other| other.cmp(entry));
         }
+    }
+
+    /// Moves the entry of a trace to where it is due.
+    pub(super) fn reschedule(&mut self, id: TraceId, held: &mut Held) {
+        self.remove(&(held.queued, id));
+        held.queued = held.due();
+        self.insert((held.queued, id), held.state != State::Open);
+    }
+
+    /// Something new has come: a trace that is re-opened is told of, and its timer may be earlier than it was.
+    pub(super) fn touched(&mut self, id: TraceId, held: &mut Held, reopened: bool) {
+        self.mark(id, held, if reopened { Look::Tell } else { Look::News });
+        if reopened || held.due() < held.queued {
+            self.reschedule(id, held);
+        }
+    }
+
+    /// Has the trace looked at with the next drain.
+    pub(super) fn mark(&mut self, id: TraceId, held: &mut Held, look: Look) {
+        if held.look == Look::No && look != Look::No {
+            self.marked.push(id);
+        }
+        held.look = held.look.max(look);
+    }
+
+    /// Takes the traces to look at, in order.
+    pub(super) fn take_marked(&mut self) -> Vec<TraceId> {
+        let mut marked = mem::take(&mut self.marked);
+        marked.sort_unstable();
+        marked
     }
 }

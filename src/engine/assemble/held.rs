@@ -1,6 +1,7 @@
 //! A trace that can still change.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,14 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::NEVER;
 use super::calls::Calls;
 use super::hearing::{Asked, Hearing};
-use crate::engine::bytes::{Reader, Writer};
 use crate::engine::embedding::Embedded;
 use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
-use crate::engine::options::LoopOptions;
-use crate::engine::span::{Log, Operation, Resource, SpanId, Timestamp, TraceId};
+use crate::engine::options::{AssembleOptions, LoopOptions};
+use crate::engine::span::{Log, Operation, Span, Timestamp, TraceId};
 use crate::engine::trace::{
-    Laid, Names, Parts, ReadId, Sign, Spans, Transcript, transcript, whole_words,
+    Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words,
 };
 use crate::engine::update::{
     AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
@@ -25,9 +25,11 @@ use crate::engine::update::{
 #[derive(Debug, Deserialize, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
 pub(super) struct Held {
+    // Written down beside it.
+    #[serde(skip)]
+    pub(super) id: TraceId,
     pub(super) parts: Parts,
-    /// Who sent its first part. Nobody else can add to it; before there were tenants all was nobody's.
-    #[serde(default)]
+    /// Who sent its first part. Nobody else can add to it.
     pub(super) tenant: Option<Arc<str>>,
     pub(super) revision: u64,
     pub(super) opened: Timestamp,
@@ -37,20 +39,12 @@ pub(super) struct Held {
     pub(super) state: State,
     pub(super) partial: bool,
     sent: Option<Box<SessionKey>>,
-    // Loops by agent, as told to the session it is in, and to those that it left.
-    telling: BTreeMap<AgentKey, Vec<Loop>>,
-    told: BTreeMap<AgentKey, Vec<Loop>>,
-    // Likewise what it has spent, of one that was done without a root: that counts before its session is known.
-    #[serde(default)]
-    spending: Option<Box<Spent>>,
-    #[serde(default)]
-    spent: Option<Box<Spent>>,
+    // Of few traces.
+    told: Option<Box<Told>>,
     pub(super) counted_ignored: bool,
     /// The revision at which it was last told, or found to have nothing to tell, as one that is done.
-    #[serde(default)]
-    pub(super) done_at: Option<u64>,
+    done_at: Option<NonZeroU64>,
     /// Texts of it were left out, as a judge was away or had too much to do.
-    #[serde(default)]
     pub(super) untold: bool,
     /// As its root stands, it is neither sampled nor flagged: nobody has been asked yet whether it has a loop.
     #[serde(skip)]
@@ -59,10 +53,8 @@ pub(super) struct Held {
     #[serde(skip)]
     pub(super) bare: bool,
     /// Something failed that is no tool call, or a root does not pass it over: it may be for a judge to read.
-    #[serde(default, alias = "failed")]
     pub(super) wanted: bool,
     /// When what is new of it while it is open has to be told at the latest.
-    #[serde(default = "never")]
     pub(super) tell_at: Timestamp,
     /// Where its entry among the deadlines is; never later than it is due.
     #[serde(skip)]
@@ -72,18 +64,15 @@ pub(super) struct Held {
     pub(super) look: Look,
     #[serde(skip)]
     signs: Signs,
+    // Of a long trace, once they were asked for.
     #[serde(skip)]
-    calls: Calls,
+    calls: Option<Box<Calls>>,
     /// Whether its metrics are judged has been decided.
-    #[serde(default)]
     pub(super) decided: bool,
     /// Present only where a judge was asked.
-    #[serde(default)]
     pub(super) hearing: Option<Box<Hearing>>,
     /// The texts that an embedding model was asked about, and what it made of them.
-    #[serde(default)]
     pub(super) texts_asked: Option<u64>,
-    #[serde(default)]
     pub(super) embedded: Option<Box<Embedded>>,
 }
 
@@ -112,20 +101,37 @@ pub(super) enum Look {
 struct Signs {
     /// A span without a parent is in.
     rooted: bool,
-    /// An agent was invoked: it begins with a question and ends with an answer...
+    /// An agent was invoked.
     invoked: bool,
-    /// ...unless its first model call's input ends with something else.
-    first_model: Option<(Timestamp, Timestamp, SpanId)>,
-    goes_on: bool,
     /// Tool spans, and calls in the output of models.
-    tools: usize,
-    called: usize,
+    tools: u32,
+    called: u32,
 }
+
+/// What sessions were told that may have to be taken back.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Told {
+    // Loops by agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    left: BTreeMap<AgentKey, Vec<Loop>>,
+    // Likewise what it has spent, of one that was done without a root: that counts before its session is known.
+    spending: Option<Spent>,
+    spent: Option<Spent>,
+}
+
+/// Spans from which on calls are counted as they come.
+const LONG: usize = 256;
 
 impl Held {
     /// A trace of this tenant that was not there before `now`.
-    pub(super) fn new(tenant: Option<Arc<str>>, now: Timestamp, deadline: Timestamp) -> Self {
+    pub(super) fn new(
+        id: TraceId,
+        tenant: Option<Arc<str>>,
+        now: Timestamp,
+        deadline: Timestamp,
+    ) -> Self {
         Self {
+            id,
             parts: Parts::default(),
             tenant,
             revision: 0,
@@ -135,10 +141,7 @@ impl Held {
             state: State::Open,
             partial: false,
             sent: None,
-            telling: BTreeMap::new(),
-            told: BTreeMap::new(),
-            spending: None,
-            spent: None,
+            told: None,
             counted_ignored: false,
             done_at: None,
             untold: false,
@@ -149,7 +152,7 @@ impl Held {
             queued: deadline,
             look: Look::No,
             signs: Signs::default(),
-            calls: Calls::none(),
+            calls: None,
             decided: false,
             hearing: None,
             texts_asked: None,
@@ -157,141 +160,16 @@ impl Held {
         }
     }
 
-    /// Where its spans come from, if it rests: if there is nothing but spans, and nothing was told of it but that it is there.
-    pub(super) fn rests(&self) -> Option<&Arc<Resource>> {
-        let resource = self.parts.spans.rests()?;
-        let plain = self.look == Look::No
-            && self.parts.logs.is_empty()
-            && self.parts.reports.is_empty()
-            && self.telling.is_empty()
-            && self.told.is_empty()
-            && self.spent.is_none()
-            && self.hearing.is_none()
-            && self.texts_asked.is_none()
-            && self.embedded.is_none()
-            && self.tenant == resource.tenant;
-        plain.then_some(resource)
-    }
-
-    /// A trace that rests, as bytes.
-    pub(super) fn pack(&self, names: &mut Names) -> Vec<u8> {
-        let Signs { rooted, invoked, first_model, goes_on, tools, called } = self.signs;
-        let state = match self.state {
-            State::Open => 0,
-            State::Done => 1,
-            State::Sealed => 2,
-        };
-        let bits = [
-            self.partial,
-            self.counted_ignored,
-            rooted,
-            invoked,
-            goes_on,
-            first_model.is_some(),
-            self.sent.is_some(),
-            self.tell_at == NEVER,
-            self.untold,
-            self.spending.is_some(),
-            self.decided,
-            self.wanted,
-            self.is_told(),
-        ];
-        let bits = bits.iter().rev().fold(0, |all, bit| all << 1 | u64::from(*bit));
-        let mut to = Writer(Vec::with_capacity(640));
-        to.number(bits << 2 | state);
-        to.number(self.revision);
-        let opened = self.opened.0;
-        to.raw(&opened.to_le_bytes());
-        for time in [self.touched, self.deadline, self.queued] {
-            to.apart(opened, time.0);
-        }
-        if self.tell_at != NEVER {
-            to.apart(opened, self.tell_at.0);
-        }
-        to.number(tools as u64);
-        to.number(called as u64);
-        if let Some(spending) = &self.spending {
-            let Spent { input_tokens, output_tokens, cost_quanta, model_calls, .. } = **spending;
-            let Spent { tools_ok, tools_failed, tools_unknown, .. } = **spending;
-            [input_tokens, output_tokens, cost_quanta, model_calls, tools_ok, tools_failed]
-                .into_iter()
-                .chain([tools_unknown, spending.adjacent_tool_repeats])
-                .for_each(|number| to.number(number));
-        }
-        if let Some((start, end, id)) = first_model {
-            to.apart(opened, start.0);
-            to.apart(start.0, end.0);
-            self.parts.spans.write_id(id, &mut to);
-        }
-        if let Some(SessionKey { tenant, id, source }) = self.sent.as_deref() {
-            [tenant, id, source].into_iter().for_each(|text| to.bytes(text.as_bytes()));
-        }
-        self.parts.spans.write(opened, names, &mut to);
-        to.0
-    }
-
-    /// The trace that was packed; its spans come from there.
-    pub(super) fn unpack(bytes: &[u8], resource: &Arc<Resource>, names: &Names) -> Self {
-        let from = &mut Reader(bytes);
-        let (mut held, first_model) = Self::unpack_head(from, resource);
-        held.parts.spans = Spans::read(held.opened.0, resource, names, from);
-        held.signs.first_model =
-            first_model.and_then(|(start, end, id)| Some((start, end, held.parts.spans.id(id)?)));
-        held
-    }
-
-    /// Likewise, without its spans, which follow.
-    pub(super) fn unpack_head(
-        from: &mut Reader<'_>,
-        resource: &Arc<Resource>,
-    ) -> (Self, Option<(Timestamp, Timestamp, ReadId)>) {
-        let bits = from.number();
-        let has = |at: u32| bits >> (2 + at) & 1 == 1;
-        let revision = from.number();
-        let opened = u64::from_le_bytes(from.array());
-        let mut held = Self::new(resource.tenant.clone(), Timestamp(opened), NEVER);
-        held.revision = revision;
-        held.state = match bits & 3 {
-            0 => State::Open,
-            1 => State::Done,
-            _ => State::Sealed,
-        };
-        for time in [&mut held.touched, &mut held.deadline, &mut held.queued] {
-            *time = Timestamp(from.apart(opened));
-        }
-        held.tell_at = if has(7) { NEVER } else { Timestamp(from.apart(opened)) };
-        (held.partial, held.counted_ignored, held.untold) = (has(0), has(1), has(8));
-        (held.decided, held.wanted) = (has(10), has(11));
-        held.done_at = has(12).then_some(revision);
-        (held.signs.tools, held.signs.called) = (from.size(), from.size());
-        held.spending = has(9).then(|| {
-            Box::new(Spent {
-                input_tokens: from.number(),
-                output_tokens: from.number(),
-                cost_quanta: from.number(),
-                model_calls: from.number(),
-                tools_ok: from.number(),
-                tools_failed: from.number(),
-                tools_unknown: from.number(),
-                adjacent_tool_repeats: from.number(),
-            })
-        });
-        let first_model = has(5).then(|| {
-            let start = from.apart(opened);
-            (Timestamp(start), Timestamp(from.apart(start)), Spans::read_id(from))
-        });
-        (held.signs.rooted, held.signs.invoked, held.signs.goes_on) = (has(2), has(3), has(4));
-        held.sent = has(6).then(|| {
-            let mut text = || from.text().into_owned();
-            Box::new(SessionKey { tenant: text(), id: text(), source: text() })
-        });
-        held.calls = Calls::default();
-        (held, first_model)
-    }
-
     /// Whether it is done and nothing has come since that was told.
     pub(super) fn is_told(&self) -> bool {
-        self.state == State::Done && self.done_at == Some(self.revision)
+        self.state == State::Done && self.done_at.is_some_and(|at| at.get() == self.revision)
+    }
+
+    /// Notes that it is told as it stands.
+    pub(super) fn tells(&mut self) {
+        self.tell_at = NEVER;
+        let done = self.state == State::Done;
+        self.done_at = NonZeroU64::new(self.revision).filter(|_| done);
     }
 
     /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
@@ -334,10 +212,17 @@ impl Held {
     }
 
     /// Fills in what is not written down.
-    pub(super) fn restored(&mut self) {
-        self.parts.spans.count_texts();
-        self.parts.spans.signs().for_each(|sign| self.signs.note(sign));
-        self.parts.logs.values().for_each(|log| self.signs.note_log(log));
+    pub(super) fn restored(&mut self, symbols: &mut Symbols) {
+        self.parts.spans.restored(symbols);
+        let spans = &self.parts.spans;
+        let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
+        self.signs = Signs {
+            rooted: spans.has_root(),
+            invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
+            tools: count(tools.count()),
+            called: count(spans.calls_of_models()),
+        };
+        self.parts.logs().for_each(|log| self.signs.note_log(log));
         self.queued = self.due();
     }
 
@@ -352,10 +237,60 @@ impl Held {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
-    /// Takes the sign of a span that is added.
-    pub(super) fn note(&mut self, sign: Sign) {
-        self.signs.note(sign);
-        self.calls.note(sign);
+    /// Adds a span, if it is its sender's, new, and there is room; else why not.
+    pub(super) fn take(
+        &mut self,
+        span: &Span,
+        max: usize,
+        add: impl FnOnce(&mut Spans, &Span) -> Added,
+    ) -> Result<(), &'static str> {
+        if self.tenant != span.resource.tenant {
+            return Err("foreign_tenant");
+        }
+        if !self.has_room(span, max) {
+            return Err("trace_full");
+        }
+        if add(&mut self.parts.spans, span) == Added::Known {
+            return Err("duplicate");
+        }
+        self.note(span);
+        Ok(())
+    }
+
+    /// So many new things were applied: it is open again, and its timer starts anew. Returns whether it was done.
+    pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
+        self.revision += new;
+        self.touched = self.touched.max(now);
+        let idle = if self.is_rooted() { options.trace_idle } else { options.rootless_idle };
+        let oldest = self.opened.after(options.trace_max_age);
+        self.deadline = now.after(idle).min(oldest.max(now));
+        let reopened = self.state == State::Done;
+        if reopened {
+            self.revision += 1;
+            self.state = State::Open;
+        }
+        self.wait_to_tell(now, options);
+        reopened
+    }
+
+    /// What is new of it is told in a while, if nothing tells it before.
+    pub(super) fn wait_to_tell(&mut self, now: Timestamp, options: &AssembleOptions) {
+        if self.tell_at == NEVER {
+            self.tell_at = now.after(options.trace_idle);
+        }
+    }
+
+    /// Makes it done.
+    pub(super) fn close(&mut self, now: Timestamp, options: &AssembleOptions) {
+        self.state = State::Done;
+        self.revision += 1;
+        self.deadline = now.after(options.late_horizon);
+    }
+
+    /// Takes the signs of a span that is added.
+    fn note(&mut self, span: &Span) {
+        self.signs.note(span);
+        self.calls.iter_mut().for_each(|calls| calls.note(span));
     }
 
     /// Takes the signs of a log record that is added.
@@ -371,25 +306,30 @@ impl Held {
     /// Whether it may go on with the trace before it, or the next one with it: then a loop may be in both. That it has no
     /// root yet tells nothing: what invokes an agent ends last.
     pub(super) fn is_linked(&self) -> bool {
-        self.signs.rooted && (!self.signs.invoked || self.signs.goes_on)
+        self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
     }
 
     /// Whether it may have a loop: some tool was called often enough.
     pub(super) fn may_loop(&mut self, options: &LoopOptions) -> bool {
         let least = loops::least(options);
         let Signs { tools, called, .. } = self.signs;
-        if called > 0 || tools < least.known.min(least.names) {
+        if called > 0 || tools < count(least.known.min(least.names)) {
             // Names and arguments may be those that the model said.
-            return tools + called >= least.known.min(least.names);
+            return tools.saturating_add(called) >= count(least.known.min(least.names));
         }
-        self.calls.may_loop(least, &self.parts.spans)
+        let spans = &self.parts.spans;
+        if spans.len() < LONG {
+            return Calls::of(spans).may_loop(least);
+        }
+        self.calls.get_or_insert_with(|| Box::new(Calls::of(spans))).may_loop(least)
     }
 
     /// Whether a reading has loops that were not told.
     pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
-        self.telling.get(&agent).map_or(&[][..], Vec::as_slice) != update.loops
+        let told = self.told.as_ref().and_then(|told| told.telling.get(&agent));
+        told.map_or(&[][..], Vec::as_slice) != update.loops
     }
 
     /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
@@ -402,9 +342,10 @@ impl Held {
             return None;
         }
         let old = std::mem::replace(&mut self.sent, session.cloned().map(Box::new))?;
-        let telling = std::mem::take(&mut self.telling);
-        self.told.extend(telling);
-        self.spent = self.spending.take().or_else(|| self.spent.take());
+        if let Some(told) = &mut self.told {
+            told.left.append(&mut told.telling);
+            told.spent = told.spending.take().or(told.spent);
+        }
         Some(TraceUpdate {
             trace_id: id,
             revision: self.revision,
@@ -417,19 +358,12 @@ impl Held {
     /// Fills in what the stage knows.
     pub(super) fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
         if !update.loops.is_empty() {
-            self.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+            let told = self.told.get_or_insert_default();
+            told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
         }
         if self.state != State::Open && !update.complete {
-            self.spending = Some(Box::new(Spent::of(&update)));
+            self.told.get_or_insert_default().spending = Some(Spent::of(&update));
         }
-        let told = self.told.iter().map(|(agent, loops)| ToldLoops {
-            agent: Some(agent.clone()),
-            loops: loops.clone(),
-            spent: None,
-        });
-        let spent = self.spent.as_deref();
-        let told = told
-            .chain(spent.map(|spent| ToldLoops { spent: Some(*spent), ..ToldLoops::default() }));
         let state = match self.state {
             State::Open => TraceState::Open,
             State::Done => TraceState::Done,
@@ -440,31 +374,40 @@ impl Held {
             state: state.into(),
             touched_unix_nano: self.touched.0,
             partial: self.partial,
-            told: told.collect(),
+            told: self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default(),
             ..update
         }
     }
 }
 
-impl Signs {
-    fn note(&mut self, sign: Sign) {
-        self.rooted |= sign.root;
-        self.invoked |= sign.operation == Operation::InvokeAgent;
-        self.tools += usize::from(sign.operation == Operation::ExecuteTool);
-        if let Some((called, asked_by_user)) = sign.model {
-            self.called += called;
-            if self.first_model.is_none_or(|first| sign.place <= first) {
-                self.first_model = Some(sign.place);
-                self.goes_on = asked_by_user == Some(false);
-            }
-        }
-    }
-
-    fn note_log(&mut self, log: &Log) {
-        self.called += log.tool_calls.len();
+impl Told {
+    /// What sessions that it left were told.
+    fn to_sessions(&self) -> Vec<ToldLoops> {
+        let loops = self.left.iter().map(|(agent, loops)| ToldLoops {
+            agent: Some(agent.clone()),
+            loops: loops.clone(),
+            spent: None,
+        });
+        let spent =
+            self.spent.map(|spent| ToldLoops { spent: Some(spent), ..ToldLoops::default() });
+        loops.chain(spent).collect()
     }
 }
 
-fn never() -> Timestamp {
-    NEVER
+impl Signs {
+    fn note(&mut self, span: &Span) {
+        self.rooted |= span.parent.is_none();
+        self.invoked |= span.operation == Operation::InvokeAgent;
+        self.tools += u32::from(span.operation == Operation::ExecuteTool);
+        let called = span.model.as_ref().map_or(0, |model| model.tool_calls.len());
+        self.called = self.called.saturating_add(count(called));
+    }
+
+    fn note_log(&mut self, log: &Log) {
+        self.called = self.called.saturating_add(count(log.tool_calls.len()));
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -19,6 +19,7 @@ mod traces;
 mod waiting;
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::mem;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use self::deadlines::Deadlines;
 use self::held::{Held, Look, State};
 use self::resources::Resources;
 use self::sealed::Sealed;
-use self::texts::{Came, Together};
+use self::texts::{Came, Keeping, Together};
 use self::traces::Traces;
 use self::waiting::Waiting;
 
@@ -40,7 +41,7 @@ use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Added, Laid, Rules, Sign, evaluate, expectations, ignored};
+use super::trace::{Laid, Rules, Symbols, evaluate, expectations, ignored};
 use super::update::TraceUpdate;
 
 /// What the stage is fed.
@@ -78,10 +79,9 @@ pub struct Assemble {
     embed_requests: Vec<EmbedRequest>,
     traces: Traces,
     resources: Resources,
+    symbols: Symbols,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
-    // Traces to look at with the next drain; each once, as the trace says.
-    dirty: Vec<TraceId>,
     // What is left to say of traces that are gone.
     farewells: Vec<TraceUpdate>,
     sealed: Sealed,
@@ -124,8 +124,8 @@ impl Assemble {
             embed_requests: Vec::new(),
             traces: Traces::default(),
             resources: Resources::default(),
+            symbols: Symbols::default(),
             deadlines: Deadlines::default(),
-            dirty: Vec::new(),
             farewells: Vec::new(),
             sealed: Sealed::default(),
             waiting: Waiting::default(),
@@ -155,9 +155,8 @@ impl Assemble {
 
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
-        self.traces.advance(now);
         match input {
-            Input::Span(span) if self.came.is_empty() => self.span(&span, now),
+            Input::Span(span) if self.came.is_empty() => self.group(iter::once(&*span), now),
             Input::Span(span) => self.spans(Together::one(*span), now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
@@ -180,7 +179,6 @@ impl Assemble {
     /// Runs at most so many of the timers of traces that are due, the earliest first, and returns whether all have been run:
     /// of thousands of traces that are done at once only a few are looked at, told and let go at a time.
     pub fn handle_some_timeouts(&mut self, now: Timestamp, at_most: usize) -> bool {
-        self.traces.advance(now);
         for _ in 0..at_most {
             let due = self.deadlines.first().filter(|(due, _)| *due <= now);
             let Some((due, id)) = due else {
@@ -188,7 +186,7 @@ impl Assemble {
                 self.counts.add_many("reports", "unmatched", unmatched);
                 return true;
             };
-            match self.traces.head(id).map(|held| held.state) {
+            match self.traces.get(id).map(|held| held.state) {
                 None => self.deadlines.remove(&(due, id)),
                 Some(State::Open) => self.look_at_open(id, due),
                 Some(State::Done | State::Sealed) => self.seal(id),
@@ -202,19 +200,22 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         if held.deadline <= due {
             held.partial = due >= held.opened.after(self.options.trace_max_age);
-            return self.close(id, due);
+            held.close(due, &self.options);
+            self.deadlines.mark(id, held, Look::News);
+        } else if held.tell_at <= due {
+            held.tell_at = NEVER;
+            self.deadlines.mark(id, held, Look::Tell);
         }
-        let tell = held.tell_at <= due;
-        held.tell_at = if tell { NEVER } else { held.tell_at };
-        self.reschedule(id);
-        self.mark(id, if tell { Look::Tell } else { Look::No });
+        self.deadlines.reschedule(id, held);
     }
 
     /// Ends the input: every trace becomes done, then final.
     pub fn finish(&mut self, now: Timestamp) {
         for id in self.deadlines.traces().collect::<Vec<_>>() {
-            if self.traces.get(id).is_some_and(|held| held.state == State::Open) {
-                self.close(id, now);
+            if let Some(held) = self.traces.get_mut(id).filter(|held| held.state == State::Open) {
+                held.close(now, &self.options);
+                self.deadlines.reschedule(id, held);
+                self.deadlines.mark(id, held, Look::News);
             }
             self.seal(id);
         }
@@ -227,7 +228,7 @@ impl Assemble {
         for id in self.deadlines.open().collect::<Vec<_>>() {
             let Some(held) = self.traces.get_mut(id) else { continue };
             if mem::replace(&mut held.tell_at, NEVER) != NEVER {
-                self.mark(id, Look::Tell);
+                self.deadlines.mark(id, held, Look::Tell);
             }
         }
     }
@@ -236,15 +237,10 @@ impl Assemble {
     pub fn drain(&mut self) -> Vec<TraceUpdate> {
         let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
         let farewells = updates.len();
-        let mut dirty = mem::take(&mut self.dirty);
-        dirty.sort_unstable();
-        for id in &dirty {
-            tombstones.extend(self.tell(*id, &mut updates));
+        for id in self.deadlines.take_marked() {
+            tombstones.extend(self.tell(id, &mut updates));
         }
-        dirty.clear();
-        self.dirty = dirty;
         self.came.forget();
-        self.traces.rest();
         if farewells > 0 {
             updates.sort_by(|a, b| a.trace_id.cmp(&b.trace_id));
         }
@@ -256,10 +252,6 @@ impl Assemble {
     fn tell(&mut self, id: TraceId, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
-        if held.is_rooted() {
-            // Most traces are whole when their root is in.
-            held.parts.spans.shrink();
-        }
         let due = look == Look::Tell || held.state != State::Open || held.is_linked();
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
@@ -273,8 +265,7 @@ impl Assemble {
         if !due && !held.has_news(update.as_ref()) {
             return None;
         }
-        held.tell_at = NEVER;
-        held.done_at = (held.state == State::Done).then_some(held.revision);
+        held.tells();
         let session = update.as_ref().and_then(|update| update.session.as_ref());
         let tombstone = held.leave(id, session);
         match update {
@@ -306,51 +297,64 @@ impl Assemble {
         self.traces.len()
     }
 
-    /// Applies a span that arrived at `now`.
-    fn span(&mut self, span: &Span, now: Timestamp) {
-        let (max, texts) = (self.options.max_spans_per_trace, self.keeps_texts());
-        let untold = self.judging.is_some() && !texts;
-        let passed_over = texts && self.passes_over(span);
-        let failed = span.failed && span.operation != Operation::ExecuteTool;
-        let wanted = failed || (texts && span.parent.is_none() && !passed_over);
-        self.traces.advance(now);
-        let tenant = &span.resource.tenant;
-        let resource = self.resources.shared(&span.resource);
-        let Some(held) = self.open(span.trace_id, tenant, now) else { return };
-        let before = held.parts.spans.extra_bytes();
-        if held.tenant != *tenant {
-            self.counts.add("spans", "foreign_tenant");
-        } else if !held.has_room(span, max) {
-            self.counts.add("spans", "trace_full");
-        } else if held.parts.spans.add_from(span, &resource, texts) == Added::Known {
-            self.counts.add("spans", "duplicate");
-        } else {
-            held.note(Sign::of(span));
-            held.untold |= untold;
-            held.passed_over |= passed_over;
-            held.wanted |= wanted;
-            let after = held.parts.spans.extra_bytes();
-            self.text_bytes = self.text_bytes.saturating_sub(before).saturating_add(after);
-            self.touch(span.trace_id, now);
+    /// Applies spans of one trace that arrived at `now`.
+    fn group<'s>(&mut self, spans: impl Iterator<Item = &'s Span> + Clone, now: Timestamp) {
+        let Some(first) = spans.clone().next() else { return };
+        let id = first.trace_id;
+        if !self.open(id, &first.resource.tenant, now) {
+            return self.counts.add_many("late", "dropped", spans.count() as u64);
+        }
+        let readers = self.has_readers();
+        let Self { traces, resources, symbols, counts, options, text_bytes, .. } = self;
+        let keeping = Keeping::new(readers, self.attention, self.judging.as_ref());
+        let Some(held) = traces.get_mut(id) else { return };
+        held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
+        let mut taken = 0;
+        for span in spans {
+            let texts = keeping.texts(*text_bytes, counts);
+            let resource = resources.shared(&span.resource);
+            let before = held.parts.spans.text_bytes();
+            match held.take(span, options.max_spans_per_trace, |spans, span| {
+                spans.add(span, &resource, symbols, texts)
+            }) {
+                Ok(()) => taken += 1,
+                Err(why) => {
+                    counts.add("spans", why);
+                    continue;
+                }
+            }
+            keeping.note(held, span, texts);
+            let after = held.parts.spans.text_bytes();
+            *text_bytes = text_bytes.saturating_sub(before).saturating_add(after);
+        }
+        if taken > 0 {
+            let reopened = held.touch(taken, now, options);
+            counts.add_many("late", "revised", u64::from(reopened));
+            self.deadlines.touched(id, held, reopened);
         }
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
-        let Some(held) = self.open(log.trace_id, &log.tenant, now) else { return };
+        let id = log.trace_id;
+        if !self.open(id, &log.tenant, now) {
+            return self.counts.add("late", "dropped");
+        }
+        let Some(held) = self.traces.get_mut(id) else { return };
         if held.tenant != log.tenant {
             self.counts.add("logs", "foreign_tenant");
-        } else if let Some(other) = held.parts.logs.get_mut(&log.id) {
+        } else if let Some(other) = held.parts.logs.get_or_insert_default().get_mut(&log.id) {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
         } else if held.parts.len() >= max {
             self.counts.add("logs", "trace_full");
         } else {
-            let id = log.trace_id;
             held.note_log(&log);
-            held.parts.logs.insert(log.id, log);
-            self.touch(id, now);
+            held.parts.logs.get_or_insert_default().insert(log.id, log);
+            let reopened = held.touch(1, now, &self.options);
+            self.counts.add_many("late", "revised", u64::from(reopened));
+            self.deadlines.touched(id, held, reopened);
         }
     }
 
@@ -377,11 +381,12 @@ impl Assemble {
         }
         let key = (report.name.clone(), report.identifier.clone());
         let rank = |report: &Report| (report.source, report.time, report.score);
-        match held.parts.reports.get(&key) {
+        let reports = held.parts.reports.get_or_insert_default();
+        match reports.get(&key) {
             Some(other) if rank(other) >= rank(&report) => self.counts.add("reports", "duplicate"),
-            None if held.parts.reports.len() >= max => self.counts.add("reports", "trace_full"),
+            None if reports.len() >= max => self.counts.add("reports", "trace_full"),
             Some(_) | None => {
-                held.parts.reports.insert(key, report);
+                reports.insert(key, report);
                 self.counts.add("reports", "applied");
                 self.reported(id, now);
             }
@@ -396,29 +401,24 @@ impl Assemble {
         }
     }
 
-    /// Returns the trace, opened for this tenant if need be; `None` if it is sealed.
-    fn open(
-        &mut self,
-        id: TraceId,
-        tenant: &Option<Arc<str>>,
-        now: Timestamp,
-    ) -> Option<&mut Held> {
-        let state = self.traces.get_mut(id).map(|held| held.state);
+    /// Opens the trace for this tenant, if there is none; returns whether it takes anything: it does not once it is sealed.
+    fn open(&mut self, id: TraceId, tenant: &Option<Arc<str>>, now: Timestamp) -> bool {
+        let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
-            self.counts.add("late", "dropped");
-            return None;
+            return false;
         }
         if state.is_none() {
             self.evict();
-            let mut held = Held::new(tenant.clone(), now, now.after(self.options.rootless_idle));
+            let due = now.after(self.options.rootless_idle);
+            let mut held = Box::new(Held::new(id, tenant.clone(), now, due));
             self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
-            self.traces.insert(id, Box::new(held));
+            self.traces.insert(held);
             for report in self.waiting.take(id) {
                 self.apply_report(id, report, now);
             }
         }
-        self.traces.get_mut(id)
+        true
     }
 
     /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
@@ -428,7 +428,7 @@ impl Assemble {
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
         if let Some((_, id)) = self.deadlines.least_lost() {
-            let open = self.traces.head(id).is_some_and(|held| held.state == State::Open);
+            let open = self.traces.get(id).is_some_and(|held| held.state == State::Open);
             if let Some(held) = self.traces.get_mut(id).filter(|_| open) {
                 held.partial = true;
             }
@@ -468,82 +468,26 @@ impl Assemble {
         Some(Reading { update, rubrics, texts })
     }
 
-    /// Something new was applied: it is open again, and its timer starts anew.
-    fn touch(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(id) else { return };
-        held.revision += 1;
-        held.touched = held.touched.max(now);
-        let idle =
-            if held.is_rooted() { self.options.trace_idle } else { self.options.rootless_idle };
-        let oldest = held.opened.after(self.options.trace_max_age);
-        held.deadline = now.after(idle).min(oldest.max(now));
-        let reopened = held.state == State::Done;
-        if reopened {
-            held.revision += 1;
-            held.state = State::Open;
-            self.counts.add("late", "revised");
-        }
-        if held.tell_at == NEVER {
-            held.tell_at = now.after(self.options.trace_idle);
-        }
-        // As `mark` does it: spans are many, and one look-up is enough.
-        if held.look == Look::No {
-            self.dirty.push(id);
-        }
-        held.look = held.look.max(if reopened { Look::Tell } else { Look::News });
-        if reopened || held.due() < held.queued {
-            self.reschedule(id);
-        }
-    }
-
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.
     fn reported(&mut self, id: TraceId, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         held.revision += 1;
         held.touched = held.touched.max(now);
-        if held.state == State::Open {
-            self.wait_to_tell(id, now);
-        } else {
-            self.mark(id, Look::News);
+        if held.state != State::Open {
+            return self.deadlines.mark(id, held, Look::News);
         }
-    }
-
-    /// What is new of an open trace is told in a while, if nothing tells it before.
-    fn wait_to_tell(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(id) else { return };
-        if held.tell_at == NEVER {
-            held.tell_at = now.after(self.options.trace_idle);
-        }
+        // What is new of an open trace is told in a while, if nothing tells it before.
+        held.wait_to_tell(now, &self.options);
         if held.due() < held.queued {
-            self.reschedule(id);
+            self.deadlines.reschedule(id, held);
         }
-    }
-
-    /// Has the trace looked at with the next drain.
-    fn mark(&mut self, id: TraceId, look: Look) {
-        let Some(held) = self.traces.get_mut(id) else { return };
-        if held.look == Look::No && look != Look::No {
-            self.dirty.push(id);
-        }
-        held.look = held.look.max(look);
-    }
-
-    fn close(&mut self, id: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(id) else { return };
-        held.state = State::Done;
-        held.revision += 1;
-        held.deadline = now.after(self.options.late_horizon);
-        self.reschedule(id);
-        self.mark(id, Look::News);
     }
 
     /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceId) {
-        let told = self.traces.head(id).filter(|held| held.is_told());
+        let told = self.traces.get(id).filter(|held| held.is_told());
         if let Some(held) = told {
-            let farewell = held.farewell(id);
-            drop(held);
-            self.farewells.extend(farewell);
+            self.farewells.extend(held.farewell(id));
             self.remove(id);
             return self.note_sealed(id);
         }
@@ -551,7 +495,7 @@ impl Assemble {
         self.deadlines.remove(&(held.queued, id));
         held.state = State::Sealed;
         held.revision += 1;
-        self.mark(id, Look::News);
+        self.deadlines.mark(id, held, Look::News);
         self.note_sealed(id);
     }
 
@@ -562,19 +506,10 @@ impl Assemble {
         }
     }
 
-    /// Moves the entry of a trace to where it is due.
-    fn reschedule(&mut self, id: TraceId) {
-        if let Some(held) = self.traces.get_mut(id) {
-            self.deadlines.remove(&(held.queued, id));
-            held.queued = held.due();
-            self.deadlines.insert((held.queued, id), held.state != State::Open);
-        }
-    }
-
     fn remove(&mut self, id: TraceId) {
-        self.text_bytes = self.text_bytes.saturating_sub(self.traces.text_bytes(id));
-        if let Some(queued) = self.traces.remove(id) {
-            self.deadlines.remove(&(queued, id));
+        if let Some(held) = self.traces.remove(id) {
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
+            self.deadlines.remove(&(held.queued, id));
         }
     }
 }

@@ -20,7 +20,7 @@ struct Saved<T, S, W> {
     paid: BTreeMap<u64, i64>,
 }
 
-/// All traces as they are written down: one after the other, so that few are unpacked at a time.
+/// All traces as they are written down.
 struct Written<'a>(&'a Assemble);
 
 impl Serialize for Written<'_> {
@@ -56,10 +56,11 @@ impl Assemble {
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
         for (id, mut held) in traces {
-            held.restored();
-            self.text_bytes += held.parts.spans.extra_bytes();
+            held.id = id;
+            held.restored(&mut self.symbols);
+            self.text_bytes += held.parts.spans.text_bytes();
             self.deadlines.insert((held.queued, id), held.state != State::Open);
-            self.traces.insert(id, held);
+            self.traces.insert(held);
         }
         self.sealed.restore(sealed);
         self.waiting = Waiting::restored(waiting, next_waiting);

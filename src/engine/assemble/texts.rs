@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Assemble, Attention, Held, Span, Timestamp, TraceId};
+use super::{Assemble, Attention, Counts, Held, JudgeRules, Operation, Span, Timestamp, TraceId};
 use crate::engine::trace::Spans;
 
 /// Spans that came together, and which of them are meant.
@@ -28,6 +28,17 @@ pub(super) struct Came {
     places: Vec<(TraceId, usize, usize)>,
 }
 
+/// Who has use for what is said.
+#[derive(Debug)]
+pub(super) struct Keeping<'a> {
+    // Somebody who is no judge.
+    readers: bool,
+    // Traces are judged.
+    judged: bool,
+    // A judge reads, and nobody else.
+    judge: Option<&'a JudgeRules>,
+}
+
 impl Together {
     /// A span that came alone.
     pub fn one(span: Span) -> Self {
@@ -44,30 +55,13 @@ impl Assemble {
     /// Applies spans that came together at `now`.
     pub fn spans(&mut self, together: Together, now: Timestamp) {
         self.came.passed_over = self.passed_over(&together);
-        together.spans().for_each(|span| self.span(span, now));
+        let trace = |place: &usize| together.all.get(*place).map(|span| span.trace_id);
+        for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
+            self.group(group.iter().filter_map(|place| together.all.get(*place)), now);
+        }
         if !std::mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
             self.came.batches.push(together);
         }
-    }
-
-    /// Whether what was said is kept, beyond the final answer: somebody reads it, and if that is the judge alone there is room.
-    pub(super) fn keeps_texts(&mut self) -> bool {
-        if self.has_readers() {
-            return true;
-        }
-        let max = self.judging.as_ref().map(|rules| rules.max_open_bytes);
-        let Some(max) = max.filter(|_| self.attention == Attention::Reads) else { return false };
-        let has_room = self.text_bytes < max;
-        if !has_room {
-            self.counts.add("texts", "full");
-        }
-        has_room
-    }
-
-    /// Whether a span is the root of a trace that nobody is going to read unless it is flagged.
-    pub(super) fn passes_over(&self, span: &Span) -> bool {
-        let reads = self.attention == Attention::Reads && !self.has_readers();
-        reads && self.judging.as_ref().is_some_and(|rules| rules.passes_over(span))
     }
 
     /// Decides whether the texts of a trace are kept that its root may pass over. Returns whether it is undecided: then it has to be
@@ -86,7 +80,7 @@ impl Assemble {
     /// Does without the texts of a trace.
     pub(super) fn forgo_texts(&mut self, id: TraceId) {
         if let Some(held) = self.traces.get_mut(id) {
-            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.extra_bytes());
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
             held.forgo_texts();
         }
     }
@@ -106,28 +100,65 @@ impl Assemble {
         for span in self.came.of(id).filter(|span| span.resource.tenant == held.tenant) {
             if held.has_room(span, self.options.max_spans_per_trace) {
                 let resource = self.resources.shared(&span.resource);
-                held.parts.spans.add_from(span, &resource, true);
+                held.parts.spans.add(span, &resource, &mut self.symbols, true);
             }
         }
-        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.extra_bytes());
+        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.text_bytes());
     }
 
     /// The traces all of whose roots among these pass them over, in order.
     fn passed_over(&self, together: &Together) -> Vec<TraceId> {
-        if self.attention != Attention::Reads || self.judging.is_none() || self.has_readers() {
+        let keeping = Keeping::new(self.has_readers(), self.attention, self.judging.as_ref());
+        if keeping.judge.is_none() {
             return Vec::new();
         }
         let roots = together.spans().filter(|span| span.parent.is_none());
-        let mut roots: Vec<_> = roots.map(|root| (root.trace_id, self.passes_over(root))).collect();
+        let mut roots: Vec<_> =
+            roots.map(|root| (root.trace_id, keeping.passes_over(root))).collect();
         roots.sort_unstable();
         // One that does not comes before those of the same trace that do.
         roots.dedup_by_key(|(id, _)| *id);
         roots.into_iter().filter_map(|(id, passes)| passes.then_some(id)).collect()
     }
 
-    /// Whether anybody but a judge does.
-    fn has_readers(&self) -> bool {
+    /// Whether anybody but a judge reads what was said.
+    pub(super) fn has_readers(&self) -> bool {
         self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
+    }
+}
+
+impl<'a> Keeping<'a> {
+    /// Whether there are readers other than a judge, and whether there is a judge that reads.
+    pub(super) fn new(
+        readers: bool,
+        attention: Attention,
+        judging: Option<&'a JudgeRules>,
+    ) -> Self {
+        let judge = judging.filter(|_| attention == Attention::Reads && !readers);
+        Self { readers, judged: judging.is_some(), judge }
+    }
+
+    /// Whether what was said is kept, beyond the final answer: somebody reads it, and if that is the judge alone there is room.
+    pub(super) fn texts(&self, text_bytes: usize, counts: &mut Counts) -> bool {
+        let has_room = self.judge.map(|rules| text_bytes < rules.max_open_bytes);
+        if has_room == Some(false) {
+            counts.add("texts", "full");
+        }
+        self.readers || has_room == Some(true)
+    }
+
+    /// Notes what a span, with or without its texts, tells of who is going to read the trace.
+    pub(super) fn note(&self, held: &mut Held, span: &Span, texts: bool) {
+        let passed_over = texts && self.passes_over(span);
+        let failed = span.failed && span.operation != Operation::ExecuteTool;
+        held.untold |= self.judged && !texts;
+        held.passed_over |= passed_over;
+        held.wanted |= failed || (texts && span.parent.is_none() && !passed_over);
+    }
+
+    /// Whether a span is the root of a trace that nobody is going to read unless it is flagged.
+    fn passes_over(&self, span: &Span) -> bool {
+        self.judge.is_some_and(|rules| rules.passes_over(span))
     }
 }
 

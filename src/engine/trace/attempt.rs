@@ -14,7 +14,7 @@ pub(super) fn of(shape: &Shape<'_>, parts: &Parts) -> Option<Attempt> {
     let own = shape.all_outermost_first().filter_map(|span| span.attempt);
     let resources = shape.all_outermost_first().filter_map(|span| span.resource.attempt.as_deref());
     let said: Vec<&Said> = own.chain(resources).collect();
-    let logged = parts.logs.values().flat_map(|log| &log.violations);
+    let logged = parts.logs().flat_map(|log| &log.violations);
     let violations: BTreeSet<&Violation> =
         said.iter().flat_map(|said| &said.violations).chain(logged).collect();
     // Most traces are none.

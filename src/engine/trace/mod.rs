@@ -4,26 +4,25 @@
 
 mod attempt;
 mod expected;
-mod names;
+mod facts;
 mod observed;
-mod packed;
+mod rows;
 mod seen;
 mod shape;
+mod symbol;
 mod tools;
 mod transcript;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use self::expected::expectations;
-pub use self::names::Names;
-pub(in crate::engine) use self::packed::ReadId;
-pub use self::packed::{Added, Spans};
-pub use self::seen::Sign;
-use self::seen::{Model, Said, Seen};
-use self::shape::{ModelCall, Shape};
 use serde::{Deserialize, Serialize};
 
+pub use self::expected::expectations;
+pub use self::rows::{Added, Spans};
+use self::seen::{Model, Said, Seen};
+use self::shape::{ModelCall, Shape};
+pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
@@ -31,45 +30,24 @@ use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback};
 use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Log, Operation, Report, Resource, Span, SpanId, Text, Tokens, TraceId};
+use super::span::{Log, Operation, Report, Resource, SpanId, Text, Tokens, TraceId};
 use super::update::{
     self, AgentKey, Content, Loop, ReportedScore, SessionKey, ToolCall, TraceUpdate, TurnStart,
 };
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(from = "SavedParts")]
 pub struct Parts {
     /// Spans by id.
-    #[serde(rename = "packed")]
     pub spans: Spans,
-    /// Log records by id.
-    pub logs: BTreeMap<u64, Log>,
-    /// Reports by (name, identifier).
-    pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+    /// Log records by id; few traces have any.
+    pub logs: Option<Box<BTreeMap<u64, Log>>>,
+    /// Reports; likewise.
+    pub reports: Option<Box<Reports>>,
 }
 
-/// A trace as it is written down; once it was with whole spans.
-#[derive(Deserialize)]
-struct SavedParts {
-    #[serde(default)]
-    packed: Spans,
-    #[serde(default)]
-    spans: BTreeMap<SpanId, Span>,
-    logs: BTreeMap<u64, Log>,
-    reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
-}
-
-impl From<SavedParts> for Parts {
-    fn from(saved: SavedParts) -> Self {
-        let SavedParts { packed, spans, logs, reports } = saved;
-        let mut parts = Self { spans: packed, logs, reports };
-        for span in spans.values() {
-            parts.spans.add(span, true);
-        }
-        parts
-    }
-}
+/// Reports by (name, identifier).
+type Reports = BTreeMap<(Arc<str>, Arc<str>), Report>;
 
 /// A trace laid out to be read, by whoever has something to read in it.
 pub struct Laid<'a> {
@@ -84,9 +62,14 @@ impl Parts {
         Laid { parts: self, shape: Shape::new(self.spans.iter()), logs: Logs::of(self) }
     }
 
+    /// Log records in order of their ids.
+    pub fn logs(&self) -> impl Iterator<Item = &Log> {
+        self.logs.iter().flat_map(|logs| logs.values())
+    }
+
     /// Spans and log records.
     pub fn len(&self) -> usize {
-        self.spans.len() + self.logs.len()
+        self.spans.len() + self.logs.as_ref().map_or(0, |logs| logs.len())
     }
 
     /// Whether there are neither.
@@ -254,7 +237,7 @@ struct Logs<'a> {
 impl<'a> Logs<'a> {
     fn of(parts: &'a Parts) -> Self {
         let mut by_span: BTreeMap<SpanId, Vec<&Log>> = BTreeMap::new();
-        let mut all: Vec<&Log> = parts.logs.values().collect();
+        let mut all: Vec<&Log> = parts.logs().collect();
         all.sort_by_key(|log| (log.time, log.index, log.id));
         for log in &all {
             if let Some(span_id) = log.span_id {
@@ -349,7 +332,7 @@ impl<'s> Turn<'s> {
 
     /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
     fn input(&self) -> Option<Said<'s>> {
-        let said = |text: &'s Text| Said::of(text, true);
+        let said = |text: &'s Text| Said::of(text);
         let of_model = |span: &&'s Seen<'s>| {
             let logged =
                 || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
@@ -367,7 +350,7 @@ impl<'s> Turn<'s> {
         let own = self.owners().filter_map(|span| span.output);
         let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
-            span.output.or_else(|| logged().map(|text| Said::of(text, true)))
+            span.output.or_else(|| logged().map(Said::of))
         });
         first_good(own.chain(of_model))
     }
@@ -479,7 +462,7 @@ fn reported(parts: &Parts) -> Vec<ReportedScore> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
     let rank =
         |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);
-    for report in parts.reports.values() {
+    for report in parts.reports.iter().flat_map(|reports| reports.values()) {
         // Rules are broken one by one: of these all count.
         let rule = if &*report.name == CONSTRAINT_VIOLATION { &report.identifier } else { "" };
         let held = best.entry((&report.name, rule)).or_insert(report);

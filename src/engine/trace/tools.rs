@@ -78,7 +78,7 @@ pub(super) fn called<'s>(model: &'s Seen<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> 
     let mut calls: Vec<Tool<'s>> = own.to_vec();
     if calls.is_empty() {
         let logged = logs.of_span(model).flat_map(|log| &log.tool_calls);
-        calls = logged.map(|facts| Tool::of(facts, true)).collect();
+        calls = logged.map(Tool::of).collect();
     }
     let mut seen = BTreeSet::new();
     calls.retain(|tool| !tool.phantom && tool.call_id.is_none_or(|id| seen.insert(id)));

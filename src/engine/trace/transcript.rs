@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::engine::span::{Arguments, ModelFacts, Span, Timestamp, ToolFacts};
-    use crate::engine::trace::Parts;
+    use crate::engine::trace::{Parts, Symbols};
 
     fn span(id: u8, operation: Operation) -> Span {
         Span {
@@ -234,7 +234,7 @@ mod tests {
     fn parts(spans: &[Span]) -> Parts {
         let mut parts = Parts::default();
         for span in spans {
-            parts.spans.add(span, true);
+            parts.spans.add(span, &span.resource, &mut Symbols::default(), true);
         }
         parts
     }

@@ -257,30 +257,23 @@ fn what_comes_of_a_done_trace_is_read_and_stays() {
 
 #[test]
 fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
-    for rests in [false, true] {
-        let mut stage = stage();
-        feed(&mut stage, vec![root()], at(0));
-        stage.handle_timeout(at(10));
-        let [told] = stage.drain().try_into().unwrap();
-        assert_eq!(told.state, TraceState::Done);
-        if rests {
-            // It is bytes by then.
-            stage.handle_timeout(at(20));
-            assert!(stage.drain().is_empty());
-        }
-        stage.handle_timeout(stage.poll_timeout().unwrap());
-        let [last] = stage.drain().try_into().unwrap();
-        let said = TraceUpdate {
-            trace_id: told.trace_id,
-            revision: told.revision + 1,
-            session: told.session,
-            state: TraceState::Sealed.into(),
-            unchanged: true,
-            ..TraceUpdate::default()
-        };
-        assert_eq!(last, said);
-        assert_eq!(stage.poll_timeout(), None, "it is gone");
-    }
+    let mut stage = stage();
+    feed(&mut stage, vec![root()], at(0));
+    stage.handle_timeout(at(10));
+    let [told] = stage.drain().try_into().unwrap();
+    assert_eq!(told.state, TraceState::Done);
+    stage.handle_timeout(stage.poll_timeout().unwrap());
+    let [last] = stage.drain().try_into().unwrap();
+    let said = TraceUpdate {
+        trace_id: told.trace_id,
+        revision: told.revision + 1,
+        session: told.session,
+        state: TraceState::Sealed,
+        unchanged: true,
+        ..TraceUpdate::default()
+    };
+    assert_eq!(last, said);
+    assert_eq!(stage.poll_timeout(), None, "it is gone");
 }
 
 #[test]
@@ -488,39 +481,4 @@ fn a_trace_is_its_first_sender_s_and_nobody_else_adds_to_it() {
     let foreign = stage.counts().iter().filter(|(_, why, _)| *why == "foreign_tenant");
     let foreign: Vec<_> = foreign.map(|(what, _, count)| (what, count)).collect();
     assert_eq!(foreign, [("logs", 1), ("reports", 2), ("spans", 1)]);
-}
-
-proptest! {
-    #[test]
-    fn a_trace_at_rest_is_what_it_was(
-        steps in prop::collection::vec((2_u8..40, any::<bool>(), 5_u64..40, any::<bool>()), 1..40),
-    ) {
-        let mut stage = stage();
-        let mut now = at(0);
-        for (number, is_tool, seconds, ends) in steps {
-            let mut span = if is_tool { tool(number) } else { span(number, number % 3, Operation::Chat) };
-            span.trace_id = TraceId([number % 4; 16]);
-            span.resource = Arc::new(Resource { service_name: Some(Arc::from("s")), ..Resource::default() });
-            let mut end = root();
-            (end.trace_id, end.resource) = (span.trace_id, Arc::clone(&span.resource));
-            end.scope = u64::from(number % 2);
-            feed(&mut stage, if ends { vec![span, end] } else { vec![span] }, now);
-            let ids: Vec<TraceId> = stage.deadlines.traces().collect();
-            let shown = |stage: &Assemble| {
-                ids.iter().map(|id| format!("{:?}", &*stage.traces.get(*id).unwrap())).collect::<Vec<_>>()
-            };
-            let before = shown(&stage);
-            stage.traces.advance(now.after(Duration::from_secs(3)));
-            stage.traces.rest();
-            prop_assert_eq!(shown(&stage), before);
-            let rests = |id: &TraceId| match stage.traces.get(*id) {
-                Some(traces::Seen::Awake(held)) => held.rests().is_none(),
-                Some(traces::Seen::Copy(_)) | None => true,
-            };
-            prop_assert!(ids.iter().all(rests));
-            now = now.after(Duration::from_secs(seconds));
-            stage.handle_timeout(now);
-            stage.drain();
-        }
-    }
 }
