@@ -10,8 +10,8 @@ use std::{mem, str};
 
 use super::builder::{Builder, Sent, SentLog, event, status};
 use super::repair::Odd;
-use super::wire::{Fields, Malformed, Plain, Wire, pair};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope, mend};
+use super::wire::{Fields, Malformed, Wire, pair};
+use crate::engine::convention::{Plain, RawAttributes, RawScope, RawValue, Scope, mend};
 
 /// What is built, and what had to be mended for that.
 struct Walk<'a, 'w, 'b> {
@@ -235,15 +235,14 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {
-        match pair(sent) {
-            Some((key, Plain::Text(text))) => {
-                Ok((self.mending(key), RawValue::Str(self.mending(text))))
-            }
-            Some((key, Plain::Int(number))) => {
-                Ok((self.mending(key), RawValue::Int(number.into())))
-            }
-            None => self.any_key_value(sent),
-        }
+        let Some((key, value)) = pair(sent) else { return self.any_key_value(sent) };
+        let value = match value {
+            Plain::Text(text) => RawValue::Str(self.mending(text)),
+            Plain::Bool(flag) => RawValue::Bool(flag),
+            Plain::Int(number) => RawValue::Int(number),
+            Plain::Double(number) => RawValue::Double(number),
+        };
+        Ok((self.mending(key), value))
     }
 
     fn any_key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {

@@ -1,6 +1,7 @@
 //! Protobuf's wire format: the fields of a message, in the order sent, borrowed from its bytes.
 
 use super::Refusal;
+use crate::engine::convention::Plain;
 
 /// A field's value.
 #[derive(Clone, Copy, Debug)]
@@ -17,53 +18,55 @@ pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
 
-/// A value of an attribute as nearly all are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Plain<'a> {
-    /// A string.
-    Text(&'a [u8]),
-    /// A small number.
-    Int(u16),
-}
-
-/// An attribute as nearly all are: key and value in this order, each once, the value a string or a small number; `None` for
-/// any other, be it right or wrong. Of each attribute it is asked twice, so it must not depend on how the crate is cut up whether that
+/// An attribute as nearly all are, key and value in this order, each once, and its value's bytes and what they say; `None` for any
+/// other attribute, be it right or wrong. Of each attribute it is asked twice, so it must not depend on how the crate is cut up whether that
 /// is a call.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
+    let (key, value) = key_and_value(message)?;
+    Some((key, plain(value)?))
+}
+
+/// The bytes of an attribute's key and value, if they come in this order, each once.
+#[inline]
+pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let [0x0a, rest @ ..] = message else { return None };
     let (key, rest) = prefixed(rest)?;
     let [0x12, rest @ ..] = rest else { return None };
     let (value, []) = prefixed(rest)? else { return None };
-    let value = match *value {
-        [0x0a, ref rest @ ..] => {
-            let (text, []) = prefixed(rest)? else { return None };
-            Plain::Text(text)
-        }
-        [0x18, number @ ..0x80] => Plain::Int(number.into()),
-        [0x18, low @ 0x80..=0xff, high @ ..0x80] => Plain::Int(two(low, high)),
-        _ => return None,
-    };
     Some((key, value))
 }
 
-/// What has its length before it, and what comes after it.
+/// What a value's bytes say, if it is a single string or number, and nothing else.
 #[inline]
-fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    match bytes {
-        [length @ ..0x80, rest @ ..] => rest.split_at_checked((*length).into()),
-        [low @ 0x80..=0xff, high @ ..0x80, rest @ ..] => {
-            rest.split_at_checked(two(*low, *high).into())
+pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
+    match value {
+        [0x0a, rest @ ..] => {
+            let (text, []) = prefixed(rest)? else { return None };
+            Some(Plain::Text(text))
+        }
+        [0x10, flag @ 0..=1] => Some(Plain::Bool(*flag == 1)),
+        [0x18, rest @ ..] => {
+            let mut fields = Fields::of(rest);
+            let number = fields.varint().ok()?.cast_signed();
+            fields.rest.is_empty().then_some(Plain::Int(number))
+        }
+        [0x21, bits @ ..] => {
+            let bits = u64::from_le_bytes(bits.try_into().ok()?);
+            Some(Plain::Double(f64::from_bits(bits)))
         }
         _ => None,
     }
 }
 
-/// A number of two bytes.
+/// What has its length before it, and what comes after it.
 #[inline]
-fn two(low: u8, high: u8) -> u16 {
-    u16::from(low & 0x7f) | u16::from(high) << 7
+fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut fields = Fields::of(bytes);
+    let length = fields.varint().ok()?;
+    let taken = Fields::take(&mut fields, length).ok()?;
+    Some((taken, fields.rest))
 }
 
 /// What is wrong with a message.
@@ -77,12 +80,18 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
-        // Nearly all tags and most lengths have one byte.
-        if let [byte @ ..0x80, rest @ ..] = self.rest {
-            self.rest = rest;
-            return Ok(u64::from(*byte));
+        // Nearly all tags and most lengths have one byte, nearly all others two.
+        match self.rest {
+            [byte @ ..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(*byte))
+            }
+            [low, high @ ..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
+            }
+            _ => self.long_varint(),
         }
-        self.long_varint()
     }
 
     #[inline(never)]
@@ -196,6 +205,9 @@ mod tests {
         assert_eq!(pair(b"\x0a\x01k\x12\x03\x0a\x01v"), Some((&b"k"[..], Plain::Text(b"v"))));
         assert_eq!(pair(b"\x0a\x00\x12\x02\x18\x05"), Some((&b""[..], Plain::Int(5))));
         assert_eq!(pair(b"\x0a\x01k\x12\x03\x18\x96\x01"), Some((&b"k"[..], Plain::Int(150))));
+        assert_eq!(pair(b"\x0a\x01k\x12\x02\x10\x01"), Some((&b"k"[..], Plain::Bool(true))));
+        let half = b"\x0a\x01k\x12\x09\x21\0\0\0\0\0\0\xe0\x3f";
+        assert_eq!(pair(half), Some((&b"k"[..], Plain::Double(0.5))));
         for other in [
             &b""[..],
             b"\x0a\x01k",
@@ -204,8 +216,9 @@ mod tests {
             b"\x12\x03\x0a\x01v\x0a\x01k",
             b"\x0a\x01k\x12\x03\x0a\x01v\x0a\x01k",
             b"\x0a\x01k\x12\x03\x0a\x00v",
-            b"\x0a\x01k\x12\x02\x10\x01",
-            b"\x0a\x01k\x12\x04\x18\x80\x80\x01",
+            b"\x0a\x01k\x12\x04\x18\x80\x80\x80",
+            b"\x0a\x01k\x12\x02\x10\x02",
+            b"\x0a\x01k\x12\x05\x21\x01\x02\x03\x04",
         ] {
             assert_eq!(pair(other), None, "{other:?}");
         }

@@ -48,7 +48,7 @@ pub use custom::concepts;
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
 pub use page::page;
-pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
+pub use raw::{Plain, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
 pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
 use self::draft::{Draft, lower, name};

@@ -30,6 +30,19 @@ pub enum RawValue<'a> {
     Map(Vec<(Cow<'a, str>, Self)>),
 }
 
+/// A value as nearly all are, as it came: a string may still have something in it that is no character.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Plain<'a> {
+    /// The bytes of a string.
+    Text(&'a [u8]),
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A float, NaN and infinities included.
+    Double(f64),
+}
+
 /// The attributes of something, in the order sent; of equal keys the last holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawAttributes<'a> {
