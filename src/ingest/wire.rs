@@ -63,10 +63,21 @@ pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
 /// What has its length before it, and what comes after it.
 #[inline]
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut fields = Fields::of(bytes);
-    let length = fields.varint().ok()?;
-    let taken = Fields::take(&mut fields, length).ok()?;
-    Some((taken, fields.rest))
+    match bytes {
+        [length @ ..0x80, rest @ ..] => rest.split_at_checked((*length).into()),
+        [low, high @ ..0x80, rest @ ..] => rest.split_at_checked(two(*low, *high).into()),
+        _ => {
+            let mut fields = Fields::of(bytes);
+            let length = fields.long_varint().ok()?;
+            fields.rest.split_at_checked(usize::try_from(length).ok()?)
+        }
+    }
+}
+
+/// A number of two bytes.
+#[inline]
+fn two(low: u8, high: u8) -> u16 {
+    u16::from(low & 0x7f) | u16::from(high) << 7
 }
 
 /// What is wrong with a message.
@@ -88,7 +99,7 @@ impl<'a> Fields<'a> {
             }
             [low, high @ ..0x80, rest @ ..] => {
                 self.rest = rest;
-                Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
+                Ok(two(*low, *high).into())
             }
             _ => self.long_varint(),
         }
@@ -130,14 +141,22 @@ impl<'a> Fields<'a> {
         Ok(*taken)
     }
 
-    #[inline(always)]
+    /// A field of any kind; after an error there are no more.
+    #[inline(never)]
+    fn any(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
+        let field = self.field();
+        if field.is_err() {
+            self.rest = &[];
+        }
+        field
+    }
+
     fn field(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
         let tag =
             u32::try_from(self.varint()?).map_err(|_| Malformed("a field number too large"))?;
         if tag < 1 << 3 {
             return Err(Malformed("field number 0"));
         }
-        // Most fields are strings and messages.
         let wire = if tag & 7 == 2 {
             let length = self.varint()?;
             Wire::Bytes(self.take(length)?)
@@ -162,14 +181,15 @@ impl<'a> Iterator for Fields<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
+        // Nearly all fields are short strings and messages.
+        if let [tag @ 0x08..0x80, length @ ..0x80, rest @ ..] = self.rest
+            && tag & 7 == 2
+            && let Some((taken, rest)) = rest.split_at_checked((*length).into())
+        {
+            self.rest = rest;
+            return Some(Ok(((tag >> 3).into(), Wire::Bytes(taken))));
         }
-        let field = self.field();
-        if field.is_err() {
-            self.rest = &[];
-        }
-        Some(field)
+        if self.rest.is_empty() { None } else { Some(self.any()) }
     }
 }
 
