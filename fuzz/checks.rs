@@ -16,7 +16,12 @@ const MAX_ITEMS: usize = 10_000;
 const MAX_NESTING: usize = 32;
 const MAX_REQUEST_BYTES: usize = 1 << 16;
 
-static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
+static DECODER: LazyLock<Decoder> = LazyLock::new(decoder);
+
+/// Reads every span the long way.
+static LONG_WAY: LazyLock<Decoder> = LazyLock::new(|| decoder().without_plans());
+
+fn decoder() -> Decoder {
     let limits = IngestLimits {
         max_request_bytes: MAX_REQUEST_BYTES,
         max_request_items: MAX_ITEMS,
@@ -24,7 +29,7 @@ static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
         ..IngestLimits::default()
     };
     Decoder::new(limits, ConventionOptions::default())
-});
+}
 
 /// The pre-scan keeps its bounds, and what it lets through whole under tight ones it lets through under wide ones.
 pub(crate) fn prescan(bytes: &[u8]) {
@@ -37,11 +42,14 @@ pub(crate) fn prescan(bytes: &[u8]) {
     }
 }
 
-/// What is decoded is what was counted, each span and record is kept or rejected, and a request sent twice over in
-/// one is its parts.
+/// What is decoded is what was counted, each span and record is kept or rejected, a request sent twice over in one is its
+/// parts, and plans, which are made once a kind of span comes again, change nothing.
 pub(crate) fn walk(bytes: &[u8]) {
     let Some((signal, body)) = chosen(bytes) else { return };
     let decoded = decoded(signal, Encoding::Protobuf, body);
+    for _ in 0..2 {
+        planned_or_not(signal, body);
+    }
     let counted = scanned(signal, body, MAX_ITEMS, MAX_NESTING);
     assert!(decoded.is_err() || counted.is_ok() || body.len() > MAX_REQUEST_BYTES);
     let (Ok(batch), Ok(counted)) = (decoded, counted) else { return };
@@ -51,6 +59,19 @@ pub(crate) fn walk(bytes: &[u8]) {
         assert_eq!(twice.spans.len(), 2 * batch.spans.len());
         assert_eq!(twice.reports.len(), 2 * batch.reports.len());
         assert_eq!(twice.tally.spans, 2 * tally.spans);
+    }
+}
+
+/// Plans, those of earlier requests too, are held against the long way.
+fn planned_or_not(signal: Signal, body: &[u8]) {
+    let [planned, not] =
+        [&DECODER, &LONG_WAY].map(|decoder| decoder.decode_plain(signal, Encoding::Protobuf, body));
+    assert_eq!(planned.is_ok(), not.is_ok());
+    if let (Ok(planned), Ok(not)) = (planned, not) {
+        assert_eq!(planned.spans, not.spans);
+        assert_eq!(planned.logs, not.logs);
+        assert_eq!(planned.reports, not.reports);
+        assert_eq!(planned.tally, not.tally);
     }
 }
 

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::outline::Frame;
 use super::repair::{Repair, ids, parent, rejected};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
-    Conventions, Names, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan,
-    RawValue, Scope,
+    Conventions, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope,
+    RawSpan, RawValue, Scope,
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
@@ -18,7 +19,7 @@ pub(super) struct Builder<'a> {
     repair: Repair,
     tenant: Option<&'a Arc<str>>,
     resource: Arc<Resource>,
-    names: Names,
+    names: &'a mut Names,
     batch: Batch,
 }
 
@@ -54,17 +55,16 @@ pub(super) struct SentLog<'a> {
 impl<'a> Builder<'a> {
     pub(super) fn new(
         conventions: &'a Conventions,
+        names: &'a mut Names,
         repair: Repair,
         tenant: Option<&'a Arc<str>>,
     ) -> Self {
         let batch = Batch { arrival: repair.arrival.unwrap_or_default(), ..Batch::default() };
-        let (resource, names) = (Arc::default(), Names::of_spans(0));
-        Self { conventions, repair, tenant, resource, names, batch }
+        Self { conventions, repair, tenant, resource: Arc::default(), names, batch }
     }
 
     /// Makes room for what the pre-scan has counted.
     pub(super) fn expect(&mut self, spans: u64) {
-        self.names = Names::of_spans(spans);
         self.batch.spans.reserve(usize::try_from(spans).unwrap_or(0));
     }
 
@@ -73,13 +73,50 @@ impl<'a> Builder<'a> {
         self.resource = self.conventions.resource(&RawResource { attributes }, self.tenant);
     }
 
+    /// The resource is to be known by its bytes when it comes again.
+    pub(super) fn keep_resource(&mut self, sent: &[u8]) {
+        self.names.keep_resource(sent, &self.resource);
+    }
+
+    /// What follows is of the resource of these bytes, if it is known; returns whether it is.
+    pub(super) fn known_resource(&mut self, sent: &[u8]) -> bool {
+        let Some(resource) = self.names.resource(sent, self.tenant) else { return false };
+        self.resource = Arc::clone(resource);
+        true
+    }
+
     /// Prepares for spans or records of this scope.
     pub(super) fn scope(&self, raw: &RawScope<'_>) -> Scope {
         self.conventions.scope(raw)
     }
 
-    /// Builds a span; returns the list of its attributes, empty, to be used again.
-    pub(super) fn span<'s>(&mut self, sent: Sent<'s>, scope: Scope) -> RawAttributes<'s> {
+    /// Builds a span by its plan, and returns whether it has one.
+    pub(super) fn planned(
+        &mut self,
+        frame: &Frame<'_>,
+        outline: &Outline<'_>,
+        scope: Scope,
+    ) -> bool {
+        let Ok((trace_id, span_id)) = ids(frame.trace_id, frame.span_id) else { return false };
+        let planned = self.conventions.planned(outline, scope, &self.resource, self.names);
+        let Some(mut span) = planned else { return false };
+        let tally = &mut self.batch.tally;
+        tally.spans += 1;
+        (span.trace_id, span.span_id) = (trace_id, span_id);
+        span.parent = parent(frame.parent, tally).filter(|parent| *parent != span_id);
+        (span.start, span.end) = self.repair.times(frame.start, frame.end, tally);
+        self.batch.spans.push(span);
+        true
+    }
+
+    /// Builds a span, and a plan for others like it if there is an outline of it; returns the list of its attributes, empty, to
+    /// be used again.
+    pub(super) fn span<'s>(
+        &mut self,
+        sent: Sent<'s>,
+        outline: Option<&Outline<'s>>,
+        scope: Scope,
+    ) -> RawAttributes<'s> {
         let tally = &mut self.batch.tally;
         tally.spans += 1;
         let (trace_id, span_id) = match ids(sent.trace_id, sent.span_id) {
@@ -108,7 +145,10 @@ impl<'a> Builder<'a> {
             links: links.collect(),
             dropped_attributes: sent.dropped_attributes,
         };
-        let reading = self.conventions.span(&raw, scope, &self.resource, &mut self.names);
+        let reading = self.conventions.span(&raw, scope, &self.resource, self.names);
+        if let Some(outline) = outline {
+            self.conventions.learn(outline, &raw, scope, &reading.span, self.names);
+        }
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);
         self.unused(reading.unused);
@@ -188,13 +228,19 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The status of a code; unknown codes say nothing.
-pub(super) fn status(code: i64) -> Status {
-    match code {
+/// The status of a code, which is the low half of a number; unknown codes say nothing.
+pub(super) fn status(code: u64) -> Status {
+    match low32(code) {
         1 => Status::Ok,
         2 => Status::Error,
         _ => Status::Unset,
     }
+}
+
+/// The low half, as protobuf reads 32-bit numbers.
+pub(super) fn low32(number: u64) -> u32 {
+    let [.., a, b, c, d] = number.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// An event.

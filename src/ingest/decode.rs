@@ -1,6 +1,6 @@
 //! From bytes to a [`Batch`]: one path for all transports.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use super::builder::Builder;
 use super::prescan::{self, Bounds, Scan};
 use super::repair::Repair;
 use super::{Batch, Compression, Encoding, Refusal, Signal, inflate, json, protobuf};
-use crate::engine::convention::Conventions;
+use crate::engine::convention::{Conventions, Names};
 use crate::engine::options::{ConventionOptions, human};
 use crate::engine::span::Timestamp;
 
@@ -44,6 +44,9 @@ pub struct IngestLimits {
 pub struct Decoder {
     limits: IngestLimits,
     conventions: Arc<Conventions>,
+    plans: bool,
+    // What came again and again in earlier requests: as many as were ever decoded at once.
+    names: Arc<Mutex<Vec<Names>>>,
 }
 
 /// A request that is within the limits but not decoded yet; its body is owned, or borrowed from where it lies.
@@ -73,7 +76,14 @@ impl Default for IngestLimits {
 impl Decoder {
     /// A decoder with these limits and conventions.
     pub fn new(limits: IngestLimits, options: ConventionOptions) -> Self {
-        Self { limits, conventions: Arc::new(Conventions::new(options)) }
+        let conventions = Arc::new(Conventions::new(options));
+        Self { limits, conventions, plans: true, names: Arc::default() }
+    }
+
+    /// The same, which reads every span the long way: what plans are held against.
+    #[must_use]
+    pub fn without_plans(self) -> Self {
+        Self { plans: false, names: Arc::default(), ..self }
     }
 
     /// The limits in force.
@@ -141,16 +151,22 @@ impl Decoder {
             max_clock_skew: self.limits.max_clock_skew,
             max_span_age: self.limits.max_span_age,
         };
-        let mut builder = Builder::new(&self.conventions, repair, tenant);
-        match encoding {
-            Encoding::Protobuf => {
-                protobuf::decode(signal, body.as_ref(), (&scan, self.bounds()), &mut builder)?;
-            }
-            Encoding::Json => {
-                json::decode(signal, body.as_ref(), (&scan, self.bounds()), &mut builder)?;
-            }
-        }
-        Ok(builder.finish())
+        let mut names = self.take_names();
+        let mut builder = Builder::new(&self.conventions, &mut names, repair, tenant);
+        let (body, scan) = (body.as_ref(), (&scan, self.bounds()));
+        let decoded = match encoding {
+            Encoding::Protobuf => protobuf::decode(signal, body, scan, &mut builder),
+            Encoding::Json => json::decode(signal, body, scan, &mut builder),
+        };
+        let batch = builder.finish();
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).push(names);
+        decoded.map(|()| batch)
+    }
+
+    fn take_names(&self) -> Names {
+        let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let new = || if self.plans { Names::default() } else { Names::without_plans() };
+        known.unwrap_or_else(new)
     }
 
     /// Prepares and decodes an uncompressed request.

@@ -211,7 +211,7 @@ impl Reader {
             dropped_attributes: u32::try_from(self.number(span, "droppedAttributesCount"))
                 .unwrap_or(u32::MAX),
         };
-        builder.span(sent, scope);
+        builder.span(sent, None, scope);
     }
 
     fn log(&self, log: &Value, scope: Scope, builder: &mut Builder<'_>) {

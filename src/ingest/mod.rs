@@ -14,6 +14,7 @@ pub mod http;
 mod inflate;
 mod json;
 pub mod kafka;
+mod outline;
 mod peer;
 pub mod prescan;
 mod protobuf;

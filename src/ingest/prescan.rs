@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::mem::size_of;
 
 use super::report::v1;
-use super::wire::{Fields, Plain, Wire, pair};
+use super::wire::{Fields, Wire, pair};
 use super::{Refusal, Signal};
 use crate::engine::convention::{RawEvent, RawLog, RawSpan, RawValue};
 use crate::engine::span::{Log, Resource, Span};
@@ -40,8 +40,8 @@ struct Message {
     bytes: usize,
     record: bool,
     value: bool,
-    /// A key and a value, which are mostly plain.
-    pair: bool,
+    /// The field of keys and values, which are mostly plain; 0 if there is none.
+    pairs: u32,
     fields: &'static [(u32, &'static Self)],
 }
 
@@ -73,6 +73,9 @@ impl Walk {
         for field in Fields::of(sent) {
             let (number, wire) = field.map_err(|malformed| malformed.within(message.name))?;
             let Wire::Bytes(bytes) = wire else { continue };
+            if number == message.pairs && self.plain(bytes, nesting) {
+                continue;
+            }
             match message.fields.iter().find(|(known, _)| *known == number) {
                 Some((_, inner)) => self.inner(inner, bytes, nesting)?,
                 None => self.scan.estimated_bytes += bytes.len(),
@@ -100,17 +103,19 @@ impl Walk {
             self.scan.deep = true;
             return Ok(());
         }
-        if message.pair
-            && nesting < self.bounds.max_nesting
-            && self.scan.items < self.bounds.max_items
-            && let Some((key, value)) = pair(sent)
-        {
-            let text = if let Plain::Text(text) = value { text.len() } else { 0 };
-            self.scan.items += 1;
-            self.scan.estimated_bytes += key.len() + 2 * ANY_VALUE.bytes + text;
-            return Ok(());
-        }
         self.message(message, sent, nesting)
+    }
+
+    /// Counts a key and a value as nearly all are; `false` if they are others, or a bound may bite.
+    #[inline]
+    fn plain(&mut self, sent: &[u8], nesting: usize) -> bool {
+        let room = nesting < self.bounds.max_nesting && self.scan.items + 1 < self.bounds.max_items;
+        let plain = room && pair(sent).is_some();
+        if plain {
+            self.scan.items += 2;
+            self.scan.estimated_bytes += 2 * (KEY_VALUE.bytes + ANY_VALUE.bytes) + sent.len();
+        }
+        plain
     }
 }
 
@@ -119,7 +124,7 @@ const fn plain(
     bytes: usize,
     fields: &'static [(u32, &'static Message)],
 ) -> Message {
-    Message { name, bytes, record: false, value: false, pair: false, fields }
+    Message { name, bytes, record: false, value: false, pairs: 0, fields }
 }
 
 /// What one span costs: borrowed, and as the engine's.
@@ -140,7 +145,7 @@ static SPAN: Message = Message {
     bytes: SPAN_BYTES,
     record: true,
     value: false,
-    pair: false,
+    pairs: 9,
     fields: &[(9, &KEY_VALUE), (11, &EVENT), (13, &LINK), (15, &STATUS)],
 };
 static EVENT: Message = plain("Event", size_of::<RawEvent<'_>>(), &[(3, &KEY_VALUE)]);
@@ -154,7 +159,7 @@ static KEY_VALUE: Message = Message {
     bytes: KEY_VALUE_BYTES,
     record: false,
     value: false,
-    pair: true,
+    pairs: 0,
     fields: &[(2, &ANY_VALUE)],
 };
 static ANY_VALUE: Message = Message {
@@ -162,7 +167,7 @@ static ANY_VALUE: Message = Message {
     bytes: size_of::<RawValue<'_>>(),
     record: false,
     value: true,
-    pair: false,
+    pairs: 0,
     fields: &[(5, &ARRAY), (6, &KEY_VALUES)],
 };
 static ARRAY: Message = plain("ArrayValue", 0, &[(1, &ANY_VALUE)]);
@@ -176,7 +181,7 @@ static LOG: Message = Message {
     bytes: LOG_BYTES,
     record: true,
     value: false,
-    pair: false,
+    pairs: 6,
     fields: &[(5, &ANY_VALUE), (6, &KEY_VALUE)],
 };
 static METRICS: Message = plain("ExportMetricsServiceRequest", 0, &[(1, &RESOURCE_METRICS)]);
@@ -186,14 +191,14 @@ static METRIC: Message =
     plain("Metric", 0, &[(5, &POINTS), (7, &POINTS), (9, &POINTS), (10, &POINTS), (11, &POINTS)]);
 static POINTS: Message = plain("data points", 0, &[(1, &POINT)]);
 static POINT: Message =
-    Message { name: "data point", bytes: 0, record: true, value: false, pair: false, fields: &[] };
+    Message { name: "data point", bytes: 0, record: true, value: false, pairs: 0, fields: &[] };
 static REPORTS: Message = plain("ReportRequest", 0, &[(1, &REPORT)]);
 static REPORT: Message = Message {
     name: "Report",
     bytes: size_of::<v1::Report>() + size_of::<crate::engine::span::Report>(),
     record: true,
     value: false,
-    pair: false,
+    pairs: 0,
     fields: &[(5, &RUN)],
 };
 static RUN: Message = plain("Run", 0, &[(1, &AGENT)]);

@@ -17,7 +17,7 @@ pub(super) struct Repair {
 }
 
 /// What was not as it should be in the fields of spans and records, which were read without it. Both encodings count alike.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Odd {
     /// Strings with something in them that is no character.
     pub(super) strings: u64,

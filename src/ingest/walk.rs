@@ -8,10 +8,11 @@
 use std::borrow::Cow;
 use std::{mem, str};
 
-use super::builder::{Builder, Sent, SentLog, event, status};
+use super::builder::{Builder, Sent, SentLog, event, low32, status};
+use super::outline;
 use super::repair::Odd;
-use super::wire::{Fields, Malformed, Plain, Wire, pair};
-use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope, mend};
+use super::wire::{Fields, Malformed, Wire, pair};
+use crate::engine::convention::{Outline, Plain, RawAttributes, RawScope, RawValue, Scope, mend};
 
 /// What is built, and what had to be mended for that.
 struct Walk<'a, 'w, 'b> {
@@ -23,15 +24,11 @@ struct Walk<'a, 'w, 'b> {
     odd: Odd,
     // A list that is used again for each span.
     attributes: RawAttributes<'a>,
-    // Strings that were met lately: one that comes again need not be checked again.
-    met: [&'a str; MET],
+    // The span at hand, for its plan.
+    outline: Outline<'a>,
 }
 
 type Result<T> = std::result::Result<T, Malformed>;
-
-/// Strings that are remembered, and how long they may be: keys and names, which come again, are short.
-const MET: usize = 128;
-const MAX_MET_BYTES: usize = 64;
 
 /// Attributes that most spans are below.
 const USUAL_ATTRIBUTES: usize = 16;
@@ -42,12 +39,7 @@ const USUAL_ATTRIBUTES: usize = 16;
 ///
 /// Says what is wrong with its first message that is none.
 pub(super) fn traces(body: &[u8], max_nesting: usize, builder: &mut Builder<'_>) -> Result<()> {
-    Walk::new(max_nesting, builder, |walk, sent, scope| {
-        let span = walk.span(sent)?;
-        walk.attributes = walk.builder.span(span, scope);
-        Ok(())
-    })
-    .request(body)
+    Walk::new(max_nesting, builder, Walk::planned_or_not).request(body)
 }
 
 /// Walks an `ExportLogsServiceRequest`.
@@ -72,7 +64,8 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
     ) -> Self {
         let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
         let odd = Odd::default();
-        Self { builder, record, max_nesting, nesting: 0, odd, attributes, met: [""; MET] }
+        let outline = Outline::default();
+        Self { builder, record, max_nesting, nesting: 0, odd, attributes, outline }
     }
 
     /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
@@ -89,26 +82,46 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
     }
 
     fn resource(&mut self, sent: &'a [u8]) -> Result<()> {
-        let mut attributes = RawAttributes::default();
+        let (mut last, mut several) = (None, false);
         for field in Fields::of(sent) {
             match field? {
-                (1, Wire::Bytes(sent)) => {
-                    for field in Fields::of(sent) {
-                        match field? {
-                            (1, Wire::Bytes(sent)) => self.attribute(sent, &mut attributes)?,
-                            (1, _) => self.odd.types += 1,
-                            _ => {}
-                        }
-                    }
-                }
+                (1, Wire::Bytes(sent)) => several |= last.replace(sent).is_some(),
                 (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32) => self.odd.types += 1,
                 _ => {}
             }
         }
-        self.builder.resource(attributes);
+        let whole = last.filter(|_| !several);
+        if !whole.is_some_and(|whole| self.builder.known_resource(whole)) {
+            let before = self.odd;
+            let mut attributes = RawAttributes::default();
+            for field in Fields::of(sent) {
+                if let (1, Wire::Bytes(sent)) = field? {
+                    self.resource_attributes(sent, &mut attributes)?;
+                }
+            }
+            self.builder.resource(attributes);
+            if let Some(whole) = whole.filter(|_| self.odd == before) {
+                self.builder.keep_resource(whole);
+            }
+        }
         for field in Fields::of(sent) {
             if let (2, Wire::Bytes(sent)) = field? {
                 self.scope(sent)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn resource_attributes(
+        &mut self,
+        sent: &'a [u8],
+        attributes: &mut RawAttributes<'a>,
+    ) -> Result<()> {
+        for field in Fields::of(sent) {
+            match field? {
+                (1, Wire::Bytes(sent)) => self.attribute(sent, attributes)?,
+                (1, _) => self.odd.types += 1,
+                _ => {}
             }
         }
         Ok(())
@@ -142,6 +155,20 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(())
     }
 
+    /// Builds a span by its plan, else the long way.
+    fn planned_or_not(&mut self, sent: &'a [u8], scope: Scope) -> Result<()> {
+        let frame = outline::read(sent, &mut self.outline);
+        if frame.as_ref().is_some_and(|frame| self.builder.planned(frame, &self.outline, scope)) {
+            return Ok(());
+        }
+        let before = self.odd;
+        let span = self.span(sent)?;
+        // Of what was mended there is no plan.
+        let outline = frame.filter(|_| self.odd == before).map(|_| &self.outline);
+        self.attributes = self.builder.span(span, outline, scope);
+        Ok(())
+    }
+
     fn span(&mut self, sent: &'a [u8]) -> Result<Sent<'a>> {
         let attributes = mem::take(&mut self.attributes);
         let mut span = Sent { attributes, ..Sent::default() };
@@ -164,10 +191,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                     for field in Fields::of(sent) {
                         match field? {
                             (2, Wire::Bytes(sent)) => span.status_message = self.mending(sent),
-                            // An enum is the low half of its number, as a signed one.
-                            (3, Wire::Varint(code)) => {
-                                span.status = status(low32(code).cast_signed().into());
-                            }
+                            (3, Wire::Varint(code)) => span.status = status(code),
                             (2 | 3, _) => self.odd.types += 1,
                             _ => {}
                         }
@@ -235,15 +259,14 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
 
     #[inline]
     fn key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {
-        match pair(sent) {
-            Some((key, Plain::Text(text))) => {
-                Ok((self.mending(key), RawValue::Str(self.mending(text))))
-            }
-            Some((key, Plain::Int(number))) => {
-                Ok((self.mending(key), RawValue::Int(number.into())))
-            }
-            None => self.any_key_value(sent),
-        }
+        let Some((key, value)) = pair(sent) else { return self.any_key_value(sent) };
+        let value = match value {
+            Plain::Text(text) => RawValue::Str(self.mending(text)),
+            Plain::Bool(flag) => RawValue::Bool(flag),
+            Plain::Int(number) => RawValue::Int(number),
+            Plain::Double(number) => RawValue::Double(number),
+        };
+        Ok((self.mending(key), value))
     }
 
     fn any_key_value(&mut self, sent: &'a [u8]) -> Result<(Cow<'a, str>, RawValue<'a>)> {
@@ -327,38 +350,13 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         self.nesting >= self.max_nesting
     }
 
-    #[inline]
     fn mending(&mut self, bytes: &'a [u8]) -> Cow<'a, str> {
-        let met = if bytes.len() <= MAX_MET_BYTES { self.met.get_mut(slot(bytes)) } else { None };
-        if let Some(met) = met.as_deref().filter(|met| met.as_bytes() == bytes) {
-            return Cow::Borrowed(met);
-        }
-        match str::from_utf8(bytes) {
-            Ok(text) => {
-                if let Some(met) = met {
-                    *met = text;
-                }
-                Cow::Borrowed(text)
-            }
-            Err(_) => {
+        str::from_utf8(bytes).map_or_else(
+            |_| {
                 self.odd.strings += 1;
                 Cow::Owned(mend::utf8(bytes))
-            }
-        }
+            },
+            Cow::Borrowed,
+        )
     }
-}
-
-/// Where a string is among those that were met, by its length and three of its bytes.
-fn slot(bytes: &[u8]) -> usize {
-    let middle = bytes.get(bytes.len() / 2).copied().unwrap_or_default();
-    let last = bytes.last().copied().unwrap_or_default();
-    let before = bytes.iter().rev().nth(3).copied().unwrap_or_default();
-    (bytes.len() + 5 * usize::from(middle) + 11 * usize::from(last) + 23 * usize::from(before))
-        % MET
-}
-
-/// The low half, as protobuf reads 32-bit numbers.
-fn low32(number: u64) -> u32 {
-    let [.., a, b, c, d] = number.to_be_bytes();
-    u32::from_be_bytes([a, b, c, d])
 }

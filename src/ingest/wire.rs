@@ -1,6 +1,7 @@
 //! Protobuf's wire format: the fields of a message, in the order sent, borrowed from its bytes.
 
 use super::Refusal;
+use crate::engine::convention::Plain;
 
 /// A field's value.
 #[derive(Clone, Copy, Debug)]
@@ -17,35 +18,46 @@ pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
 
-/// A value of an attribute as nearly all are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Plain<'a> {
-    /// A string.
-    Text(&'a [u8]),
-    /// A small number.
-    Int(u16),
-}
-
-/// An attribute as nearly all are: key and value in this order, each once, the value a string or a small number; `None` for
-/// any other, be it right or wrong. Of each attribute it is asked twice, so it must not depend on how the crate is cut up whether that
+/// An attribute as nearly all are, key and value in this order, each once, and its value's bytes and what they say; `None` for any
+/// other attribute, be it right or wrong. Of each attribute it is asked twice, so it must not depend on how the crate is cut up whether that
 /// is a call.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
+    let (key, value) = key_and_value(message)?;
+    Some((key, plain(value)?))
+}
+
+/// The bytes of an attribute's key and value, if they come in this order, each once.
+#[inline]
+pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let [0x0a, rest @ ..] = message else { return None };
     let (key, rest) = prefixed(rest)?;
     let [0x12, rest @ ..] = rest else { return None };
     let (value, []) = prefixed(rest)? else { return None };
-    let value = match *value {
-        [0x0a, ref rest @ ..] => {
-            let (text, []) = prefixed(rest)? else { return None };
-            Plain::Text(text)
-        }
-        [0x18, number @ ..0x80] => Plain::Int(number.into()),
-        [0x18, low @ 0x80..=0xff, high @ ..0x80] => Plain::Int(two(low, high)),
-        _ => return None,
-    };
     Some((key, value))
+}
+
+/// What a value's bytes say, if it is a single string or number, and nothing else.
+#[inline]
+pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
+    match value {
+        [0x0a, rest @ ..] => {
+            let (text, []) = prefixed(rest)? else { return None };
+            Some(Plain::Text(text))
+        }
+        [0x10, flag @ 0..=1] => Some(Plain::Bool(*flag == 1)),
+        [0x18, rest @ ..] => {
+            let mut fields = Fields::of(rest);
+            let number = fields.varint().ok()?.cast_signed();
+            fields.rest.is_empty().then_some(Plain::Int(number))
+        }
+        [0x21, bits @ ..] => {
+            let bits = u64::from_le_bytes(bits.try_into().ok()?);
+            Some(Plain::Double(f64::from_bits(bits)))
+        }
+        _ => None,
+    }
 }
 
 /// What has its length before it, and what comes after it.
@@ -53,10 +65,12 @@ pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     match bytes {
         [length @ ..0x80, rest @ ..] => rest.split_at_checked((*length).into()),
-        [low @ 0x80..=0xff, high @ ..0x80, rest @ ..] => {
-            rest.split_at_checked(two(*low, *high).into())
+        [low, high @ ..0x80, rest @ ..] => rest.split_at_checked(two(*low, *high).into()),
+        _ => {
+            let mut fields = Fields::of(bytes);
+            let length = fields.long_varint().ok()?;
+            fields.rest.split_at_checked(usize::try_from(length).ok()?)
         }
-        _ => None,
     }
 }
 
@@ -77,12 +91,18 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
-        // Nearly all tags and most lengths have one byte.
-        if let [byte @ ..0x80, rest @ ..] = self.rest {
-            self.rest = rest;
-            return Ok(u64::from(*byte));
+        // Nearly all tags and most lengths have one byte, nearly all others two.
+        match self.rest {
+            [byte @ ..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(*byte))
+            }
+            [low, high @ ..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(two(*low, *high).into())
+            }
+            _ => self.long_varint(),
         }
-        self.long_varint()
     }
 
     #[inline(never)]
@@ -121,14 +141,22 @@ impl<'a> Fields<'a> {
         Ok(*taken)
     }
 
-    #[inline(always)]
+    /// A field of any kind; after an error there are no more.
+    #[inline(never)]
+    fn any(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
+        let field = self.field();
+        if field.is_err() {
+            self.rest = &[];
+        }
+        field
+    }
+
     fn field(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
         let tag =
             u32::try_from(self.varint()?).map_err(|_| Malformed("a field number too large"))?;
         if tag < 1 << 3 {
             return Err(Malformed("field number 0"));
         }
-        // Most fields are strings and messages.
         let wire = if tag & 7 == 2 {
             let length = self.varint()?;
             Wire::Bytes(self.take(length)?)
@@ -153,14 +181,15 @@ impl<'a> Iterator for Fields<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
+        // Nearly all fields are short strings and messages.
+        if let [tag @ 0x08..0x80, length @ ..0x80, rest @ ..] = self.rest
+            && tag & 7 == 2
+            && let Some((taken, rest)) = rest.split_at_checked((*length).into())
+        {
+            self.rest = rest;
+            return Some(Ok(((tag >> 3).into(), Wire::Bytes(taken))));
         }
-        let field = self.field();
-        if field.is_err() {
-            self.rest = &[];
-        }
-        Some(field)
+        if self.rest.is_empty() { None } else { Some(self.any()) }
     }
 }
 
@@ -196,6 +225,9 @@ mod tests {
         assert_eq!(pair(b"\x0a\x01k\x12\x03\x0a\x01v"), Some((&b"k"[..], Plain::Text(b"v"))));
         assert_eq!(pair(b"\x0a\x00\x12\x02\x18\x05"), Some((&b""[..], Plain::Int(5))));
         assert_eq!(pair(b"\x0a\x01k\x12\x03\x18\x96\x01"), Some((&b"k"[..], Plain::Int(150))));
+        assert_eq!(pair(b"\x0a\x01k\x12\x02\x10\x01"), Some((&b"k"[..], Plain::Bool(true))));
+        let half = b"\x0a\x01k\x12\x09\x21\0\0\0\0\0\0\xe0\x3f";
+        assert_eq!(pair(half), Some((&b"k"[..], Plain::Double(0.5))));
         for other in [
             &b""[..],
             b"\x0a\x01k",
@@ -204,8 +236,9 @@ mod tests {
             b"\x12\x03\x0a\x01v\x0a\x01k",
             b"\x0a\x01k\x12\x03\x0a\x01v\x0a\x01k",
             b"\x0a\x01k\x12\x03\x0a\x00v",
-            b"\x0a\x01k\x12\x02\x10\x01",
-            b"\x0a\x01k\x12\x04\x18\x80\x80\x01",
+            b"\x0a\x01k\x12\x04\x18\x80\x80\x80",
+            b"\x0a\x01k\x12\x02\x10\x02",
+            b"\x0a\x01k\x12\x05\x21\x01\x02\x03\x04",
         ] {
             assert_eq!(pair(other), None, "{other:?}");
         }

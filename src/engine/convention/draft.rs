@@ -191,6 +191,11 @@ pub(super) fn meant(text: &str) -> Option<&str> {
     (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
 }
 
+/// The name of a tool, from that of its span.
+pub(super) fn tool_named(span: &str) -> Option<&str> {
+    meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
+}
+
 /// A name, from a string or a number; quotes of JSON are taken off.
 pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {

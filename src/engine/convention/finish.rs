@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::draft::{Draft, SessionDraft, meant, name};
+use super::draft::{Draft, SessionDraft, meant, name, tool_named};
 use super::index::Hits;
 use super::json::Json;
 use super::{Conventions, Names, RawAttributes, RawSpan, Scope, lines, messages};
@@ -56,11 +56,9 @@ impl Conventions {
         };
         let session = custom.or_else(|| self.session_of(hits, &raw.attributes)).or(late);
         let is_tool = operation == Operation::ExecuteTool;
-        let result = draft.result.take().filter(|_| is_tool);
-        let output = result.or_else(|| draft.output.take());
         let mut shared =
             |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.capped_name(&name)));
-        Span {
+        let mut span = Span {
             trace_id: raw.trace_id,
             span_id: raw.span_id,
             parent: raw.parent,
@@ -85,12 +83,33 @@ impl Conventions {
             tool: is_tool.then(|| self.tool(draft, hits, raw, names)),
             model: self.model(operation, draft, names),
             name: names.share(self.capped_name(&raw.name)),
-            attempt: draft.take_attempt(),
-            input: draft.input.take().map(|text| self.cap_text(text)),
-            output: output.map(|text| self.cap_text(text)),
+            attempt: None,
+            input: None,
+            output: None,
             scope: scope.id,
             resource: Arc::clone(resource),
+        };
+        self.finish_texts(draft, &mut span);
+        span
+    }
+
+    /// Adds what comes from texts, and what few spans have.
+    pub(super) fn finish_texts(&self, draft: &mut Draft<'_>, span: &mut Span) {
+        if let Some(tool) = &mut span.tool {
+            tool.arguments = draft.arguments.take();
+            tool.result_hash = draft.result_hash.take();
         }
+        if let Some(model) = &mut span.model {
+            model.cost = draft.cost.take();
+            model.tool_calls = draft.tool_calls.take().unwrap_or_default();
+            model.tool_results = draft.tool_results.take().unwrap_or_default();
+            model.asked_by_user = draft.asked_by_user.take();
+        }
+        let result = draft.result.take().filter(|_| span.tool.is_some());
+        let output = result.or_else(|| draft.output.take());
+        span.attempt = draft.take_attempt();
+        span.input = draft.input.take().map(|text| self.cap_text(text));
+        span.output = output.map(|text| self.cap_text(text));
     }
 
     fn tool(
@@ -100,15 +119,12 @@ impl Conventions {
         raw: &RawSpan<'_>,
         names: &mut Names,
     ) -> ToolFacts {
-        let from_span =
-            || raw.name.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim();
-        let name = draft.tool_name.take().or_else(|| meant(from_span()).map(Cow::from));
+        let name = draft.tool_name.take().or_else(|| tool_named(&raw.name).map(Cow::from));
         ToolFacts {
             phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
             name: name.map(|name| names.share(self.capped_name(&name))),
             call_id: draft.tool_call_id.take().map(|id| Arc::from(self.capped_name(&id))),
-            arguments: draft.arguments.take(),
-            result_hash: draft.result_hash.take(),
+            ..ToolFacts::default()
         }
     }
 
@@ -131,10 +147,7 @@ impl Conventions {
             model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
             response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
             tokens,
-            cost: draft.cost.take(),
-            tool_calls: draft.tool_calls.take().unwrap_or_default(),
-            tool_results: draft.tool_results.take().unwrap_or_default(),
-            asked_by_user: draft.asked_by_user.take(),
+            ..ModelFacts::default()
         })
     }
 

@@ -6,6 +6,7 @@ use std::iter;
 
 use super::draft::Draft;
 use super::lines::Says;
+use super::plan::Step;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
 use super::{CONVENTIONS, Look, Mark, custom, evaluation};
 use crate::engine::options::ConventionOptions;
@@ -75,27 +76,16 @@ enum Use {
 /// What was found among the attributes of one span.
 pub(super) struct Hits<'i> {
     index: &'i Index,
-    looked: Looked,
+    // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
+    found: Vec<Found>,
     recognised: u64,
     // Conventions whose code has something to look at.
     asked: u64,
 }
 
-/// What the keys of a list of attributes are used for: of spans of one kind it is the same.
-#[derive(Debug, Default)]
-pub(super) struct Looked {
-    // Those that it is known of, in their order; none if that is not remembered.
-    keys: Vec<Box<str>>,
-    // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
-    found: Vec<Found>,
-    // Conventions that they mark, and those whose code has something to look at.
-    marked: u64,
-    asked: u64,
-}
-
 /// An attribute that is used: its use, and its place from the end. One number, as many are sorted for each span.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Found(u64);
+struct Found(u64);
 
 impl Found {
     /// Bits of a place: no span has as many attributes.
@@ -145,9 +135,17 @@ impl Use {
 /// Hashes keys by their length, beginning, middle and end; the keys are known before any span comes, so nobody can make
 /// them collide.
 #[derive(Debug, Default)]
-struct KeyHasher(u64);
+pub(super) struct KeyHasher(u64);
 
 impl KeyHasher {
+    /// The hash of a list that goes on with a key.
+    #[inline]
+    pub(super) fn next(before: u64, key: &[u8]) -> u64 {
+        let mut hasher = Self(before);
+        hasher.write(key);
+        hasher.0
+    }
+
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 }
 
@@ -258,6 +256,11 @@ impl Index {
         }
     }
 
+    /// Whether the code of a convention looks for spans of this name.
+    pub(super) fn looks_for_name(&self, name: &[u8]) -> bool {
+        self.by_name.iter().any(|(known, _)| known.as_bytes() == name)
+    }
+
     /// Conventions that are always read.
     pub(super) fn always(&self) -> u64 {
         self.always
@@ -320,19 +323,30 @@ impl<'i> Hits<'i> {
     pub(super) fn new(
         index: &'i Index,
         attributes: &RawAttributes<'_>,
-        recognised: u64,
-        (mut looked, remember): (Looked, bool),
+        mut recognised: u64,
     ) -> Self {
-        if !looked.is_of(attributes) {
-            looked.look(index, attributes, remember);
+        let (mut found, mut asked) = (Vec::new(), index.asked);
+        for (at, (key, value)) in attributes.iter().enumerate() {
+            asked |= index.asked_by_start(key);
+            if !matches!(value, RawValue::Null)
+                && let Some(uses) = index.keys.get(key)
+            {
+                found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
+                asked |= uses.asked;
+            }
         }
-        let (recognised, asked) = (recognised | looked.marked, index.asked | looked.asked);
-        Self { index, looked, recognised, asked }
+        found.sort_unstable();
+        found.dedup_by_key(|found| found.0 >> Found::PLACE);
+        for found in &found {
+            let Use::Mark(at) = found.used() else { break };
+            recognised |= 1 << at;
+        }
+        Self { index, found, recognised, asked }
     }
 
     /// Looks up attributes that are not a span's.
     pub(super) fn once(index: &'i Index, attributes: &RawAttributes<'_>) -> Self {
-        Self::new(index, attributes, index.always(), (Looked::default(), false))
+        Self::new(index, attributes, index.always())
     }
 
     /// Looks at what else there is on a span.
@@ -350,9 +364,9 @@ impl<'i> Hits<'i> {
         self.asked & SCORES != 0
     }
 
-    /// What was looked up.
-    pub(super) fn into_looked(self) -> Looked {
-        self.looked
+    /// Whether code finds anything on the span, and not lines alone.
+    pub(super) fn asks_code(&self) -> bool {
+        (self.recognised | SCORES) & self.asked != 0
     }
 
     /// Finds what the span is about.
@@ -412,11 +426,16 @@ impl<'i> Hits<'i> {
         &self,
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'v str, &'v RawValue<'v>)> {
-        self.looked.found.iter().filter_map(|found| {
-            let Use::Session(_) = found.used() else { return None };
-            let (key, value) = attributes.at(found.at())?;
+        self.session_places().filter_map(|at| {
+            let (key, value) = attributes.at(at)?;
             Some((key.as_ref(), value))
         })
+    }
+
+    /// Where the session keys are, best first.
+    pub(super) fn session_places(&self) -> impl Iterator<Item = usize> {
+        let is_session = |found: &&Found| matches!(found.used(), Use::Session(_));
+        self.found.iter().filter(is_session).map(|found| found.at())
     }
 
     /// The JSON values that may hold a session key, best first: the key as configured, the name inside, the value.
@@ -424,11 +443,16 @@ impl<'i> Hits<'i> {
         &'a self,
         attributes: &'a RawAttributes<'_>,
     ) -> impl Iterator<Item = (&'a str, &'a str, &'a RawValue<'a>)> {
-        self.looked.found.iter().filter_map(|found| {
+        self.found.iter().filter_map(|found| {
             let Use::SessionJson(number) = found.used() else { return None };
             let (key, inner) = self.index.session_json_keys.get(number)?;
             Some((key.as_str(), inner.as_str(), &attributes.at(found.at())?.1))
         })
+    }
+
+    /// What is to be taken, in order, by places.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
+        self.lines().map(|(rule, at)| Step { says: rule.says, rank: rule.rank, at })
     }
 
     /// The lines to take, in order, with the values that they read.
@@ -436,58 +460,28 @@ impl<'i> Hits<'i> {
         &self,
         attributes: &'v RawAttributes<'v>,
     ) -> impl Iterator<Item = (&'i Rule, &'v RawValue<'v>)> {
+        self.lines().filter_map(|(rule, at)| Some((rule, &attributes.at(at)?.1)))
+    }
+
+    /// The lines to take, in order, with the places of what they read.
+    fn lines(&self) -> impl Iterator<Item = (&'i Rule, usize)> {
         let (rules, marked) = (&self.index.rules, self.recognised);
-        self.looked.found.iter().filter_map(move |found| {
+        self.found.iter().filter_map(move |found| {
             let Use::Rule(number) = found.used() else { return None };
             let rule = rules.get(number)?;
             let recognised = rule.convention.is_none_or(|at| marked & (1 << at) != 0);
-            recognised.then_some((rule, &attributes.at(found.at())?.1))
+            recognised.then_some((rule, found.at()))
         })
+    }
+
+    /// Names that stand for no tool.
+    pub(super) fn phantoms(&self) -> Vec<&'static str> {
+        conventions(self.recognised).flat_map(super::Convention::phantoms).copied().collect()
     }
 
     /// Whether a name stands for no tool, by any of the conventions.
     pub(super) fn phantom(&self, name: &str) -> bool {
         conventions(self.recognised).any(|convention| convention.phantoms().contains(&name))
-    }
-}
-
-impl Looked {
-    /// Whether it is of these: of the same keys, all of them with values.
-    pub(super) fn is_of(&self, attributes: &RawAttributes<'_>) -> bool {
-        !self.keys.is_empty()
-            && self.keys.len() == attributes.len()
-            && self
-                .keys
-                .iter()
-                .zip(attributes.iter())
-                .all(|(known, (key, value))| **known == **key && !matches!(value, RawValue::Null))
-    }
-
-    fn look(&mut self, index: &Index, attributes: &RawAttributes<'_>, remember: bool) {
-        let Self { keys, found, marked, asked } = self;
-        keys.clear();
-        found.clear();
-        (*marked, *asked) = (0, 0);
-        let mut whole = remember;
-        for (at, (key, value)) in attributes.iter().enumerate() {
-            *asked |= index.asked_by_start(key);
-            if matches!(value, RawValue::Null) {
-                whole = false;
-            } else if let Some(uses) = index.keys.get(key) {
-                found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
-                *asked |= uses.asked;
-            }
-        }
-        found.sort_unstable();
-        found.dedup_by_key(|found| found.0 >> Found::PLACE);
-        let marks = found.iter().map_while(|found| match found.used() {
-            Use::Mark(at) => Some(1 << at),
-            Use::Session(_) | Use::SessionJson(_) | Use::Rule(_) => None,
-        });
-        *marked = marks.fold(0, |all, mark| all | mark);
-        if whole {
-            keys.extend(attributes.iter().map(|(key, _)| Box::from(key.as_ref())));
-        }
     }
 }
 

@@ -269,7 +269,7 @@ pub(super) fn has_event(raw: &RawSpan<'_>, name: &str) -> bool {
 }
 
 /// A word; a JSON string is read, as some libraries write every value as JSON.
-fn word<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
+pub(super) fn word<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {
         RawValue::Bool(flag) => Some((if *flag { "true" } else { "false" }).into()),
         RawValue::Null

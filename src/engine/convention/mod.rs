@@ -32,6 +32,7 @@ mod openlit;
 mod openllmetry;
 mod otel_genai;
 mod page;
+mod plan;
 mod pydantic_ai;
 mod python;
 mod raw;
@@ -48,7 +49,10 @@ pub use custom::concepts;
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
 pub use page::page;
-pub use raw::{RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope, RawSpan, RawValue};
+pub use raw::{
+    Outline, Plain, RawAttributes, RawEvent, RawLink, RawLog, RawPair, RawResource, RawScope,
+    RawSpan, RawValue,
+};
 pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
 use self::draft::{Draft, lower, name};
@@ -294,8 +298,7 @@ impl Conventions {
         resource: &Arc<Resource>,
         names: &mut Names,
     ) -> Reading {
-        let looked = names.take_looked(&raw.attributes);
-        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised, looked).on(raw);
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
         let mut draft = Draft::new(self.options.keep_results);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
@@ -306,7 +309,6 @@ impl Conventions {
             evaluation::Results::new()
         };
         let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
-        names.give_looked(hits.into_looked());
         let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
         for result in results {
             match result {

@@ -1,72 +1,103 @@
-//! What comes again and again: names of agents, models, tools, sessions, of which one copy is kept; and lists of keys, of
-//! which it is remembered what they are used for.
+//! What comes again and again: names of agents, models, tools, sessions, of which one copy is kept; and kinds of spans, of which
+//! it is kept how they are read.
 
+use std::str;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::index::Looked;
-use super::raw::RawAttributes;
+use super::plan::Plans;
+use crate::engine::span::Resource;
 
-/// Names met lately, each in the slot of its hash; a newer one takes the place of an older one.
-#[derive(Debug)]
+/// Names and resources met lately, and plans of spans; one reader's own, kept from request to request.
+#[derive(Debug, Default)]
 pub struct Names {
-    // Invariant: a power of two, for what a mask finds.
-    slots: Vec<Option<Arc<str>>>,
-    // Lists of keys that were looked up, the latest last; where few spans come, one that nobody asks for, as room.
-    looked: Vec<Looked>,
-    few: bool,
+    pub(super) shared: Shared,
+    pub(super) plans: Plans,
+    resources: Resources,
 }
 
-/// Slots at most: what is sent at once has fewer names that come again.
+/// Resources and their bytes, each in the slot of its hash.
+#[derive(Debug)]
+struct Resources {
+    slots: Box<[Option<KnownResource>]>,
+}
+
+/// A resource and the bytes that it was read from.
+#[derive(Clone, Debug)]
+struct KnownResource {
+    sent: Box<[u8]>,
+    resource: Arc<Resource>,
+}
+
+/// Names, each in the slot of its hash; a newer one takes the place of an older one.
+#[derive(Debug)]
+pub(super) struct Shared {
+    slots: Box<[Option<Arc<str>>]>,
+}
+
+/// Names at most.
 const MAX_SLOTS: usize = 512;
 
-/// Lists of keys at most, and spans from which on they are remembered: each kind of span has its own.
-const MAX_LISTS: usize = 16;
-const MANY_SPANS: u64 = 8;
+/// Resources at most, and the bytes of one.
+const MAX_RESOURCES: usize = 64;
+const MAX_RESOURCE_BYTES: usize = 4_096;
 
 impl Names {
-    /// Room for the names of about so many spans.
-    pub fn of_spans(spans: u64) -> Self {
-        let slots = usize::try_from(spans).unwrap_or(MAX_SLOTS).saturating_mul(4);
-        let slots = vec![None; slots.clamp(16, MAX_SLOTS).next_power_of_two()];
-        Self { slots, looked: Vec::new(), few: spans < MANY_SPANS }
+    /// Nothing was met yet, and every span and resource is read the long way.
+    pub fn without_plans() -> Self {
+        let resources = Resources { slots: Box::default() };
+        Self { plans: Plans::none(), resources, ..Self::default() }
+    }
+
+    /// The resource that was read from these bytes, if it is known.
+    pub fn resource(&self, sent: &[u8], tenant: Option<&Arc<str>>) -> Option<&Arc<Resource>> {
+        let known = self.resources.slots.get(slot(sent, MAX_RESOURCES))?.as_ref()?;
+        let is_same = *known.sent == *sent && known.resource.tenant.as_ref() == tenant;
+        is_same.then_some(&known.resource)
+    }
+
+    /// Keeps a resource of which nothing had to be mended.
+    pub fn keep_resource(&mut self, sent: &[u8], resource: &Arc<Resource>) {
+        if sent.len() <= MAX_RESOURCE_BYTES
+            && let Some(slot) = self.resources.slots.get_mut(slot(sent, MAX_RESOURCES))
+        {
+            *slot = Some(KnownResource { sent: Box::from(sent), resource: Arc::clone(resource) });
+        }
     }
 
     /// The name, shared with its equals before it where they are remembered.
-    pub fn share(&mut self, name: &str) -> Arc<str> {
-        let hash = usize::try_from(xxh3_64(name.as_bytes()) & (MAX_SLOTS as u64 - 1)).unwrap_or(0);
-        let at = hash & (self.slots.len() - 1);
-        let Some(slot) = self.slots.get_mut(at) else { return Arc::from(name) };
+    pub(super) fn share(&mut self, name: &str) -> Arc<str> {
+        self.shared.share(name.as_bytes()).unwrap_or_else(|| Arc::from(name))
+    }
+}
+
+impl Shared {
+    /// The name of these bytes; `None` if something in them is no character. What is known need not be checked again.
+    pub(super) fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
+        let slot = self.slots.get_mut(slot(name, MAX_SLOTS))?;
         match slot {
-            Some(known) if **known == *name => Arc::clone(known),
-            _ => Arc::clone(slot.insert(Arc::from(name))),
+            Some(known) if known.as_bytes() == name => Some(Arc::clone(known)),
+            _ => Some(Arc::clone(slot.insert(Arc::from(str::from_utf8(name).ok()?)))),
         }
     }
 }
 
-impl Names {
-    /// What is known of the keys of these attributes, which is nothing of new ones; and whether to remember that.
-    pub(super) fn take_looked(&mut self, attributes: &RawAttributes<'_>) -> (Looked, bool) {
-        let known = self.looked.iter().rposition(|looked| looked.is_of(attributes));
-        let looked = match known {
-            Some(at) => self.looked.remove(at),
-            None if self.few || self.looked.len() >= MAX_LISTS => {
-                if self.looked.is_empty() {
-                    Looked::default()
-                } else {
-                    self.looked.remove(0)
-                }
-            }
-            None => Looked::default(),
-        };
-        (looked, !self.few)
+impl Default for Shared {
+    fn default() -> Self {
+        Self { slots: vec![None; MAX_SLOTS].into_boxed_slice() }
     }
+}
 
-    /// Keeps what was looked up.
-    pub(super) fn give_looked(&mut self, looked: Looked) {
-        self.looked.push(looked);
+impl Default for Resources {
+    fn default() -> Self {
+        Self { slots: vec![None; MAX_RESOURCES].into_boxed_slice() }
     }
+}
+
+/// The slot of these bytes.
+fn slot(bytes: &[u8], slots: usize) -> usize {
+    usize::try_from(xxh3_64(bytes) % slots as u64).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -77,7 +108,7 @@ mod tests {
 
     #[test]
     fn equal_names_are_one() {
-        let mut names = Names::of_spans(100);
+        let mut names = Names::default();
         let (first, second) = (names.share("agent"), names.share("agent"));
         assert!(Arc::ptr_eq(&first, &second));
         assert_ne!(names.share("tool"), first);
@@ -85,8 +116,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_stays_what_it_is(sent in prop::collection::vec("[a-c]{0,3}", 0..200), spans in 0_u64..40) {
-            let mut names = Names::of_spans(spans);
+        fn a_name_stays_what_it_is(sent in prop::collection::vec("[a-c]{0,3}", 0..200)) {
+            let mut names = Names::default();
             for name in sent {
                 prop_assert_eq!(&*names.share(&name), name.as_str());
             }

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::slice;
 
+use super::index::KeyHasher;
 use crate::engine::span::{SpanId, Status, Timestamp, TraceId};
 
 /// An attribute value.
@@ -28,6 +29,58 @@ pub enum RawValue<'a> {
     Array(Vec<Self>),
     /// A map, in the order sent; of equal keys the last holds.
     Map(Vec<(Cow<'a, str>, Self)>),
+}
+
+/// A value as nearly all are, as it came: a string may still have something in it that is no character.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Plain<'a> {
+    /// The bytes of a string.
+    Text(&'a [u8]),
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A float, NaN and infinities included.
+    Double(f64),
+}
+
+/// An attribute as it came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawPair<'a> {
+    /// The bytes of its key.
+    pub key: &'a [u8],
+    /// The bytes of its value, as they were encoded.
+    pub sent: &'a [u8],
+    /// What they say, if that is plain.
+    pub value: Option<Plain<'a>>,
+}
+
+/// What a plan reads of a span: one that has neither events nor links.
+#[derive(Debug, Default)]
+pub struct Outline<'a> {
+    /// The bytes of its name.
+    pub name: &'a [u8],
+    /// Status code.
+    pub status: Status,
+    /// Attributes, in the order sent.
+    pub(super) pairs: Vec<RawPair<'a>>,
+    // A hash of all keys, in their order.
+    pub(super) keys: u64,
+}
+
+impl<'a> Outline<'a> {
+    /// Makes it that of another span.
+    pub fn clear(&mut self) {
+        self.pairs.clear();
+        (self.name, self.status, self.keys) = (&[], Status::Unset, 0);
+    }
+
+    /// Adds an attribute after the others.
+    #[inline]
+    pub fn push(&mut self, pair: RawPair<'a>) {
+        self.keys = KeyHasher::next(self.keys, pair.key);
+        self.pairs.push(pair);
+    }
 }
 
 /// The attributes of something, in the order sent; of equal keys the last holds.

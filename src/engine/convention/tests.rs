@@ -23,7 +23,7 @@ fn raw(name: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawSpa
 }
 
 fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -> Reading {
-    conventions.span(raw, conventions.scope(scope), &Arc::default(), &mut Names::of_spans(1))
+    conventions.span(raw, conventions.scope(scope), &Arc::default(), &mut Names::default())
 }
 
 fn read(raw: &RawSpan<'_>) -> Reading {
@@ -507,7 +507,7 @@ proptest! {
     ) {
         let conventions = Conventions::new(ConventionOptions::default());
         let scope = conventions.scope(&RawScope::default());
-        let mut names = Names::of_spans(100);
+        let mut names = Names::default();
         for kind in order {
             let raw = raw("a span", kind.get::<Vec<_>>(&kinds));
             let read = conventions.span(&raw, scope, &Arc::default(), &mut names);
