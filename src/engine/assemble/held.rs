@@ -371,7 +371,7 @@ impl Held {
         };
         TraceUpdate {
             revision: self.revision,
-            state: state.into(),
+            state,
             touched_unix_nano: self.touched.0,
             partial: self.partial,
             told: self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default(),

@@ -242,7 +242,7 @@ impl Assemble {
         }
         self.came.forget();
         if farewells > 0 {
-            updates.sort_by(|a, b| a.trace_id.cmp(&b.trace_id));
+            updates.sort_by_key(|update| update.trace_id);
         }
         tombstones.append(&mut updates);
         tombstones

@@ -78,7 +78,7 @@ mod tests {
             agent_name: agent_name.to_owned(),
             ..AgentKey::default()
         };
-        TraceUpdate { agent: Some(agent), complete, state: state.into(), ..TraceUpdate::default() }
+        TraceUpdate { agent: Some(agent), complete, state, ..TraceUpdate::default() }
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) fn trace(
     }
     let failed = update.tools.iter().filter(|call| call.error == Some(true)).count() as u64;
     Some(RunTrace {
-        trace_id: update.trace_id.clone(),
+        trace_id: update.trace_id,
         gone: false,
         attempt: update.attempt.as_deref().cloned(),
         session: session.to_owned(),

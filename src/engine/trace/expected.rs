@@ -105,7 +105,7 @@ fn layer(result: LayerResult) -> ExpectedLayer {
         LayerStatus::Warn => ExpectedStatus::Warn,
         LayerStatus::Fail => ExpectedStatus::Fail,
     };
-    ExpectedLayer { status: status.into(), problems, notes, details: json(details) }
+    ExpectedLayer { status, problems, notes, details: json(details) }
 }
 
 fn json(details: Details) -> String {

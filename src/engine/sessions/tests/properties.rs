@@ -143,9 +143,9 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
 
 /// The newest update of each trace in each session.
 fn newest(updates: &[TraceUpdate]) -> Vec<TraceUpdate> {
-    let keyed = updates.iter().map(|update| {
-        ((update.session.clone().unwrap().id, update.trace_id.clone()), update.clone())
-    });
+    let keyed = updates
+        .iter()
+        .map(|update| ((update.session.clone().unwrap().id, update.trace_id), update.clone()));
     keyed.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 

@@ -78,7 +78,7 @@ fn verdicts_count_a_trace_once_however_often_it_reopens() {
 fn expectations_count_a_trace_once_and_are_shown() {
     let expected = |status: ExpectedStatus| {
         let layer = ExpectedLayer {
-            status: status.into(),
+            status,
             problems: vec!["too slow".to_owned()],
             details: r#"{"loops":2}"#.to_owned(),
             ..ExpectedLayer::default()
