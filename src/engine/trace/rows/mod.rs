@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -24,6 +25,9 @@ pub struct Spans {
     rows: Vec<SpanRow>,
     origins: Vec<Origin>,
     beside: Option<Box<Beside>>,
+    // Rows by id, where there are many.
+    #[serde(skip)]
+    places: Option<Box<BTreeMap<SpanId, u32>>>,
     // Bytes of the long texts that only people and models read.
     #[serde(skip)]
     text_bytes: usize,
@@ -107,6 +111,9 @@ struct Whole {
     rare: Option<Rare>,
 }
 
+/// Rows from which on they are found by an index; few in tests, which go both ways then.
+const LONG: usize = if cfg!(test) { 4 } else { 128 };
+
 /// Origins are looked for among so many that came last.
 const LAST: usize = 16;
 
@@ -134,7 +141,7 @@ impl Spans {
 
     /// Whether there is one of this id.
     pub fn contains(&self, id: SpanId) -> bool {
-        self.rows.iter().any(|row| row.span_id == id)
+        self.place_of(id).is_some()
     }
 
     /// Adds a span that comes from this resource, with or without the texts that only people and models read. Of two spans of one id the
@@ -146,7 +153,7 @@ impl Spans {
         symbols: &mut Symbols,
         texts: bool,
     ) -> Added {
-        let held = self.rows.iter().position(|row| row.span_id == span.span_id);
+        let held = self.place_of(span.span_id);
         let whole = Whole::of(span, resource, symbols, texts && !self.forgone);
         let Some(at) = held else {
             self.push(whole);
@@ -238,6 +245,7 @@ impl Spans {
         for name in self.rows.iter_mut().filter_map(|row| row.name.as_mut()) {
             *name = symbols.of(name);
         }
+        self.index();
         self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
     }
 
@@ -248,6 +256,19 @@ impl Spans {
             // The root's and that of all others.
             self.origins.reserve_exact(spans.min(2));
         }
+    }
+
+    fn place_of(&self, id: SpanId) -> Option<usize> {
+        match &self.places {
+            Some(places) => places.get(&id).map(|at| place(*at)),
+            None => self.rows.iter().position(|row| row.span_id == id),
+        }
+    }
+
+    /// Makes the index, if there are rows enough for one.
+    fn index(&mut self) {
+        let ids = self.rows.iter().map(|row| row.span_id);
+        self.places = (self.rows.len() >= LONG).then(|| Box::new(ids.zip(0..).collect()));
     }
 
     /// The rows, and what stands beside each.
@@ -293,7 +314,13 @@ impl Spans {
         // Invariant: traces are bounded far below four billion spans.
         let at = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
         row.origin = self.origin(origin);
+        if let Some(places) = &mut self.places {
+            places.insert(row.span_id, at);
+        }
         self.rows.push(row);
+        if self.rows.len() == LONG {
+            self.index();
+        }
         if response_id.is_none() && rare.is_none() {
             return;
         }
