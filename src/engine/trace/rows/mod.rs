@@ -27,7 +27,7 @@ pub struct Spans {
     beside: Option<Box<Beside>>,
     // Rows by id, where there are many.
     #[serde(skip)]
-    places: Option<Box<BTreeMap<SpanId, u32>>>,
+    places: BTreeMap<SpanId, u32>,
     // Bytes of the long texts that only people and models read.
     #[serde(skip)]
     text_bytes: usize,
@@ -259,16 +259,17 @@ impl Spans {
     }
 
     fn place_of(&self, id: SpanId) -> Option<usize> {
-        match &self.places {
-            Some(places) => places.get(&id).map(|at| place(*at)),
-            None => self.rows.iter().position(|row| row.span_id == id),
+        if self.places.is_empty() {
+            return self.rows.iter().position(|row| row.span_id == id);
         }
+        self.places.get(&id).map(|at| place(*at))
     }
 
     /// Makes the index, if there are rows enough for one.
     fn index(&mut self) {
-        let ids = self.rows.iter().map(|row| row.span_id);
-        self.places = (self.rows.len() >= LONG).then(|| Box::new(ids.zip(0..).collect()));
+        if self.rows.len() >= LONG {
+            self.places = self.rows.iter().map(|row| row.span_id).zip(0..).collect();
+        }
     }
 
     /// The rows, and what stands beside each.
@@ -314,8 +315,8 @@ impl Spans {
         // Invariant: traces are bounded far below four billion spans.
         let at = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
         row.origin = self.origin(origin);
-        if let Some(places) = &mut self.places {
-            places.insert(row.span_id, at);
+        if !self.places.is_empty() {
+            self.places.insert(row.span_id, at);
         }
         self.rows.push(row);
         if self.rows.len() == LONG {
