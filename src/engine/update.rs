@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::span::{Status, TraceId};
 
-/// Structs whose fields are left out where they have their default, when they are written.
+/// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
+/// by their order.
 macro_rules! facts {
     ($($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $kind:ty,)* })*) => {$(
         $(#[$about])*

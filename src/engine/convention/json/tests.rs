@@ -1,0 +1,194 @@
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+fn same(ours: &Json<'_>, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Json::Null, Value::Null) => true,
+        (Json::Bool(a), Value::Bool(b)) => a == b,
+        (Json::Number(a), Value::Number(b)) => a == b,
+        (Json::Text(a), Value::String(b)) => a == b,
+        (Json::List(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Json::Object(a), Value::Object(b)) => {
+            let equal =
+                |((key, a), (other, b)): ((&str, _), (&String, _))| key == other && same(a, b);
+            a.len() == b.len() && a.iter().zip(b).all(equal)
+        }
+        _ => false,
+    }
+}
+
+/// Both read the same and write it alike, or neither reads anything; and the items of a list are what is in it.
+fn agree(text: &str) {
+    let list = parse(text).and_then(|value| Some(value.as_list()?.to_vec()));
+    let apart = items(text).map(|items| items.into_iter().filter_map(parse).collect());
+    assert_eq!(apart, list.filter(|items| !items.is_empty()), "{text}");
+    let theirs: Option<Value> = serde_json::from_str(text).ok();
+    match (parse(text), theirs) {
+        (None, None) => {}
+        (Some(ours), Some(theirs)) => {
+            assert!(same(&ours, &theirs), "{text}: {ours:?}");
+            assert_eq!(ours.to_string(), theirs.to_string(), "{text}");
+            assert_eq!(ours.clone().into_owned(), ours);
+        }
+        (ours, theirs) => panic!("{text}: {ours:?}, {theirs:?}"),
+    }
+}
+
+#[test]
+fn what_is_json_and_what_is_none() {
+    for text in [
+        "",
+        " ",
+        "1",
+        "-1",
+        "-0",
+        "-",
+        "0",
+        "00",
+        "01",
+        "-01",
+        "1.",
+        ".5",
+        "1.5",
+        "1e5",
+        "1e",
+        "1E+5",
+        "1e400",
+        "-1e400",
+        "1-2",
+        "123456789012345678",
+        "1234567890123456789",
+        "18446744073709551615",
+        "18446744073709551616",
+        "-9223372036854775808",
+        "-9223372036854775809",
+        "0.1234567890123456789",
+        "1.0",
+        "100000000000000000000",
+        "true",
+        "tru",
+        "truex",
+        "null",
+        "nul",
+        "false ",
+        "\"a\"",
+        "\"a",
+        "\"",
+        "\"\\\"",
+        "\"\\n\\u0041\\ud83d\\ude00\"",
+        "\"\\ud83d\"",
+        "\"\\x\"",
+        "\"\\é\"",
+        "\"a\nb\"",
+        "\"\u{7f}é\"",
+        "[]",
+        "[1]",
+        "[1,]",
+        "[,]",
+        "[1 2]",
+        "[1,2",
+        "{}",
+        "{\"a\":1}",
+        "{\"a\":1,}",
+        "{\"a\" 1}",
+        "{a:1}",
+        "{\"a\":1,\"b\":2,\"a\":3}",
+        "\t[ 1 ,\r\n{ \"a\" : [ ] } ] ",
+        "[1]]",
+        "{\"\\u0061\":1,\"a\":2}",
+        "\u{feff}1",
+        "nan",
+        "[\u{a0}1]",
+        "\"0123456789abcde\\\"f\"",
+    ] {
+        agree(text);
+    }
+}
+
+#[test]
+fn what_is_nearly_json_is_read_without_what_is_not() {
+    for (text, expected) in [
+        (r#"{"city": "Z\ud83d"}"#, Some(r#"{"city":"Z?"}"#)),
+        (r#"{"\ude00": ["\ud83d\ude00"]}"#, Some(r#"{"?":["😀"]}"#)),
+        ("[1e400, NaN, -Infinity, 1]", Some("[null,null,null,1]")),
+        (r#"{"city": "Z"}"#, Some(r#"{"city":"Z"}"#)),
+        (r#"{"city": "Z\ud83d}"#, None),
+        ("[1e400, nan]", None),
+        ("Z\u{fffd}", None),
+        ("{'city': 'Z'}", None),
+    ] {
+        let text = read(text).map(|value| value.to_string());
+        assert_eq!(text.as_deref(), expected);
+    }
+}
+
+#[test]
+fn nesting_ends_where_it_does_for_others() {
+    for depth in 125..131 {
+        agree(&format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
+        agree(&format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth)));
+    }
+    agree(&"[".repeat(100_000));
+}
+
+#[test]
+fn of_many_equal_keys_the_last_value_holds_in_the_first_place() {
+    for count in [2, 16, 17, 200] {
+        let entries: Vec<String> =
+            (0..count).map(|at| format!("\"k{}\":{at}", at * 7 % 11)).collect();
+        agree(&format!("{{{}}}", entries.join(",")));
+    }
+}
+
+/// Any value, not too large.
+fn any_value() -> impl Strategy<Value = Value> {
+    let scalar = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        (0_u64..300).prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-c\"\\\\é\n\u{1}😀 ]{0,40}".prop_map(Value::from),
+    ];
+    scalar.prop_recursive(4, 40, 5, |inner| {
+        let entries = prop::collection::vec(("[a-c\"é]{0,3}", inner.clone()), 0..5);
+        prop_oneof![
+            prop::collection::vec(inner, 0..5).prop_map(Value::from),
+            entries.prop_map(|entries| Value::Object(entries.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_changed_somewhere_is_read_alike(
+        value in any_value(),
+        at in any::<prop::sample::Index>(),
+        other in prop::sample::select(&["", "\"", "\\", "\\u00e9", "\\ud83d", ",", "]", "}", "0", "-", "e9", "é", "\n", " "][..]),
+    ) {
+        let mut text = value.to_string();
+        agree(&text);
+        let at = text.floor_char_boundary(at.index(text.len()));
+        let end = text.ceil_char_boundary(at + 1);
+        text.replace_range(at..end, other);
+        agree(&text);
+        agree(&text[..at]);
+    }
+
+    #[test]
+    fn random_texts_are_read_alike(text in r#"[\[\]{}:," 0-2.eE+\-\\nu"trabé\n]{0,24}"#) {
+        agree(&text);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back(text in any::<String>(), number in any::<f64>(), key in ".{0,20}") {
+        let value = serde_json::json!({&key: [text, number, {"b": key}], "a": i64::MIN});
+        agree(&value.to_string());
+        agree(&serde_json::to_string_pretty(&value).unwrap());
+    }
+}

@@ -1,0 +1,156 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn raw(text: &str) -> RawValue<'_> {
+    RawValue::Str(text.into())
+}
+
+#[test]
+fn the_last_user_message_is_what_was_asked() {
+    for text in [
+        r#"[{"role":"user","parts":[{"type":"text","content":"old"}]},{"role":"user","parts":[{"type":"text","content":"Hi"}]}]"#,
+        r#"[{"role":"user","content":"old"},{"role":"assistant","content":"x"},{"role":"user","content":[{"type":"text","text":"Hi"}]}]"#,
+        r#"{"messages":[[{"lc":1,"type":"constructor","id":["langchain","schema","messages","HumanMessage"],"kwargs":{"content":"Hi","type":"human"}}]]}"#,
+        r#"{"messages":[{"type":"human","data":{"content":"Hi"}},{"type":"ai","data":{"content":"x"}}]}"#,
+        r#"{"question":"Hi"}"#,
+        "Hi",
+    ] {
+        assert_eq!(asked(&raw(text)).text.as_deref(), Some("Hi"), "{text}");
+    }
+}
+
+#[test]
+fn the_last_assistant_message_is_the_answer() {
+    for text in [
+        r#"[{"role":"assistant","parts":[{"type":"text","content":"Hello"},{"type":"tool_call","name":"f"}]}]"#,
+        r#"{"generations":[[{"text":"Hello","type":"ChatGeneration","message":{"lc":1,"type":"constructor","id":["x","AIMessage"],"kwargs":{"content":"Hello"}}}]]}"#,
+        r#"{"choices":[{"message":{"role":"assistant","content":"Hello"}}]}"#,
+        r#"{"answer":"Hello"}"#,
+        "Hello",
+    ] {
+        assert_eq!(said(&raw(text)).text.as_deref(), Some("Hello"), "{text}");
+    }
+    // Structured output is its own text; a call without text is none.
+    assert_eq!(said(&raw(r#"{"city":"Paris"}"#)).text.as_deref(), Some(r#"{"city":"Paris"}"#));
+    assert_eq!(
+        said(&raw(r#"[{"role":"assistant","parts":[{"type":"tool_call","name":"f"}]}]"#)).text,
+        None
+    );
+}
+
+#[test]
+fn calls_come_from_the_assistant_alone() {
+    for text in [
+        r#"[{"role":"assistant","parts":[{"type":"tool_call","id":"1","name":"f","arguments":{"b":1,"a":2}}]}]"#,
+        r#"[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]}]"#,
+        r#"{"messages":[{"type":"ai","data":{"content":"","tool_calls":[{"name":"f","args":{"a":2,"b":1},"id":"1"}]}}]}"#,
+    ] {
+        let calls = said(&raw(text)).calls;
+        assert_eq!(calls.len(), 1, "{text}");
+        assert_eq!(calls[0].name.as_deref(), Some("f"));
+        assert_eq!(calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":2,"b":1}"#);
+    }
+    let tool = r#"[{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":"x"}]}]"#;
+    assert_eq!(said(&raw(tool)).calls, []);
+}
+
+#[test]
+fn results_are_those_after_the_last_word_of_anybody_else() {
+    for text in [
+        r#"[{"role":"user","content":"Hi"},{"role":"assistant","tool_calls":[{"id":"0","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"0","content":"old"},{"role":"assistant","content":"","tool_calls":[{"id":"1","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"1","content":"x"}]"#,
+        r#"[{"role":"user","content":"Hi"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"x"}]}]"#,
+        r#"[{"role":"user","parts":[{"type":"text","content":"Hi"}]},{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":"x"}]}]"#,
+        r#"[{"role":"user","content":"Hi"},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"x"}]"#,
+        r#"[{"role":"user","content":[{"text":"Hi"}]},{"role":"user","content":[{"toolResult":{"toolUseId":"1","status":"success","content":"x"}}]}]"#,
+        r#"{"contents":[{"role":"user","parts":[{"text":"Hi"}]},{"role":"user","parts":[{"function_response":{"id":"1","name":"f","response":"x"}}]}]}"#,
+    ] {
+        let sent = raw(text);
+        let asked = asked(&sent);
+        assert_eq!(asked.text.as_deref(), Some("Hi"), "{text}");
+        assert_eq!(asked.by_user, Some(false), "{text}");
+        let hash = Some(arguments::hash_of(Json::Text("x".into())));
+        let result = ToolResult { call_id: Some(Arc::from("1")), failed: false, hash };
+        assert_eq!(asked.results, [result], "{text}");
+    }
+}
+
+/// Messages and what else may stand among them.
+const ITEMS: [&str; 16] = [
+    r#"{"role":"user","content":"Hi"}"#,
+    r#"{"role":"user","content":""}"#,
+    r#"{"role":"user","content":null}"#,
+    r#"{"role":"user","parts":[{"type":"text","content":"a\nb"},{"text":"c"}]}"#,
+    r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"x"}]}"#,
+    r#"{"role":"assistant","content":"x","tool_calls":[{"id":"1","function":{"name":"f"}}]}"#,
+    r#"{"role":"tool","tool_call_id":"1","content":"{\"a\": 1}"}"#,
+    r#"{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":[1]}]}"#,
+    r#"{"type":"function_call_output","call_id":"1","output":"x"}"#,
+    r#"{"type":"human","data":{"content":"Hi"}}"#,
+    r#"[{"role":"tool","content":"y"},{"role":"user","content":"é"}]"#,
+    r#"{"messages":[{"role":"user","content":"Hi"}]}"#,
+    r#"{"text":"Hi"}"#,
+    r#"{"toolUse":{"name":"f"}}"#,
+    "1",
+    "[]",
+];
+
+proptest! {
+    #[test]
+    fn the_end_of_a_list_says_what_all_of_it_says(
+        items in prop::collection::vec(prop::sample::select(&ITEMS[..]), 0..20),
+        at in any::<prop::sample::Index>(),
+        other in prop::sample::select(&["", "\"", "\\", "\\ud83d", ",", "]", "}", "NaN", "e9"][..]),
+    ) {
+        let whole = format!("[{}]", items.join(" , "));
+        let at = whole.floor_char_boundary(at.index(whole.len()));
+        let (before, after) = whole.split_at(at);
+        for text in [format!("{before}{other}{after}"), before.to_owned(), whole.clone()] {
+            if let Some(last) = asked_last(&text) {
+                let sent = raw(&text);
+                prop_assert_eq!(last, asked_in_all(&sent), "{}", text);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_long_history_the_end_is_enough() {
+    for (last, by_user) in [(ITEMS[0], true), (ITEMS[4], false), (ITEMS[6], false)] {
+        let text = format!("[{}{},{last}]", ITEMS[0], format!(",{}", ITEMS[5]).repeat(50));
+        assert_eq!(asked_last(&text).is_some(), last == ITEMS[0]);
+        let text = format!("{},{},{last}]", text.trim_end_matches(']'), ITEMS[0]);
+        let said = asked_last(&text).unwrap();
+        assert_eq!((said.text.as_deref(), said.by_user), (Some("Hi"), Some(by_user)));
+        assert_eq!(said, asked_in_all(&raw(&text)));
+    }
+}
+
+#[test]
+fn a_failed_result_says_so() {
+    for text in [
+        r#"[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","is_error":true,"content":"x"}]}]"#,
+        r#"[{"role":"tool","content":[{"type":"tool-result","toolCallId":"1","output":{"type":"error-text","value":"x"}}]}]"#,
+        r#"[{"toolResult":{"toolUseId":"1","status":"error","content":[{"text":"x"}]}}]"#,
+    ] {
+        assert!(asked(&raw(text)).results[0].failed, "{text}");
+    }
+}
+
+#[test]
+fn blocks_without_a_role_are_content() {
+    let sent = raw(r#"[{"text":"Hi"}]"#);
+    let asked = asked(&sent);
+    assert_eq!((asked.text.as_deref(), asked.by_user), (Some("Hi"), Some(true)));
+    let sent = raw(r#"[{"toolUse":{"toolUseId":"1","name":"f","input":{"a":1}}}]"#);
+    let said = said(&sent);
+    assert_eq!((said.text, said.calls.len()), (None, 1));
+}
+
+#[test]
+fn an_answer_among_events_is_the_choice() {
+    let events = r#"[{"event.name":"gen_ai.assistant.message","role":"assistant","content":"old"},{"event.name":"gen_ai.choice","index":0,"message":{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]}}]"#;
+    let sent = raw(events);
+    let said = choices(&sent);
+    assert_eq!((said.text, said.calls.len()), (None, 1));
+}
