@@ -1,8 +1,10 @@
 //! What is known of an agent, added up over its shards: what stage 3 tells the board.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::math::Quanta;
+use super::predict::{KnownRun, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::TraceId;
 use super::update::{AgentKey, Exemplar, ScoreHistogram, SessionUpdate};
@@ -35,6 +37,10 @@ pub struct AgentUpdate {
     pub run_scores: BTreeMap<String, RunScores>,
     /// Runs held.
     pub runs: u64,
+    /// How much effort its sessions took, by shard.
+    pub spreads: Vec<Arc<Spread>>,
+    /// Runs of which the outcome is known.
+    pub known_runs: Arc<[KnownRun]>,
     /// What the API shows.
     pub view: AgentView,
 }
@@ -63,6 +69,9 @@ impl AgentUpdate {
         }
         self.sessions_active += shard.sessions_active;
         self.traces_stalled += shard.traces_stalled;
+        if !shard.spread.is_empty() {
+            self.spreads.push(Arc::clone(&shard.spread));
+        }
         for gauge in &shard.sessions_looping {
             *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
         }
@@ -83,6 +92,7 @@ impl AgentUpdate {
     /// Adds the scores over runs.
     pub(super) fn add_runs(&mut self, runs: &mut AgentRuns) {
         self.runs = runs.len() as u64;
+        self.known_runs = runs.known();
         self.view.tasks = runs.tasks();
         self.run_scores.clone_from(runs.scores());
         let Some(all) = self.run_scores.get(run_scores::ALL) else { return };

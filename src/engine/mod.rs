@@ -31,6 +31,7 @@ pub mod loops;
 pub mod math;
 pub mod options;
 pub mod pipeline;
+pub mod predict;
 pub mod price;
 pub mod resolve;
 pub mod route;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
+use super::predict::KnownRun;
 use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
@@ -19,6 +20,9 @@ use super::view::{ArsComponentView, ArsView, TaskView};
 
 /// The window of everything that is held.
 pub const ALL: &str = "all";
+
+/// Runs with an outcome that are learned from: the last so many sessions.
+pub const MOST_KNOWN: usize = 512;
 
 /// Scores over runs in one window.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,6 +45,8 @@ pub struct AgentRuns {
     touched: Timestamp,
     // What `scores` was when nothing had changed since.
     scores: Option<BTreeMap<String, RunScores>>,
+    // Likewise.
+    known: Option<Arc<[KnownRun]>>,
 }
 
 /// The runs of an agent as they are written down; scores follow from them.
@@ -110,6 +116,7 @@ impl AgentRuns {
             views,
             touched: Timestamp::default(),
             scores: None,
+            known: None,
         }
     }
 
@@ -199,6 +206,30 @@ impl AgentRuns {
         })
     }
 
+    /// Those of which the outcome is known, each session once, in the order of their starts; the last [`MOST_KNOWN`].
+    pub fn known(&mut self) -> Arc<[KnownRun]> {
+        let held = &self.held;
+        Arc::clone(self.known.get_or_insert_with(|| {
+            let mut sessions: BTreeMap<Arc<str>, KnownRun> = BTreeMap::new();
+            let mut latest: Vec<Arc<str>> = Vec::new();
+            for (_, key) in held.by_start.iter().rev() {
+                let Some(run) = held.runs.get(key) else { continue };
+                let (Some(success), Some(session)) = (run.success, &run.session) else { continue };
+                if let Some(known) = sessions.get_mut(session) {
+                    known.effort = run.effort.plus(known.effort);
+                } else if latest.len() < MOST_KNOWN {
+                    latest.push(Arc::clone(session));
+                    let (task, session) = (key.task.clone(), Arc::clone(session));
+                    let known = KnownRun { session, task, effort: run.effort, failed: !success };
+                    sessions.insert(Arc::clone(&known.session), known);
+                } else {
+                    break;
+                }
+            }
+            latest.iter().rev().filter_map(|session| sessions.remove(session)).collect()
+        }))
+    }
+
     /// The tasks, by id.
     pub fn tasks(&self) -> Vec<TaskView> {
         let Some(all) = self.views.first() else { return Vec::new() };
@@ -219,7 +250,7 @@ impl AgentRuns {
     fn apply(&mut self, changes: Vec<Change>, moment: Moment, counts: &mut Counts) {
         self.touched = self.touched.max(moment.now);
         for change in changes {
-            self.scores = None;
+            (self.scores, self.known) = (None, None);
             let (key, run) = match change {
                 Change::Set(key, run) => (key, Some(Arc::from(run))),
                 Change::Gone(key) => (key, None),
@@ -412,8 +443,9 @@ fn record(key: &RunKey, run: &Run) -> RunRecord {
     let has_traces = run.traces > 0;
     let known = |value: f64| has_traces.then_some(value);
     let count = |count: u64| ratio(i128::from(count), 1);
-    let latency = (run.model_calls > 0)
-        .then(|| ratio(i128::from(run.model_nanos), i128::from(run.model_calls) * 1_000_000_000));
+    let calls = run.effort.model_calls;
+    let latency =
+        (calls > 0).then(|| ratio(i128::from(run.model_nanos), i128::from(calls) * 1_000_000_000));
     RunRecord {
         task: key.task.clone(),
         id: key.id.clone(),
@@ -424,8 +456,8 @@ fn record(key: &RunKey, run: &Run) -> RunRecord {
         actions: run.actions.clone(),
         resources: Resources {
             cost_usd: run.cost.map(Quanta::to_f64),
-            time_seconds: known(seconds(run.nanos)),
-            api_calls: known(count(run.model_calls)),
+            time_seconds: known(seconds(run.effort.nanos)),
+            api_calls: known(count(calls)),
             actions: known(count(run.actions.len() as u64)),
             errors: known(count(run.errors)),
             call_latency_seconds: latency,
@@ -455,9 +487,10 @@ fn ars_run(key: &RunKey, run: &Run) -> ArsRun {
         retrieved: run.retrieved.clone(),
         cited: run.cited.clone(),
         tool_calls,
-        tool_successes: tool_calls.saturating_sub(run.failed_actions),
-        loops: run.model_calls,
-        latency_seconds: (run.traces > 0).then(|| ratio(i128::from(run.nanos), 1_000_000_000)),
+        tool_successes: tool_calls.saturating_sub(run.effort.failed_calls),
+        loops: run.effort.model_calls,
+        latency_seconds: (run.traces > 0)
+            .then(|| ratio(i128::from(run.effort.nanos), 1_000_000_000)),
         cost_usd: run.cost.map(Quanta::to_f64),
     }
 }

@@ -14,7 +14,7 @@ use super::count::Counts;
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
-use super::update::{Attempt, ReportedScore, RunTrace};
+use super::update::{Attempt, Effort, ReportedScore, RunTrace};
 
 /// Scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
@@ -55,16 +55,14 @@ pub struct Run {
     pub baseline: Option<bool>,
     /// Names of its tool calls, in order.
     pub actions: Vec<Arc<str>>,
-    /// Failed tool calls.
-    pub failed_actions: u64,
-    /// Model calls.
-    pub model_calls: u64,
+    /// What it took.
+    pub effort: Effort,
+    /// The session of its last trace; `None`: it has no trace.
+    pub session: Option<Arc<str>>,
     /// Failed model and tool calls.
     pub errors: u64,
     /// US dollars, where the wire tells.
     pub cost: Option<Quanta>,
-    /// Nanoseconds from its first start to its last end, pauses between traces left out.
-    pub nanos: u64,
     /// Nanoseconds in model calls.
     pub model_nanos: u64,
     /// Severities of the rules that it broke; `None`: nobody looked.
@@ -294,16 +292,13 @@ impl Parts {
                 .flat_map(|trace| &trace.actions)
                 .map(|name| Arc::from(name.as_str()))
                 .collect(),
-            failed_actions: sum(traces().map(|trace| trace.failed_actions)),
-            model_calls: sum(traces().map(|trace| trace.model_calls)),
+            effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
+            session: traces().last().map(|trace| Arc::from(trace.session.as_str())),
             errors: sum(traces().map(|trace| trace.errors)),
             cost: traces()
                 .filter_map(|trace| trace.cost_quanta)
                 .reduce(i64::saturating_add)
                 .map(Quanta),
-            nanos: sum(
-                traces().map(|trace| trace.end_unix_nano.saturating_sub(trace.start_unix_nano))
-            ),
             model_nanos: sum(traces().map(|trace| trace.model_nanos)),
             violations: self.violations(&attempts),
             retrieved: distinct(&attempts, |attempt| &attempt.retrieved),
@@ -398,6 +393,7 @@ mod tests {
             start_unix_nano: start,
             end_unix_nano: start + 5,
             actions: vec![format!("tool{id}")],
+            effort: Effort { nanos: 5, ..Effort::default() },
             ..RunTrace::default()
         }
     }
@@ -438,7 +434,7 @@ mod tests {
         let (mut runs, mut counts) = (Runs::new(10), Counts::default());
         runs.trace(trace(2, "t", "s", 20), &mut counts);
         let run = set(runs.trace(trace(1, "t", "s", 10), &mut counts));
-        assert_eq!((run.traces, run.start.0, run.end.0, run.nanos), (2, 10, 25, 10));
+        assert_eq!((run.traces, run.start.0, run.end.0, run.effort.nanos), (2, 10, 25, 10));
         assert_eq!(
             run.actions.iter().map(AsRef::as_ref).collect::<Vec<&str>>(),
             ["tool1", "tool2"]

@@ -6,9 +6,11 @@
 //! those fields that do not have their default.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::predict::Spread;
 use super::span::{Status, TraceId};
 
 /// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
@@ -377,6 +379,36 @@ facts! {
         pub unchanged: bool,
     }
 
+    /// A sum over those traces that tell what is summed.
+    #[derive(Copy)]
+    pub struct Told {
+        /// Traces that tell.
+        pub traces: u64,
+        /// Their sum.
+        pub sum: u64,
+    }
+
+    /// What a trace took, or several of one run or session.
+    #[derive(Copy)]
+    pub struct Effort {
+        /// Model calls.
+        pub model_calls: u64,
+        /// Tool calls.
+        pub tool_calls: u64,
+        /// Tool calls of which the wire tells whether they failed.
+        pub judged_calls: u64,
+        /// Tool calls that failed.
+        pub failed_calls: u64,
+        /// Tokens written.
+        pub output_tokens: Told,
+        /// Cost in 1e-12 USD.
+        pub cost_quanta: Told,
+        /// From the first start of a trace to its last end, in nanoseconds; pauses between traces left out.
+        pub nanos: u64,
+        /// Distinct words of the last answer; absent: no text arrived.
+        pub answer_words: Option<u64>,
+    }
+
     /// What a done trace adds to a run of its agent. Key: trace_id. Full replacement.
     pub struct RunTrace {
         /// The trace.
@@ -393,10 +425,8 @@ facts! {
         pub end_unix_nano: u64,
         /// Names of its tool calls, in order; empty: unknown.
         pub actions: Vec<String>,
-        /// Tool calls that failed.
-        pub failed_actions: u64,
-        /// Model calls.
-        pub model_calls: u64,
+        /// What it took.
+        pub effort: Effort,
         /// Time spent in model calls, in nanoseconds.
         pub model_nanos: u64,
         /// Failed model and tool calls.
@@ -574,6 +604,8 @@ facts! {
         pub panes_only: bool,
         /// Open traces of which nothing has come for long.
         pub traces_stalled: u64,
+        /// How much effort its sessions took.
+        pub spread: Arc<Spread>,
     }
 
     /// A marker that divides what came before it from what comes after.
@@ -618,6 +650,58 @@ impl DoneTrace {
     pub fn name(&self) -> Vec<u8> {
         let about = self.trace_id.as_ref().map_or(self.session.as_bytes(), |trace| &trace.0);
         [&[u8::from(self.looped.is_some())], about].concat()
+    }
+}
+
+impl Effort {
+    /// What a trace took.
+    pub fn of(update: &TraceUpdate) -> Self {
+        let told = |number: Option<u64>| Told {
+            traces: u64::from(number.is_some()),
+            sum: number.unwrap_or_default(),
+        };
+        let calls = |error| update.tools.iter().filter(|call| call.error == Some(error)).count();
+        let failed = calls(true) as u64;
+        Self {
+            model_calls: update.llm_calls,
+            tool_calls: update.tools.len() as u64,
+            judged_calls: failed + calls(false) as u64,
+            failed_calls: failed,
+            output_tokens: told(update.tokens.and_then(|tokens| tokens.output)),
+            cost_quanta: told(update.cost_quanta.and_then(|cost| u64::try_from(cost).ok())),
+            nanos: update.end_unix_nano.saturating_sub(update.start_unix_nano),
+            answer_words: update.output_digest.as_ref().map(|digest| digest.tokens.len() as u64),
+        }
+    }
+
+    /// Both together; the answer is that of `other`, which came later, if it has one.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let answer = other.answer_words.or(self.answer_words);
+        Self { answer_words: answer, ..self.combined(other, u64::saturating_add) }
+    }
+
+    /// What is left without `other`, which was added; the answer stays.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.combined(other, u64::saturating_sub)
+    }
+
+    fn combined(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        let told = |one: Told, two: Told| Told {
+            traces: of(one.traces, two.traces),
+            sum: of(one.sum, two.sum),
+        };
+        Self {
+            model_calls: of(self.model_calls, other.model_calls),
+            tool_calls: of(self.tool_calls, other.tool_calls),
+            judged_calls: of(self.judged_calls, other.judged_calls),
+            failed_calls: of(self.failed_calls, other.failed_calls),
+            output_tokens: told(self.output_tokens, other.output_tokens),
+            cost_quanta: told(self.cost_quanta, other.cost_quanta),
+            nanos: of(self.nanos, other.nanos),
+            answer_words: self.answer_words,
+        }
     }
 }
 

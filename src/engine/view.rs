@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::update::AgentKey;
+use super::update::{AgentKey, Effort};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -44,6 +44,20 @@ impl From<&AgentKey> for AgentName {
             agent_version: present(&key.agent_version),
             environment: present(&key.environment),
             tenant: present(&key.tenant),
+        }
+    }
+}
+
+impl From<&AgentName> for AgentKey {
+    /// The names as keys have them: absent is empty.
+    fn from(name: &AgentName) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self {
+            tenant: text(&name.tenant),
+            service_name: text(&name.service_name),
+            agent_name: text(&name.agent_name),
+            agent_version: text(&name.agent_version),
+            environment: text(&name.environment),
         }
     }
 }
@@ -265,6 +279,29 @@ pub struct SessionView {
     pub band: Option<&'static str>,
     /// Weights in force.
     pub signal_weights: BTreeMap<String, f64>,
+    /// Effort beside the agent's other sessions: the mean share of those that took less model calls, tool calls, tokens, dollars and
+    /// time, in `[0,1]`; null below twenty sessions.
+    pub effort: Option<f64>,
+    /// The chance that it failed, in `[0,1]`: from its effort, and from the outcomes of the agent's runs that are known; null below
+    /// twenty sessions.
+    pub predicted_failure: Option<f64>,
+    /// Where that comes from; null with it.
+    pub prediction: Option<PredictionView>,
+    /// What its done traces took.
+    #[serde(skip)]
+    pub took: Effort,
+}
+
+/// Where a prediction comes from.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct PredictionView {
+    /// The share of the agent's sessions that took less, in `[0,1]`, by `model_calls`, `tool_calls`, `output_tokens`, `cost`,
+    /// `duration`; left out where the wire does not tell.
+    pub more_than: BTreeMap<&'static str, f64>,
+    /// What each feature adds to the log-odds of failure.
+    pub carried_by: BTreeMap<&'static str, f64>,
+    /// Sessions of the agent whose outcome is known.
+    pub outcomes_known: u64,
 }
 
 /// One agent.

@@ -98,6 +98,11 @@ impl Board {
         self.revision.load(Ordering::Relaxed)
     }
 
+    /// One agent as it stands.
+    pub fn agent(&self, key: &AgentKey) -> Option<Arc<AgentUpdate>> {
+        self.agents.get(key).map(|posted| Arc::clone(&posted.update))
+    }
+
     /// Whether an agent is on the board.
     pub fn holds(&self, key: &AgentKey) -> bool {
         self.agents.contains_key(key)

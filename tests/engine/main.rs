@@ -13,6 +13,7 @@ mod drift;
 mod drops;
 mod lenient;
 mod loops;
+mod predict;
 mod princeton;
 mod properties;
 mod recorded;

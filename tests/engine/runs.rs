@@ -13,7 +13,7 @@ use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::{Condition, Resources, RunRecord, TaskOptions};
 use agentgauge::engine::span::{Report, RunTarget, Source, Target, Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
-use agentgauge::engine::update::{AgentKey, Attempt, RunTrace};
+use agentgauge::engine::update::{AgentKey, Attempt, Effort, RunTrace};
 use agentgauge::reference::princeton;
 use proptest::prelude::*;
 
@@ -89,7 +89,11 @@ fn trace(number: usize, one: &One) -> RunTrace {
         start_unix_nano: start(one).0,
         end_unix_nano: end(one).0,
         actions: one.actions.clone(),
-        model_calls: 2,
+        effort: Effort {
+            model_calls: 2,
+            nanos: end(one).0.saturating_sub(start(one).0),
+            ..Effort::default()
+        },
         model_nanos: SECOND,
         ..RunTrace::default()
     }

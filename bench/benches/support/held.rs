@@ -20,7 +20,7 @@ use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
-use agentgauge::engine::update::{Attempt, RunTrace};
+use agentgauge::engine::update::{Attempt, Effort, RunTrace};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
 use agentgauge::memory;
@@ -241,7 +241,7 @@ fn measure_runs(per_task: u64, old: bool, many: u64) -> i64 {
             start_unix_nano: START + number,
             end_unix_nano: START + number + SECOND,
             actions: (0..8).map(|call| format!("tool {}", (number + call) % 5)).collect(),
-            model_calls: 4,
+            effort: Effort { model_calls: 4, nanos: SECOND, ..Effort::default() },
             ..RunTrace::default()
         };
         runs.trace(trace, Moment { now, wall: now }, &mut counts);

@@ -14,7 +14,7 @@ use super::tally::{Growth, Tally, growth};
 use crate::engine::loops::worst;
 use crate::engine::saved::{Name, by_name};
 use crate::engine::span::{Timestamp, TraceId};
-use crate::engine::update::{Loop, RunTrace, TraceState, TraceUpdate};
+use crate::engine::update::{Effort, Loop, RunTrace, TraceState, TraceUpdate};
 
 /// One trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -53,6 +53,8 @@ pub(super) struct Given {
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
     pub(super) panes: Vec<PaneKey>,
+    /// What it took.
+    pub(super) effort: Effort,
 }
 
 impl Held {
@@ -124,6 +126,7 @@ impl Held {
                 given.contribution == *contribution
                     && given.agent == self.agent
                     && given.end == self.end()
+                    && given.effort == Effort::of(&self.update)
                     && given.start.0 == self.update.start_unix_nano
             }
             (None, Some(_)) | (Some(_), None) => false,
@@ -140,7 +143,8 @@ impl Held {
         let (start, end) = (Timestamp(self.update.start_unix_nano), self.end());
         let summary = fleet.summary(&self.agent);
         let (panes, missed) = summary.observe((start, end, self.id), &contribution, wall);
-        self.given = Some(Given { agent: self.agent.clone(), contribution, start, end, panes });
+        let (agent, effort) = (self.agent.clone(), Effort::of(&self.update));
+        self.given = Some(Given { agent, contribution, start, end, panes, effort });
         missed
     }
 

@@ -99,6 +99,7 @@ impl<'a> Packed<'a> {
             session.traces.entry(id).and_modify(|held| held.run = run);
         }
         session.placed = session.placing(rules);
+        session.spent = session.spending();
         session.filed = session.place();
         session
     }
@@ -171,6 +172,7 @@ fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
     quiet
         && traces.all(|held| trace::rests(held, codec) && known(held) && tells(held))
         && session.placed == session.placing(rules)
+        && session.spent == session.spending()
         && session.marks.values().all(|(end, panes)| codec.panes(panes, *end).is_some())
         && session.marks.iter().map(|(agent, (end, _))| (agent, *end)).eq(newest(session))
 }

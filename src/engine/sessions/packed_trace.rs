@@ -21,7 +21,7 @@ use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::span::{Source, Status, Timestamp, TraceId};
 use crate::engine::update::{
-    Loop, OutputDigest, SessionKey, Tokens, ToolCall, TraceState, TraceUpdate, TurnStart,
+    Effort, Loop, OutputDigest, SessionKey, Tokens, ToolCall, TraceState, TraceUpdate, TurnStart,
 };
 
 // Six bits are state, status and what began it; then one for each of these.
@@ -70,6 +70,7 @@ pub(super) fn rests(held: &Held, codec: &Codec) -> bool {
     given.agent == held.agent
         && given.start.0 == update.start_unix_nano
         && given.end == held.end()
+        && given.effort == Effort::of(update)
         && worth.risk == held.scored.risk.risk
         && worth.uncertainty == held.scored.risk.uncertainty
         && worth.signals.iter().all(same)
@@ -202,7 +203,8 @@ pub(super) fn read(
     let mut held = Held::new(id, update, agent, past);
     let (start, end) = (Timestamp(held.update.start_unix_nano), held.end());
     let (agent, panes) = (held.agent.clone(), codec.read_panes(panes, end));
-    held.given = Some(Given { agent, contribution, start, end, panes });
+    let effort = Effort::of(&held.update);
+    held.given = Some(Given { agent, contribution, start, end, panes, effort });
     let Rare { output_repeat, malformed, link, .. } = rare;
     held.scored = Scored { signals, risk, output_repeat, malformed };
     held.link = if flags & LINKED > 0 { Some(Box::default()) } else { link };

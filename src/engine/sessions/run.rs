@@ -7,7 +7,7 @@ use super::held::Held;
 use super::scoring::is_done;
 use crate::engine::runs::is_about_runs;
 use crate::engine::span::Report;
-use crate::engine::update::{ReportedScore, RunTrace};
+use crate::engine::update::{Effort, ReportedScore, RunTrace};
 
 /// What a done trace adds to a run of its agent; `None` if it is part of none.
 pub(super) fn trace(
@@ -48,8 +48,7 @@ pub(super) fn trace(
         start_unix_nano: update.start_unix_nano,
         end_unix_nano: update.end_unix_nano,
         actions: update.tools.iter().map(|call| call.name.clone()).collect(),
-        failed_actions: failed,
-        model_calls: update.llm_calls,
+        effort: Effort::of(update),
         model_nanos: update.model_nanos,
         errors: failed.saturating_add(update.failed_model_calls),
         cost_quanta: update.cost_quanta,

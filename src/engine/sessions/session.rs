@@ -29,7 +29,7 @@ use crate::engine::score::trajectory_gate::TrajectoryGate;
 use crate::engine::signal::loop_detection::WINDOW;
 use crate::engine::span::{Report, Source, Timestamp, TraceId};
 use crate::engine::time::WallShift;
-use crate::engine::update::{AgentKey, DoneTrace, TraceState, TraceUpdate};
+use crate::engine::update::{AgentKey, DoneTrace, Effort, TraceState, TraceUpdate};
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -107,6 +107,12 @@ pub(super) struct Session {
     pub(super) stalled: BTreeMap<Agent, u64>,
     /// When one of its loops, or of its open traces, will have been quiet for long enough.
     pub(super) deadline: Option<Timestamp>,
+    /// What its done traces took, but for the answer.
+    #[serde(default)]
+    took: Effort,
+    /// What its agent was told that it took.
+    #[serde(default)]
+    pub(super) spent: Option<(Agent, Timestamp, Effort)>,
 }
 
 impl Session {
@@ -136,6 +142,8 @@ impl Session {
             open: BTreeSet::new(),
             stalled: BTreeMap::new(),
             deadline: None,
+            took: Effort::default(),
+            spent: None,
         }
     }
 
@@ -338,6 +346,7 @@ impl Session {
             }
             self.placed = placed;
         }
+        self.spend(shared);
         self.deadline = None;
         let looping = self.loops_going_on(shared);
         for (agent, kind, severity) in self.looping.difference(&looping) {
@@ -356,6 +365,35 @@ impl Session {
     pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
         let first = self.first().filter(|_| !self.closed)?;
         Some((first.agent.clone(), self.scores(rules)))
+    }
+
+    /// What its done traces took.
+    pub(super) fn took(&self) -> Effort {
+        let done = self.order.iter().rev().filter_map(|(_, id)| self.traces.get(id));
+        let last = done.filter(|held| held.given.is_some()).map(|held| Effort::of(&held.update));
+        let answer_words = last.filter_map(|effort| effort.answer_words).next();
+        Effort { answer_words, ..self.took }
+    }
+
+    /// Whose effort is how much, and when it began; `None` before a trace is done.
+    pub(super) fn spending(&self) -> Option<(Agent, Timestamp, Effort)> {
+        let first = self.first().filter(|_| self.ends.len() > 0)?;
+        Some((first.agent.clone(), first.position().0, self.took()))
+    }
+
+    /// Tells its agent what it took, if that has changed.
+    fn spend(&mut self, shared: &mut Shared) {
+        let spending = self.spending();
+        if spending == self.spent {
+            return;
+        }
+        if let Some((agent, start, effort)) = self.spent.take() {
+            shared.fleet.summary(&agent).spread().remove(start, &effort);
+        }
+        if let Some((agent, start, effort)) = &spending {
+            shared.fleet.summary(agent).spread().add(*start, effort);
+        }
+        self.spent = spending;
     }
 
     /// Holds a trace that it held before, with all that it gave.
@@ -536,6 +574,7 @@ impl Session {
         let uncertainty = given.contribution.uncertainty.into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
         self.ends.or_default(given.agent.clone()).insert((given.end, trace));
+        self.took = Effort { answer_words: None, ..self.took.plus(given.effort) };
     }
 
     fn retract(&mut self, held: &mut Held, shared: &mut Shared) {
@@ -546,6 +585,7 @@ impl Session {
         if let Some(ends) = self.ends.get_mut(&given.agent) {
             ends.remove(&(given.end, held.id));
         }
+        self.took = self.took.minus(given.effort);
         self.ends.retain(|_, ends| !ends.is_empty());
         self.mark(&given.agent, shared);
     }

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
 use crate::engine::math::Quanta;
+use crate::engine::predict::Spread;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
@@ -88,6 +89,8 @@ pub(super) struct Summary {
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
+    #[serde(default)]
+    spread: Arc<Spread>,
     // What changed since the last message.
     #[serde(skip)]
     run_traces: BTreeMap<TraceId, RunTrace>,
@@ -145,6 +148,7 @@ impl Summary {
             trace_signals: BTreeMap::new(),
             other_signals: BTreeSet::new(),
             max_signals,
+            spread: Arc::default(),
             run_traces: BTreeMap::new(),
             done_traces: Vec::new(),
         }
@@ -155,6 +159,7 @@ impl Summary {
         self.held == 0
             && self.counters.is_empty()
             && self.panes.is_empty()
+            && self.spread.is_empty()
             && self.run_traces.is_empty()
             && self.done_traces.is_empty()
     }
@@ -316,6 +321,11 @@ impl Summary {
         self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
     }
 
+    /// How much effort its sessions took.
+    pub(super) fn spread(&mut self) -> &mut Spread {
+        Arc::make_mut(&mut self.spread)
+    }
+
     /// Notes a trace that is done for the first time, or an outcome that was told later.
     pub(super) fn tell_done(&mut self, trace: DoneTrace) {
         self.done_traces.push(trace);
@@ -343,6 +353,7 @@ impl Summary {
             trace_signals: signals.filter_map(signal).collect(),
             run_traces: std::mem::take(&mut self.run_traces).into_values().collect(),
             done_traces: std::mem::take(&mut self.done_traces),
+            spread: Arc::clone(&self.spread),
             ..SessionUpdate::default()
         }
     }

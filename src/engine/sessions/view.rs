@@ -58,7 +58,9 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
             .collect(),
         band: shown.map(band),
         signal_weights: rules.weights.clone(),
+        took: session.took(),
         traces: traces.into_iter().map(|held| trace(held, rules)).collect(),
+        ..SessionView::default()
     }
 }
 

@@ -22,6 +22,7 @@ export async function session(view, id, tenant) {
       " · named by ", foreign(one.session_source, 60)),
     tiles(
       tile("Reliability", score(one.reliability), one.band), tile("Consistency", score(one.consistency)),
+      one.prediction && tile("Chance that it failed", `${Math.round(100 * one.predicted_failure)} %`, effort(one)),
       tile("Traces", number(one.total_traces), one.flagged.length ? `⚑ ${number(one.flagged.length)} flagged` : "none flagged"),
       tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind))].join(", ")),
       tile("Spent", cost.length ? dollars(cost.reduce((sum, value) => sum + value, 0)) : "–")),
@@ -32,6 +33,13 @@ export async function session(view, id, tenant) {
     one.traces.length > shown.length && el("div", { class: "bar" },
       el("button", { type: "button", onclick: () => { state.shown += STEP; view.again(); } }, `Show more of ${number(one.traces.length)}`)),
   ];
+}
+
+/** The measure in which it took most beside the agent's other sessions, and how many outcomes the chance is learned from. */
+function effort(one) {
+  const [name, share] = Object.entries(one.prediction.more_than).sort(([, a], [, b]) => b - a)[0];
+  const known = one.prediction.outcomes_known;
+  return `more ${name.replace("_", " ")} than ${Math.round(100 * share)} % of its agent's sessions; ${known ? `${number(known)} outcomes known` : "no outcome known"}`;
 }
 
 /** Finds the session of a trace and goes there. */

@@ -1,0 +1,158 @@
+//! How much effort a session took and how likely it failed, through all stages: the same for any order, any shards and after a
+//! restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::engine::math::Quanta;
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::route::Route;
+use agentgauge::engine::span::{
+    Operation, Report, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts, TraceId,
+};
+use agentgauge::engine::view::SessionView;
+use proptest::prelude::*;
+
+use crate::recorded;
+
+const BEGIN: Timestamp = Timestamp(1_800_000_000_000_000_000);
+const SESSIONS: u64 = 60;
+
+/// The spans of session `number`, which makes as many tool calls.
+fn session(number: u64) -> Vec<Span> {
+    let start = BEGIN.after(Duration::from_secs(number));
+    let root = Span {
+        trace_id: TraceId((u128::from(number) << 64 | 1).to_be_bytes()),
+        span_id: SpanId([1; 8]),
+        start,
+        end: start.after(Duration::from_millis(number)),
+        operation: Operation::InvokeAgent,
+        convention: Some("test"),
+        agent_name: Some(Arc::from("support")),
+        session: Some(SessionName { attribute: Arc::from("session.id"), id: name(number) }),
+        ..Span::default()
+    };
+    let calls = (0..number).map(|call| Span {
+        span_id: SpanId((call + 2).to_be_bytes()),
+        parent: Some(root.span_id),
+        operation: Operation::ExecuteTool,
+        tool: Some(ToolFacts {
+            name: Some(Arc::from(format!("tool {call}"))),
+            ..ToolFacts::default()
+        }),
+        ..root.clone()
+    });
+    calls.chain([root.clone()]).collect()
+}
+
+fn name(number: u64) -> Arc<str> {
+    Arc::from(format!("session {number}"))
+}
+
+fn outcome(number: u64, failed: bool) -> Report {
+    Report {
+        target: Target::Session { tenant: None, id: name(number) },
+        name: Arc::from("outcome"),
+        score: Quanta(if failed { 0 } else { Quanta::ONE }),
+        label: None,
+        explanation: None,
+        source: Source::Reported,
+        identifier: Arc::from(""),
+        judge: None,
+        time: BEGIN,
+        tenant: None,
+    }
+}
+
+/// The sessions after these have come, some of them with an outcome.
+fn sessions(
+    order: &[u64],
+    outcomes: &[(u64, bool)],
+    shards: u32,
+    restarts: bool,
+) -> Vec<SessionView> {
+    let (options, route) = (EngineOptions::default(), Route::new(shards, 7));
+    let mut pipeline = Pipeline::routed(&options, route);
+    let now = BEGIN.after(Duration::from_secs(SESSIONS));
+    for number in order {
+        pipeline.apply(session(*number), Vec::new(), Vec::new(), now);
+    }
+    let now = now.after(Duration::from_secs(60));
+    pipeline.advance(now);
+    if restarts {
+        pipeline = recorded::restarted(pipeline, &options, route);
+    }
+    let reports = outcomes.iter().map(|(number, failed)| outcome(*number, *failed)).collect();
+    pipeline.apply(Vec::new(), Vec::new(), reports, now);
+    pipeline.document().sessions
+}
+
+fn chance(sessions: &[SessionView], number: u64) -> f64 {
+    let session = sessions.iter().find(|session| *session.session_id == *name(number));
+    session.unwrap().predicted_failure.unwrap()
+}
+
+#[test]
+fn below_twenty_sessions_nothing_is_said() {
+    let few = sessions(&(1..20).collect::<Vec<_>>(), &[], 2, false);
+    assert!(few.iter().all(|session| session.effort.is_none() && session.prediction.is_none()));
+    let enough = sessions(&(1..=20).collect::<Vec<_>>(), &[], 2, false);
+    assert!(enough.iter().all(|session| session.predicted_failure.is_some()));
+}
+
+#[test]
+fn more_effort_is_more_likely_a_failure_until_outcomes_say_that_it_is_not() {
+    let all: Vec<u64> = (1..=SESSIONS).collect();
+    let untold = sessions(&all, &[], 2, false);
+    assert!(chance(&untold, 55) > 2.0 * chance(&untold, 5));
+    let longest = &untold[usize::try_from(SESSIONS).unwrap() - 1];
+    let prediction = longest.prediction.as_ref().unwrap();
+    assert_eq!(prediction.more_than["tool_calls"], 119.0 / 120.0);
+    // Nothing told tokens or dollars.
+    assert!(!prediction.more_than.contains_key("cost"), "{prediction:?}");
+    let outcomes: Vec<(u64, bool)> = (1..=50).map(|number| (number, number <= 20)).collect();
+    let told = sessions(&all, &outcomes, 2, false);
+    assert!(chance(&told, 5) > chance(&told, 55));
+    assert_eq!(told[0].prediction.as_ref().unwrap().outcomes_known, 50);
+    // What is told changes no other number.
+    for (before, after) in untold.iter().zip(&told) {
+        assert_eq!((before.effort, before.reliability), (after.effort, after.reliability));
+    }
+}
+
+#[test]
+fn an_outcome_that_changes_is_taken_back() {
+    let all: Vec<u64> = (1..=SESSIONS).collect();
+    let told = |outcomes: &[(u64, bool)]| sessions(&all, outcomes, 2, false);
+    let late = Report { time: BEGIN.after(Duration::from_secs(1)), ..outcome(7, true) };
+    let (options, route) = (EngineOptions::default(), Route::new(2, 7));
+    let mut pipeline = Pipeline::routed(&options, route);
+    let now = BEGIN.after(Duration::from_secs(SESSIONS));
+    all.iter().for_each(|number| pipeline.apply(session(*number), Vec::new(), Vec::new(), now));
+    pipeline.advance(now.after(Duration::from_secs(60)));
+    pipeline.apply(Vec::new(), Vec::new(), vec![outcome(7, false), late], now);
+    let changed = pipeline.document().sessions;
+    let predicted = |sessions: &[SessionView]| {
+        sessions.iter().map(|session| session.predicted_failure).collect::<Vec<_>>()
+    };
+    assert_eq!(predicted(&changed), predicted(&told(&[(7, true)])));
+    assert_ne!(predicted(&changed), predicted(&told(&[(7, false)])));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn any_order_any_shards_and_a_restart_say_the_same(
+        order in Just((1..=30_u64).collect::<Vec<_>>()).prop_shuffle(),
+        failed in prop::collection::vec(any::<Option<bool>>(), 30),
+        shards in 1..5_u32,
+    ) {
+        let outcomes: Vec<(u64, bool)> =
+            (1..).zip(failed).filter_map(|(number, failed)| Some((number, failed?))).collect();
+        let mut in_order = order.clone();
+        in_order.sort_unstable();
+        let one = sessions(&in_order, &outcomes, 1, false);
+        prop_assert_eq!(&sessions(&order, &outcomes, shards, false), &one);
+        prop_assert_eq!(&sessions(&order, &outcomes, shards, true), &one);
+    }
+}
