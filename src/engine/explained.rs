@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::loops::Severity;
 use super::update::AgentKey;
 use super::view::{AgentName, LoopView, SignalView, TokensView, ToolView, TraceView};
 
@@ -76,7 +77,8 @@ pub struct SessionRow {
     /// Loops.
     pub loops: u64,
     /// `warning` or `critical`; null without loops.
-    pub worst_loop: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub worst_loop: Option<Severity>,
     /// Tool calls.
     pub tool_calls: u64,
     /// Tokens of the model calls.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::loops::LoopKind;
+
 /// How spans are read.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -94,7 +96,7 @@ pub struct LoopOptions {
     /// Calls in a run from which it is a loop when only names are known; never critical.
     pub names_only: u64,
     /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
-    pub by_kind: BTreeMap<String, Thresholds>,
+    pub by_kind: BTreeMap<LoopKind, Thresholds>,
     /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
     pub near_repeat_similarity: f64,
     /// Traces of one session that a run of calls is followed through; after so many it begins anew.
@@ -274,9 +276,9 @@ impl Default for LoopOptions {
 
 impl LoopOptions {
     /// The thresholds of a kind.
-    pub fn of_kind(&self, kind: &str) -> Thresholds {
+    pub fn of_kind(&self, kind: LoopKind) -> Thresholds {
         let both = Thresholds { warning: self.warning, critical: self.critical };
-        self.by_kind.get(kind).copied().unwrap_or(both)
+        self.by_kind.get(&kind).copied().unwrap_or(both)
     }
 }
 

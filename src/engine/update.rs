@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::loops::{Evidence, LoopKind, Severity};
 use super::span::{Status, TraceId};
 
 /// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
@@ -179,16 +180,16 @@ facts! {
 
     /// One loop: an unbroken run of tool calls.
     pub struct Loop {
-        /// `exact_repeat`, `error_retry`, `near_repeat`, `cycle`, `output_repeat`.
-        pub kind: String,
-        /// `warning`, `critical`.
-        pub severity: String,
+        /// Its kind.
+        pub kind: LoopKind,
+        /// How bad it is.
+        pub severity: Severity,
         /// The tool that is called; of a cycle the first.
         pub tool: String,
         /// Calls in the run; full periods of a cycle.
         pub count: u64,
-        /// `full`, `arguments`, `names`, `text`.
-        pub evidence: String,
+        /// How much of it is on the wire.
+        pub evidence: Evidence,
         /// The traces of the run, in order.
         pub trace_ids: Vec<TraceId>,
         /// Tokens spent in it.

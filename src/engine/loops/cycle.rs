@@ -6,8 +6,6 @@
 use super::{Evidence, Need, Results, Run, overlap};
 use crate::engine::update::ToolCall;
 
-pub(super) const NAME: &str = "cycle";
-
 /// Calls in a period, at least and at most.
 const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
 

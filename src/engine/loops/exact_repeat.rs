@@ -6,8 +6,6 @@
 use super::{Evidence, Need, Results, Run, overlap};
 use crate::engine::update::ToolCall;
 
-pub(super) const NAME: &str = "exact_repeat";
-
 /// Finds all runs of equal calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
     need.runs(calls, run_from)

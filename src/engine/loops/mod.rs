@@ -1,6 +1,6 @@
 //! Loops: unbroken runs of tool calls that get nowhere.
 //!
-//! One kind, one file, and one line in [`KINDS`]. One run gives one entry, of the first kind that fits. The calls
+//! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one entry, of the first kind that fits. The calls
 //! come in order of start; those that overlap in time are parallel, not a loop; unknown tools are never equal.
 
 mod cycle;
@@ -11,46 +11,102 @@ mod near_repeat;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::math::Quanta;
-use super::options::LoopOptions;
+use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
 use super::update::{Loop, ToolCall};
 
-/// The kind found in outputs rather than in calls, by the session stage.
-pub const OUTPUT_REPEAT: &str = "output_repeat";
+/// Finds the runs of one kind among calls.
+type Finder = fn(&[ToolCall], &Need<'_>) -> Vec<Run>;
 
-/// Worth a look.
-pub const WARNING: &str = "warning";
+/// The list of kinds: of each what it is, its name, and what finds it among calls.
+macro_rules! kinds {
+    ($($(#[$about:meta])* $kind:ident, $name:literal, $find:expr;)*) => {
+        /// A kind of loop. Of two kinds for one run the first holds.
+        #[derive(
+            Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+        )]
+        pub enum LoopKind {
+            $($(#[$about])* #[serde(rename = $name)] $kind,)*
+        }
 
-/// Worth a page.
-pub const CRITICAL: &str = "critical";
+        impl LoopKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-/// A kind of loop.
-#[derive(Clone, Copy)]
-struct Kind {
-    name: &'static str,
-    find: fn(&[ToolCall], &Need<'_>) -> Vec<Run>,
+            /// Its name in results, labels and options.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// What finds it among calls; `None`: it is found in outputs, by the session stage.
+            fn finder(self) -> Option<Finder> {
+                match self {
+                    $(Self::$kind => $find,)*
+                }
+            }
+        }
+    };
 }
 
-/// All kinds found in calls; of two for one run the first holds.
-const KINDS: &[Kind] = &[
-    Kind { name: error_retry::NAME, find: error_retry::find },
-    Kind { name: exact_repeat::NAME, find: exact_repeat::find },
-    Kind { name: near_repeat::NAME, find: near_repeat::find },
-    Kind { name: cycle::NAME, find: cycle::find },
-];
+kinds! {
+    /// The same tool failing, each time.
+    ErrorRetry, "error_retry", Some(error_retry::find);
+    /// The same tool with the same arguments and the same result.
+    #[default]
+    ExactRepeat, "exact_repeat", Some(exact_repeat::find);
+    /// The same tool with nearly the same arguments and the same result.
+    NearRepeat, "near_repeat", Some(near_repeat::find);
+    /// A few different calls, in the same order again and again.
+    Cycle, "cycle", Some(cycle::find);
+    /// A trace answers what an earlier one of its session did.
+    OutputRepeat, "output_repeat", None;
+}
+
+/// How bad a loop is.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth a look.
+    #[default]
+    Warning,
+    /// Worth a page.
+    Critical,
+}
 
 /// How much of a loop is on the wire.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Evidence {
     /// Names alone.
+    #[default]
     Names,
     /// Names and arguments.
     Arguments,
     /// Names, arguments and results.
     Full,
+    /// The text of an output.
+    Text,
+}
+
+/// What a loop is counted and shown under: the labels of its families.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct LoopLabels {
+    /// Its kind.
+    pub kind: LoopKind,
+    /// How bad it is.
+    pub severity: Severity,
 }
 
 /// A run of calls: `first..first + calls` of the sequence.
@@ -69,7 +125,7 @@ struct Run {
 /// What a run must reach to be a loop of its kind.
 struct Need<'a> {
     options: &'a LoopOptions,
-    kind: &'static str,
+    kind: LoopKind,
 }
 
 /// A model call, for what a loop cost.
@@ -94,14 +150,6 @@ pub struct Found {
     pub entry: Loop,
 }
 
-/// Names of all kinds, those found in outputs included, sorted.
-pub fn kinds() -> [&'static str; 5] {
-    let [a, b, c, d] = [0, 1, 2, 3].map(|at| KINDS[at].name);
-    let mut kinds = [a, b, c, d, OUTPUT_REPEAT];
-    kinds.sort_unstable();
-    kinds
-}
-
 /// How often a tool has to be called before there can be a loop of any kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Least {
@@ -113,7 +161,8 @@ pub struct Least {
 
 /// The least that makes a loop: a call of a run is there once for each that is counted.
 pub fn least(options: &LoopOptions) -> Least {
-    let kinds = KINDS.iter().map(|kind| options.of_kind(kind.name));
+    let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());
+    let kinds = kinds.map(|kind| options.of_kind(*kind));
     let known = kinds.map(|needed| needed.warning.min(needed.critical)).min();
     let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     Least { known: count(known.unwrap_or(u64::MAX)), names: count(options.names_only) }
@@ -129,18 +178,19 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
         return found;
     }
     let mut free = vec![Range { start: 0, end: calls.len() }];
-    for kind in KINDS {
-        let need = Need { options, kind: kind.name };
+    for kind in LoopKind::ALL {
+        let Some(find) = kind.finder() else { continue };
+        let need = Need { options, kind: *kind };
         let mut left = Vec::new();
         for stretch in free {
             let mut from = stretch.start;
-            for run in (kind.find)(&calls[stretch.clone()], &need) {
+            for run in find(&calls[stretch.clone()], &need) {
                 let first = stretch.start + run.first;
                 let range = first..first + run.calls;
                 let Some(severity) = need.severity(&run) else { continue };
                 left.push(from..range.start);
                 from = range.end;
-                let entry = entry(kind.name, severity, &run, &calls[range.clone()], spends);
+                let entry = entry(*kind, severity, &run, &calls[range.clone()], spends);
                 found.push(Found { calls: range, entry });
             }
             left.push(from..stretch.end);
@@ -170,19 +220,61 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
 }
 
 /// The worst severity among loops.
-pub fn worst(loops: &[Loop]) -> Option<&'static str> {
-    let critical = loops.iter().any(|found| found.severity == CRITICAL);
-    loops.first().map(|_| if critical { CRITICAL } else { WARNING })
+pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> {
+    loops.into_iter().map(|found| found.severity).max()
+}
+
+impl LoopKind {
+    /// Whether it is found among calls, not in outputs.
+    pub fn is_of_calls(self) -> bool {
+        self.finder().is_some()
+    }
+}
+
+impl Severity {
+    /// Its name in results and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
 }
 
 impl Evidence {
-    /// The name that results carry.
-    pub fn name(self) -> &'static str {
+    /// Its name in results and labels.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Names => "names",
             Self::Arguments => "arguments",
             Self::Full => "full",
+            Self::Text => "text",
         }
+    }
+}
+
+impl LoopLabels {
+    /// Values of the labels `kind` and `severity`.
+    pub fn values(self) -> [&'static str; 2] {
+        [self.kind.name(), self.severity.name()]
+    }
+}
+
+impl From<&Loop> for LoopLabels {
+    fn from(entry: &Loop) -> Self {
+        Self { kind: entry.kind, severity: entry.severity }
+    }
+}
+
+impl fmt::Display for LoopKind {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
     }
 }
 
@@ -195,17 +287,21 @@ impl Run {
 
 impl Need<'_> {
     /// How bad a run is; `None`: it is no loop.
-    fn severity(&self, run: &Run) -> Option<&'static str> {
-        let thresholds = self.options.of_kind(self.kind);
-        match run.evidence {
-            Evidence::Names => (run.count() >= self.options.names_only).then_some(WARNING),
-            Evidence::Arguments | Evidence::Full if run.count() >= thresholds.critical => {
-                Some(CRITICAL)
+    fn severity(&self, run: &Run) -> Option<Severity> {
+        let count = run.count();
+        let Thresholds { warning, critical } = match run.evidence {
+            Evidence::Names => {
+                let from = self.options.names_only;
+                return (count >= from).then_some(Severity::Warning);
             }
-            Evidence::Arguments | Evidence::Full => {
-                (run.count() >= thresholds.warning).then_some(WARNING)
+            Evidence::Arguments | Evidence::Full | Evidence::Text => {
+                self.options.of_kind(self.kind)
             }
+        };
+        if count >= critical {
+            return Some(Severity::Critical);
         }
+        (count >= warning).then_some(Severity::Warning)
     }
 
     fn is_met(&self, run: &Run) -> bool {
@@ -261,7 +357,13 @@ fn overlap(earlier: &ToolCall, later: &ToolCall) -> bool {
             && start < earlier.end_unix_nano)
 }
 
-fn entry(kind: &str, severity: &str, run: &Run, calls: &[ToolCall], spends: &[Spend]) -> Loop {
+fn entry(
+    kind: LoopKind,
+    severity: Severity,
+    run: &Run,
+    calls: &[ToolCall],
+    spends: &[Spend],
+) -> Loop {
     let from = calls.first().map_or(0, |call| call.start_unix_nano);
     let to = calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0);
     let inside = || spends.iter().filter(|spend| spend.start.0 > from && spend.end.0 <= to);
@@ -270,12 +372,12 @@ fn entry(kind: &str, severity: &str, run: &Run, calls: &[ToolCall], spends: &[Sp
         output: sum(inside().map(|spend| spend.tokens.output)),
     };
     Loop {
-        kind: kind.to_owned(),
-        severity: severity.to_owned(),
+        kind,
+        severity,
         tool: calls.first().map(|call| call.name.clone()).unwrap_or_default(),
         tools: calls.iter().take(run.period).map(|call| call.name.clone()).collect(),
         count: run.count(),
-        evidence: run.evidence.name().to_owned(),
+        evidence: run.evidence,
         trace_ids: Vec::new(),
         tokens: Some(tokens),
         cost_quanta: inside()

@@ -6,8 +6,6 @@
 use super::{Evidence, Need, Results, Run, overlap};
 use crate::engine::update::ToolCall;
 
-pub(super) const NAME: &str = "near_repeat";
-
 /// Finds all runs of similar calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
     let threshold = need.options.near_repeat_similarity;

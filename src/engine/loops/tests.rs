@@ -21,24 +21,24 @@ fn calls(list: &[(&str, Option<u64>, Option<u64>)]) -> Vec<ToolCall> {
 }
 
 /// Kind, first call, calls, count, evidence of each loop.
-fn found(calls: &[ToolCall]) -> Vec<(String, usize, usize, u64, String)> {
+fn found(calls: &[ToolCall]) -> Vec<(&'static str, usize, usize, u64, &'static str)> {
     let found = find(calls, &[], &LoopOptions::default()).into_iter();
     found
         .map(|found| {
             let Found { calls, entry } = found;
-            (entry.kind, calls.start, calls.len(), entry.count, entry.evidence)
+            (entry.kind.name(), calls.start, calls.len(), entry.count, entry.evidence.name())
         })
         .collect()
 }
 
 fn one(
-    kind: &str,
+    kind: &'static str,
     first: usize,
     calls: usize,
     count: u64,
-    evidence: &str,
-) -> Vec<(String, usize, usize, u64, String)> {
-    vec![(kind.to_owned(), first, calls, count, evidence.to_owned())]
+    evidence: &'static str,
+) -> Vec<(&'static str, usize, usize, u64, &'static str)> {
+    vec![(kind, first, calls, count, evidence)]
 }
 
 #[test]
@@ -105,10 +105,9 @@ fn unknown_tools_are_never_equal() {
 fn what_is_not_on_the_wire_lowers_the_evidence() {
     assert_eq!(found(&calls(&[("f", None, Some(1)); 4])), []);
     assert_eq!(found(&calls(&[("f", None, Some(1)); 20])), one("exact_repeat", 0, 20, 20, "names"));
-    let severity =
-        |list: &[ToolCall]| find(list, &[], &LoopOptions::default())[0].entry.severity.clone();
-    assert_eq!(severity(&calls(&[("f", None, None); 20])), WARNING);
-    assert_eq!(severity(&calls(&[("f", Some(1), None); 20])), CRITICAL);
+    let severity = |list: &[ToolCall]| find(list, &[], &LoopOptions::default())[0].entry.severity;
+    assert_eq!(severity(&calls(&[("f", None, None); 20])), Severity::Warning);
+    assert_eq!(severity(&calls(&[("f", Some(1), None); 20])), Severity::Critical);
     let list = calls(&[
         ("f", Some(1), Some(1)),
         ("f", Some(1), None),
@@ -167,13 +166,11 @@ fn one_run_gives_one_entry_and_its_neighbours_give_theirs() {
 #[test]
 fn thresholds_are_per_kind() {
     let mut options = LoopOptions::default();
-    options
-        .by_kind
-        .insert("cycle".to_owned(), crate::engine::options::Thresholds { warning: 2, critical: 3 });
+    options.by_kind.insert(LoopKind::Cycle, Thresholds { warning: 2, critical: 3 });
     let list = calls(&[("a", Some(1), Some(1)), ("b", Some(2), Some(2))].repeat(2));
-    assert_eq!(find(&list, &[], &options)[0].entry.severity, WARNING);
+    assert_eq!(find(&list, &[], &options)[0].entry.severity, Severity::Warning);
     let list = calls(&[("a", Some(1), Some(1)), ("b", Some(2), Some(2))].repeat(3));
-    assert_eq!(find(&list, &[], &options)[0].entry.severity, CRITICAL);
+    assert_eq!(find(&list, &[], &options)[0].entry.severity, Severity::Critical);
 }
 
 #[test]

@@ -11,8 +11,7 @@ use super::pane::{Contribution, PaneKey};
 use super::rules::Rules;
 use super::scoring::{Scored, is_done};
 use super::tally::{Growth, Tally, growth};
-use crate::engine::loops::worst;
-use crate::engine::saved::{Name, by_name};
+use crate::engine::loops::{LoopKind, Severity, worst};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{Loop, RunTrace, TraceState, TraceUpdate};
 
@@ -28,8 +27,7 @@ pub(super) struct Held {
     pub(super) given: Option<Given>,
     pub(super) tally: Tally,
     /// How far its loops have grown, by kind; only of a trace that is open.
-    #[serde(deserialize_with = "by_name")]
-    pub(super) growth: BTreeMap<Name, Growth>,
+    pub(super) growth: BTreeMap<LoopKind, Growth>,
     /// Present exactly while it is one of a chain of traces.
     pub(super) link: Option<Box<Link>>,
     /// What it was last said to add to a run, and whose.
@@ -41,7 +39,7 @@ pub(super) struct Held {
 pub(super) struct Past {
     pub(super) given: Option<Given>,
     pub(super) tally: Tally,
-    pub(super) growth: BTreeMap<&'static str, Growth>,
+    pub(super) growth: BTreeMap<LoopKind, Growth>,
     pub(super) run: Option<Box<(Agent, RunTrace)>>,
 }
 
@@ -89,7 +87,7 @@ impl Held {
     }
 
     /// The worst severity of a loop that has a call in it.
-    pub(super) fn loop_severity(&self) -> Option<&str> {
+    pub(super) fn loop_severity(&self) -> Option<Severity> {
         match &self.link {
             Some(link) => link.severity,
             None => worst(&self.update.loops),

@@ -16,8 +16,8 @@ use super::scoring::{Scored, SignalName, named};
 use super::tally::{Growth, Tally};
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::few::Few;
+use crate::engine::loops::LoopKind;
 use crate::engine::math::Quanta;
-use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::span::{Source, Status, Timestamp, TraceId};
 use crate::engine::update::{
@@ -51,8 +51,7 @@ const ZERO: u64 = 1 << 4;
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Rare {
     tally: Option<Tally>,
-    #[serde(deserialize_with = "by_name")]
-    growth: BTreeMap<Name, Growth>,
+    growth: BTreeMap<LoopKind, Growth>,
     link: Option<Box<Link>>,
     output_repeat: Option<Loop>,
     malformed: u64,

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
+use crate::engine::loops::LoopLabels;
 use crate::engine::math::Quanta;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
@@ -78,8 +79,7 @@ pub(super) struct Summary {
     /// Open traces of which nothing has come for long.
     #[serde(default)]
     pub(super) stalled: u64,
-    #[serde(deserialize_with = "saved::by_names")]
-    looping: BTreeMap<(Name, Name), u64>,
+    looping: BTreeMap<LoopLabels, u64>,
     open: Scores,
     #[serde(default)]
     closed: Closed,
@@ -291,13 +291,13 @@ impl Summary {
     }
 
     /// Adds a session in which a loop goes on.
-    pub(super) fn start_looping(&mut self, kind: &'static str, severity: &'static str) {
-        *self.looping.entry((kind, severity)).or_default() += 1;
+    pub(super) fn start_looping(&mut self, labels: LoopLabels) {
+        *self.looping.entry(labels).or_default() += 1;
     }
 
     /// Takes back a session in which a loop went on.
-    pub(super) fn stop_looping(&mut self, kind: &'static str, severity: &'static str) {
-        if let Some(sessions) = self.looping.get_mut(&(kind, severity)) {
+    pub(super) fn stop_looping(&mut self, labels: LoopLabels) {
+        if let Some(sessions) = self.looping.get_mut(&labels) {
             *sessions -= 1;
         }
         self.looping.retain(|_, sessions| *sessions > 0);
@@ -379,8 +379,8 @@ fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
     }
 }
 
-fn gauge(((kind, severity), value): (&(&'static str, &'static str), &u64)) -> Gauge {
-    Gauge { labels: vec![(*kind).to_owned(), (*severity).to_owned()], value: *value }
+fn gauge((labels, value): (&LoopLabels, &u64)) -> Gauge {
+    Gauge { labels: labels.values().map(str::to_owned).into(), value: *value }
 }
 
 fn signal((name, scores): (&String, &Exemplified)) -> Option<(String, ScoreHistogram)> {

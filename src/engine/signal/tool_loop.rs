@@ -2,17 +2,17 @@
 //!
 //! Ours. A repeated output is `loop_detection`'s business and does not count here.
 
-use crate::engine::loops::CRITICAL;
+use crate::engine::loops::Severity;
 use crate::engine::math::Quanta;
 
 /// The signal's name.
 pub const NAME: &str = "tool_loop";
 
 /// Computes the signal from the worst severity of the loops that a trace has a call in.
-pub fn score(severity: Option<&str>) -> Quanta {
+pub fn score(severity: Option<Severity>) -> Quanta {
     Quanta(match severity {
         None => Quanta::ONE,
-        Some(CRITICAL) => 0,
-        Some(_) => Quanta::ONE / 10 * 4,
+        Some(Severity::Warning) => Quanta::ONE / 10 * 4,
+        Some(Severity::Critical) => 0,
     })
 }

@@ -31,19 +31,19 @@ fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
 #[test]
 fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
     let mut stage = stage();
-    stage.handle(trace(1, 10).looping(3, "warning"), at(20));
+    stage.handle(trace(1, 10).looping(3, Severity::Warning), at(20));
     let update = only(stage.drain());
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
     assert_eq!(counter(&update, "tokens", &["input"]), 0);
     assert_eq!(looping(&update), [("warning".to_owned(), 1)]);
-    stage.handle(trace(1, 10).revision(2).looping(10, "critical"), at(40));
+    stage.handle(trace(1, 10).revision(2).looping(10, Severity::Critical), at(40));
     let update = only(stage.drain());
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
     assert_eq!(counter(&update, "loops", &["exact_repeat"]), 1);
     assert_eq!(looping(&update), [("critical".to_owned(), 1)]);
     // Not grown: the hold runs from 40 s.
-    stage.handle(trace(1, 10).revision(3).looping(10, "critical"), at(60));
+    stage.handle(trace(1, 10).revision(3).looping(10, Severity::Critical), at(60));
     stage.handle_timeout(at(339));
     assert_eq!(looping(&only(stage.drain())), [("critical".to_owned(), 1)]);
     stage.handle_timeout(at(340));
@@ -53,7 +53,7 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
 #[test]
 fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
     let mut stage = stage();
-    stage.handle(trace(1, 10).looping(10, "critical").done(), at(20));
+    stage.handle(trace(1, 10).looping(10, Severity::Critical).done(), at(20));
     let update = only(stage.drain());
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);

@@ -10,6 +10,7 @@ mod traces;
 use std::time::Duration;
 
 use super::*;
+use crate::engine::loops::{Evidence, LoopKind, Severity};
 use crate::engine::update::{
     AgentKey, Attempt, Loop, OutputDigest, PaneSum, ReportedScore, SessionKey, Tokens, ToolCall,
     TraceState,
@@ -78,13 +79,13 @@ impl TraceUpdate {
         Self { output_digest: Some(digest), ..self }
     }
 
-    fn looping(mut self, count: u64, severity: &str) -> Self {
+    fn looping(mut self, count: u64, severity: Severity) -> Self {
         self.loops = vec![Loop {
-            kind: "exact_repeat".to_owned(),
-            severity: severity.to_owned(),
+            kind: LoopKind::ExactRepeat,
+            severity,
             tool: "search".to_owned(),
             count,
-            evidence: "full".to_owned(),
+            evidence: Evidence::Full,
             tokens: Some(Tokens { input: Some(5), output: None }),
             ..Loop::default()
         }];

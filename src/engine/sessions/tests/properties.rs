@@ -134,7 +134,7 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
             update = update.agent(&format!("a{agent}")).tokens(output, start);
             update = if output > 0 { update.output(&[output]) } else { update };
             update = if error { update.error() } else { update };
-            update = if looping { update.looping(start, "warning") } else { update };
+            update = if looping { update.looping(start, Severity::Warning) } else { update };
             updates.push(if done { update.done() } else { update });
         }
         updates
