@@ -135,11 +135,13 @@ fn error(trace: &TraceView) -> f64 {
     if trace.error { 0.0 } else { 1.0 }
 }
 
-/// 1 without a loop of tool calls that the trace is part of, 0.4 at a warning, 0 at a critical loop.
+/// 1 without a loop of tool calls, known by more than names, that the trace is part of, 0.4 at a warning, 0 at a critical loop.
 fn tool_loop(trace: &TraceView, session: &SessionView) -> f64 {
     let loops = session.traces.iter().flat_map(|trace| &trace.loops);
-    let tools =
-        loops.filter(|entry| entry.kind.is_of_calls() && entry.trace_ids.contains(&trace.trace_id));
+    let tools = loops.filter(|entry| {
+        let weighs = entry.kind.is_of_calls() && entry.evidence.weighs();
+        weighs && entry.trace_ids.contains(&trace.trace_id)
+    });
     tools.fold(1.0, |score: f64, entry| {
         score.min(if entry.severity == Severity::Critical { 0.0 } else { 0.4 })
     })

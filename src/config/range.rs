@@ -184,6 +184,13 @@ fn loops(config: &Config, check: &mut Check<'_>) {
     check.within("loops.names_only", loops.names_only, 2, u64::MAX);
     check.within("loops.near_repeat_similarity", loops.near_repeat_similarity, 0.5, 1.0);
     check.within("loops.max_traces", loops.max_traces, 2, 10_000);
+    if loops.allow.iter().any(String::is_empty) {
+        check.fail(
+            "loops.allow",
+            "names of tools, `*` for any text".to_owned(),
+            "an empty one".to_owned(),
+        );
+    }
     for (kind, Thresholds { warning, critical }) in &loops.by_kind {
         if !kind.is_of_calls() {
             let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::loops::LoopLabels;
 use super::math::Quanta;
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::TraceId;
@@ -23,8 +24,8 @@ pub struct AgentUpdate {
     pub sessions_active: u64,
     /// Open traces of which nothing has come for long.
     pub traces_stalled: u64,
-    /// Sessions in which a loop goes on, by kind and severity.
-    pub sessions_looping: BTreeMap<Vec<String>, u64>,
+    /// Sessions in which a loop goes on.
+    pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Scores of open and closed sessions, by score.
     pub open_sessions: BTreeMap<&'static str, Buckets>,
     /// Scores of closed sessions, by score.
@@ -53,6 +54,12 @@ pub struct Buckets {
 }
 
 impl AgentUpdate {
+    /// Sessions in which a loop goes on of which more than names is on the wire.
+    pub fn looping(&self) -> u64 {
+        let weighing = self.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
+        weighing.map(|(_, sessions)| sessions).sum()
+    }
+
     /// Adds what one shard says.
     pub(super) fn add(&mut self, shard: &SessionUpdate) {
         for family in &shard.counters {
@@ -63,8 +70,8 @@ impl AgentUpdate {
         }
         self.sessions_active += shard.sessions_active;
         self.traces_stalled += shard.traces_stalled;
-        for gauge in &shard.sessions_looping {
-            *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
+        for (labels, sessions) in &shard.sessions_looping {
+            *self.sessions_looping.entry(*labels).or_default() += sessions;
         }
         for (name, open, closed) in [
             ("reliability", &shard.open_reliability, &shard.closed_reliability),

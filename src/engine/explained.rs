@@ -15,7 +15,7 @@ pub struct SessionFilter {
     pub agent: AgentFilter,
     /// Whether they are open.
     pub open: Option<bool>,
-    /// Whether they have a loop.
+    /// Whether they have a loop that is known by more than names.
     pub loops: Option<bool>,
 }
 
@@ -74,7 +74,7 @@ pub struct SessionRow {
     pub reliability: Option<f64>,
     /// `agent_consistency`, in `[0,1]`; null without any confidence.
     pub consistency: Option<f64>,
-    /// Loops.
+    /// Loops, without those that are known by names alone.
     pub loops: u64,
     /// `warning` or `critical`; null without loops.
     #[schemars(with = "Option<String>")]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::loops::LoopKind;
+use super::math::glob::fits;
 
 /// How spans are read.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -93,8 +94,11 @@ pub struct LoopOptions {
     pub warning: u64,
     /// Calls in a run from which it is critical.
     pub critical: u64,
-    /// Calls in a run from which it is a loop when only names are known; never critical.
+    /// Calls in a run from which it is a loop where arguments are not on the wire; never critical. Where results are not
+    /// either, it moves no score, no counter of waste and no alert.
     pub names_only: u64,
+    /// Tools that may be called again and again, such as `poll_*`; `*` stands for any text. A run of such tools alone is no loop.
+    pub allow: Vec<String>,
     /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
     pub by_kind: BTreeMap<LoopKind, Thresholds>,
     /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
@@ -267,6 +271,7 @@ impl Default for LoopOptions {
             warning: 3,
             critical: 10,
             names_only: 5,
+            allow: Vec::new(),
             by_kind: BTreeMap::new(),
             near_repeat_similarity: 0.9,
             max_traces: 256,
@@ -279,6 +284,11 @@ impl LoopOptions {
     pub fn of_kind(&self, kind: LoopKind) -> Thresholds {
         let both = Thresholds { warning: self.warning, critical: self.critical };
         self.by_kind.get(&kind).copied().unwrap_or(both)
+    }
+
+    /// Whether a tool may be called again and again.
+    pub fn allows(&self, tool: &str) -> bool {
+        self.allow.iter().any(|pattern| fits(pattern, tool))
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::{Evidence, LoopKind, Severity};
+use super::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use super::span::{Status, TraceId};
 
 /// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
@@ -118,6 +118,8 @@ facts! {
         pub argument_values: Vec<u64>,
         /// Hash of the id that the model gave the call; likewise.
         pub call_id: Option<u64>,
+        /// Start and end are those of the call, not of the model call that asked for it.
+        pub timed: bool,
     }
 
     /// What a model was told of an earlier call.
@@ -505,14 +507,6 @@ facts! {
         pub counters: Vec<Counter>,
     }
 
-    /// One series of a gauge.
-    pub struct Gauge {
-        /// Label values, in the order of the family's labels.
-        pub labels: Vec<String>,
-        /// Its value.
-        pub value: u64,
-    }
-
     /// Bucket counts (not cumulative), one more than there are bounds.
     pub struct ScoreHistogram {
         /// Counts of the buckets.
@@ -555,8 +549,8 @@ facts! {
         pub counters: Vec<Family>,
         /// Open sessions.
         pub sessions_active: u64,
-        /// Labels: kind, severity.
-        pub sessions_looping: Vec<Gauge>,
+        /// Sessions in which a loop goes on.
+        pub sessions_looping: BTreeMap<LoopLabels, u64>,
         /// Open sessions, as they stand.
         pub open_reliability: Option<ScoreHistogram>,
         /// Open sessions, likewise.
@@ -619,6 +613,13 @@ impl DoneTrace {
     pub fn name(&self) -> Vec<u8> {
         let about = self.trace_id.as_ref().map_or(self.session.as_bytes(), |trace| &trace.0);
         [&[u8::from(self.looped.is_some())], about].concat()
+    }
+}
+
+impl ToolCall {
+    /// How long it took, in nanoseconds, if that is known.
+    pub fn took_nanos(&self) -> Option<u64> {
+        self.timed.then(|| self.end_unix_nano.saturating_sub(self.start_unix_nano))
     }
 }
 

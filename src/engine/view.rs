@@ -101,7 +101,7 @@ pub struct LoopView {
     pub tools: Vec<String>,
     /// Calls in the run; full periods for a cycle.
     pub count: u64,
-    /// `full`, `arguments`, `names` or `text`.
+    /// `full`, `arguments`, `results`, `names` or `text`; one of names alone moves no score.
     #[schemars(with = "String")]
     pub evidence: Evidence,
     /// The traces that the run spans.

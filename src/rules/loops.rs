@@ -8,7 +8,9 @@ pub(super) fn group(plan: &Plan) -> Group {
 }
 
 fn looping() -> Rule {
-    let expr = format!("sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping) > 0");
+    let expr = format!(
+        "sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping{{evidence!=\"names\"}}) > 0"
+    );
     let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
         &format!("{{{{ $value }}}} session(s) of {NAME} loop now ({{{{ $labels.kind }}}})"),
         "Tool calls repeat without getting anywhere, in sessions that are still running. The severity is that of the \

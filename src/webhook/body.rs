@@ -51,7 +51,8 @@ impl Runaway {
     pub(super) fn body(&self) -> String {
         let session = &self.session;
         let traces = &session.traces;
-        let loops: Vec<&LoopView> = traces.iter().flat_map(|trace| &trace.loops).collect();
+        let loops = traces.iter().flat_map(|trace| &trace.loops);
+        let loops: Vec<&LoopView> = loops.filter(|found| found.evidence.weighs()).collect();
         let costs = traces.iter().filter_map(|trace| trace.cost_usd);
         let body = Body {
             event: "session_runaway",

@@ -1,5 +1,11 @@
 //! Loops: unbroken runs of tool calls that get nowhere.
 //!
+//! What makes progress is no loop: a call that returns something else than before, or, where its result is not on the
+//! wire, takes much longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`.
+//!
+//! A run of which nothing but names is on the wire is told and counted apart, and moves nothing: no signal, no waste, no
+//! alert ([`Evidence::weighs`]).
+//!
 //! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one entry, of the first kind that fits. The calls
 //! come in order of start; those that overlap in time are parallel, not a loop; unknown tools are never equal.
 
@@ -89,9 +95,11 @@ pub enum Severity {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// Names alone.
+    /// Names alone: what differs may not have been sent.
     #[default]
     Names,
+    /// Names and results.
+    Results,
     /// Names and arguments.
     Arguments,
     /// Names, arguments and results.
@@ -101,12 +109,14 @@ pub enum Evidence {
 }
 
 /// What a loop is counted and shown under: the labels of its families.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct LoopLabels {
     /// Its kind.
     pub kind: LoopKind,
     /// How bad it is.
     pub severity: Severity,
+    /// How much of it is on the wire.
+    pub evidence: Evidence,
 }
 
 /// A run of calls: `first..first + calls` of the sequence.
@@ -187,7 +197,7 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
             for run in find(&calls[stretch.clone()], &need) {
                 let first = stretch.start + run.first;
                 let range = first..first + run.calls;
-                let Some(severity) = need.severity(&run) else { continue };
+                let Some(severity) = need.severity(&run, &calls[range.clone()]) else { continue };
                 left.push(from..range.start);
                 from = range.end;
                 let entry = entry(*kind, severity, &run, &calls[range.clone()], spends);
@@ -210,7 +220,7 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     }
     let mut tools: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     if calls.len() >= least.known.min(least.names) {
-        for call in calls {
+        for call in calls.iter().filter(|call| !options.allows(&call.name)) {
             let (known, all) = tools.entry(&call.name).or_default();
             *known += usize::from(call.arguments_hash.is_some());
             *all += 1;
@@ -219,9 +229,10 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     tools.values().any(|(known, all)| *known >= least.known || *all >= least.names)
 }
 
-/// The worst severity among loops.
+/// The worst severity among loops that weigh.
 pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> {
-    loops.into_iter().map(|found| found.severity).max()
+    let weighing = loops.into_iter().filter(|found| found.evidence.weighs());
+    weighing.map(|found| found.severity).max()
 }
 
 impl LoopKind {
@@ -246,23 +257,50 @@ impl Evidence {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Names => "names",
+            Self::Results => "results",
             Self::Arguments => "arguments",
             Self::Full => "full",
             Self::Text => "text",
         }
     }
+
+    /// Whether a loop of which this much is known moves signals, counters of waste and alerts. One of names alone does not.
+    pub const fn weighs(self) -> bool {
+        match self {
+            Self::Names => false,
+            Self::Results | Self::Arguments | Self::Full | Self::Text => true,
+        }
+    }
+
+    /// Of calls: whether their arguments are on the wire, and whether their results are.
+    fn of_calls(arguments: bool, results: bool) -> Self {
+        match (arguments, results) {
+            (false, false) => Self::Names,
+            (false, true) => Self::Results,
+            (true, false) => Self::Arguments,
+            (true, true) => Self::Full,
+        }
+    }
 }
 
 impl LoopLabels {
-    /// Values of the labels `kind` and `severity`.
-    pub fn values(self) -> [&'static str; 2] {
-        [self.kind.name(), self.severity.name()]
+    /// Values of the labels `kind`, `severity` and `evidence`.
+    pub fn values(self) -> [&'static str; 3] {
+        [self.kind.name(), self.severity.name(), self.evidence.name()]
+    }
+}
+
+impl LoopLabels {
+    /// The worse of two.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        if other.severity > self.severity { other } else { self }
     }
 }
 
 impl From<&Loop> for LoopLabels {
     fn from(entry: &Loop) -> Self {
-        Self { kind: entry.kind, severity: entry.severity }
+        Self { kind: entry.kind, severity: entry.severity, evidence: entry.evidence }
     }
 }
 
@@ -287,10 +325,14 @@ impl Run {
 
 impl Need<'_> {
     /// How bad a run is; `None`: it is no loop.
-    fn severity(&self, run: &Run) -> Option<Severity> {
+    fn severity(&self, run: &Run, calls: &[ToolCall]) -> Option<Severity> {
         let count = run.count();
+        if calls.iter().all(|call| self.options.allows(&call.name)) {
+            return None;
+        }
         let Thresholds { warning, critical } = match run.evidence {
-            Evidence::Names => {
+            // Arguments that were not sent may differ each time.
+            Evidence::Names | Evidence::Results => {
                 let from = self.options.names_only;
                 return (count >= from).then_some(Severity::Warning);
             }
@@ -304,8 +346,9 @@ impl Need<'_> {
         (count >= warning).then_some(Severity::Warning)
     }
 
-    fn is_met(&self, run: &Run) -> bool {
-        self.severity(run).is_some()
+    /// Whether a run of these calls is a loop.
+    fn is_met(&self, run: &Run, calls: &[ToolCall]) -> bool {
+        self.severity(run, &calls[run.first..run.first + run.calls]).is_some()
     }
 
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
@@ -314,7 +357,7 @@ impl Need<'_> {
         let mut first = 0;
         while first < calls.len() {
             let run = from(calls, first);
-            if self.is_met(&run) {
+            if self.is_met(&run, calls) {
                 first += run.calls;
                 runs.push(run);
             } else {
@@ -325,24 +368,45 @@ impl Need<'_> {
     }
 }
 
-/// What calls that are taken for the same have returned so far: what is not on the wire cannot differ.
+/// What came of calls that are taken for the same so far.
+///
+/// A result that differs is progress. Where a result is not on the wire, time speaks for it, but only if it cannot be
+/// jitter: one call took a second or more, and twice as long as another. A call of microseconds, or a model's or
+/// network's moods, never count as progress, nor does the time of a call that only a model's output tells of.
 #[derive(Clone, Copy, Default)]
-struct Results {
-    known: Option<u64>,
+struct Outcomes {
+    result: Option<u64>,
     missing: bool,
+    /// Least and greatest time of those without a result, in nanoseconds.
+    took: Option<(u64, u64)>,
 }
 
-impl Results {
-    /// Adds a result; returns whether it is the same as those before it.
-    fn agree(&mut self, result: Option<u64>) -> bool {
-        let same = self.known.is_none() || result.is_none() || self.known == result;
-        if same {
-            self.known = self.known.or(result);
-            self.missing |= result.is_none();
+impl Outcomes {
+    /// Adds a call; returns whether nothing came of it that did not come of those before it.
+    fn agree(&mut self, call: &ToolCall) -> bool {
+        let same = match (self.result, call.result_hash) {
+            (Some(before), Some(result)) => before == result,
+            (None, _) | (_, None) => true,
+        };
+        let took = call.took_nanos().filter(|_| call.result_hash.is_none());
+        let range = took.map(|took| match self.took {
+            Some((least, most)) => (least.min(took), most.max(took)),
+            None => (took, took),
+        });
+        let waited =
+            |(least, most): (u64, u64)| most >= WAIT_NANOS && most >= least.saturating_mul(2);
+        if !same || range.is_some_and(waited) {
+            return false;
         }
-        same
+        self.result = self.result.or(call.result_hash);
+        self.missing |= call.result_hash.is_none();
+        self.took = range.or(self.took);
+        true
     }
 }
+
+/// From how long on the time that a call took may tell that it waited for something.
+const WAIT_NANOS: u64 = 1_000_000_000;
 
 /// Returns whether the later call began before the earlier one had ended.
 ///

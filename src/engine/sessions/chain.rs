@@ -20,7 +20,7 @@ pub(super) struct Link {
     pub(super) ended: Vec<Loop>,
     /// Loops whose runs begin in it: it counts them, so that a run that grows counts once.
     pub(super) begun: Vec<Loop>,
-    /// The worst severity of a loop that has a call in it.
+    /// The worst severity of a loop that weighs and has a call in it.
     pub(super) severity: Option<Severity>,
 }
 
@@ -42,8 +42,9 @@ pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
         let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
         let ids = chain[begins..=ends].iter().map(|held| held.id);
         let entry = Loop { trace_ids: ids.collect(), ..found.entry };
+        let severity = loops::worst([&entry]);
         for link in &mut links[begins..=ends] {
-            link.severity = link.severity.max(Some(entry.severity));
+            link.severity = link.severity.max(severity);
         }
         links[begins].begun.push(entry.clone());
         links[ends].ended.push(entry);

@@ -192,7 +192,8 @@ fn described(entry: &Loop) -> String {
     };
     let Loop { kind, severity, count, evidence, .. } = entry;
     let seen_by = match evidence {
-        Evidence::Names => "names alone",
+        Evidence::Names => "names alone, which moves no score",
+        Evidence::Results => "names and results",
         Evidence::Arguments => "names and arguments",
         Evidence::Full => "names, arguments and results",
         Evidence::Text => "text",

@@ -145,8 +145,7 @@ impl Part {
 fn row(session: &Session, first: &Held, rules: &Rules) -> SessionRow {
     let scores = session.scores(rules);
     let traces = || session.traces.values().map(AsRef::as_ref);
-    let loops =
-        || traces().flat_map(|held: &Held| held.loops().iter().chain(&held.scored.output_repeat));
+    let loops = || traces().flat_map(Held::weighing_loops);
     let sum = |of: fn(&Held) -> Option<u64>| traces().filter_map(of).reduce(u64::saturating_add);
     let input = sum(|held| held.update.tokens.and_then(|tokens| tokens.input));
     let output = sum(|held| held.update.tokens.and_then(|tokens| tokens.output));

@@ -345,10 +345,10 @@ impl Sessions {
         seen.map(|session| view::session(&session, &self.shared.rules))
     }
 
-    /// Sessions in which a loop began or became critical since this was last asked, and how bad it got.
+    /// Sessions in which a loop that weighs began or became critical since this was last asked, and how bad it got.
     pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, LoopLabels)> {
         let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
-        runaways.map(|((id, kind), severity)| (id, LoopLabels { kind, severity })).collect()
+        runaways.map(|((id, _), labels)| (id, labels)).collect()
     }
 
     /// What was left out so far.

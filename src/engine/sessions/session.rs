@@ -19,7 +19,7 @@ use super::tally::Tally;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::few::Few;
-use crate::engine::loops::{LoopKind, LoopLabels, Severity};
+use crate::engine::loops::{LoopKind, LoopLabels};
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
 use crate::engine::runs::{is_about_runs, is_outcome};
@@ -54,7 +54,7 @@ pub(super) struct Shared {
     /// How far wall time is ahead of it.
     pub(super) shift: WallShift,
     /// Sessions that began to loop since they were last asked for, by kind, and how bad it got. Invariant: all are held.
-    pub(super) runaways: BTreeMap<(Arc<SessionId>, LoopKind), Severity>,
+    pub(super) runaways: BTreeMap<(Arc<SessionId>, LoopKind), LoopLabels>,
 }
 
 impl Shared {
@@ -344,9 +344,11 @@ impl Session {
         }
         for (agent, labels) in looping.difference(&self.looping) {
             shared.fleet.summary(agent).start_looping(*labels);
-            let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
-            let worst = runaway.or_insert(labels.severity);
-            *worst = labels.severity.max(*worst);
+            if labels.evidence.weighs() {
+                let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
+                let worst = runaway.or_insert(*labels);
+                *worst = worst.worse(*labels);
+            }
         }
         self.looping = looping;
         let stalled = self.stalling(shared);
@@ -596,10 +598,10 @@ impl Session {
             return looping;
         }
         for held in self.growing.iter().filter_map(|trace| self.traces.get(trace)) {
-            for (kind, growth) in &held.growth {
+            for (&(kind, evidence), growth) in &held.growth {
                 let deadline = growth.at.after(shared.rules.loop_hold);
                 if deadline > shared.now {
-                    let labels = LoopLabels { kind: *kind, severity: growth.severity };
+                    let labels = LoopLabels { kind, severity: growth.severity, evidence };
                     looping.insert((held.agent.clone(), labels));
                     let sooner = self.deadline.is_none_or(|other| deadline < other);
                     self.deadline = if sooner { Some(deadline) } else { self.deadline };

@@ -7,9 +7,9 @@
 //! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
 //! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
 //! | `loops` | kind | loops, each once, in flight |
-//! | `loops_detected` | kind, severity | loops that reached this severity, in flight |
-//! | `loop_wasted_tokens` | type (`input`, `output`) | tokens spent inside loops, in flight |
-//! | `loop_wasted_cost_usd` | | 1e-12 USD spent inside loops, in flight |
+//! | `loops_detected` | kind, severity, evidence | loops that reached this severity, in flight |
+//! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, in flight |
+//! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, in flight |
 //! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
 //! | `cost_usd` | | 1e-12 USD, likewise |
 //! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
@@ -31,7 +31,7 @@ use crate::engine::math::Quanta;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
-    Counter, DoneTrace, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+    Counter, DoneTrace, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
 /// Clocks of clients may be ahead of ours by so much.
@@ -335,7 +335,7 @@ impl Summary {
             counters: self.counters.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
             traces_stalled: self.stalled,
-            sessions_looping: self.looping.iter().map(gauge).collect(),
+            sessions_looping: self.looping.clone(),
             open_reliability: self.open.reliability.message(),
             open_consistency: self.open.consistency.message(),
             closed_reliability: self.closed.reliability.message(),
@@ -377,10 +377,6 @@ fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
             .map(|(labels, value)| Counter { labels: labels.clone(), value: *value })
             .collect(),
     }
-}
-
-fn gauge((labels, value): (&LoopLabels, &u64)) -> Gauge {
-    Gauge { labels: labels.values().map(str::to_owned).into(), value: *value }
 }
 
 fn signal((name, scores): (&String, &Exemplified)) -> Option<(String, ScoreHistogram)> {

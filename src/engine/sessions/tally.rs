@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Agent;
 use super::summary::Summary;
-use crate::engine::loops::{LoopKind, LoopLabels, Severity};
+use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::runs::told_outcome;
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Loop, Spent, TraceUpdate};
@@ -33,12 +33,17 @@ pub(super) struct Tally {
 struct Loops {
     entries: BTreeMap<LoopKind, u64>,
     reached: BTreeMap<LoopLabels, u64>,
-    wasted_input: u64,
-    wasted_output: u64,
-    wasted_cost: u64,
+    // By evidence; of loops that weigh.
+    wasted_input: BTreeMap<Evidence, u64>,
+    wasted_output: BTreeMap<Evidence, u64>,
+    /// In 1e-12 USD.
+    wasted_cost: BTreeMap<Evidence, u64>,
 }
 
-/// How far the loops of one kind have grown in a trace that is open.
+/// How far the loops of a trace have grown, by kind and evidence.
+pub(super) type Growths = BTreeMap<(LoopKind, Evidence), Growth>;
+
+/// How far the loops of one kind have grown.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Growth {
     /// The worst severity.
@@ -131,9 +136,15 @@ impl Loops {
                 *self.reached.entry(LoopLabels { severity, ..labels }).or_default() += 1;
             }
         }
-        self.wasted_input = self.wasted_input.saturating_add(tokens.input.unwrap_or(0));
-        self.wasted_output = self.wasted_output.saturating_add(tokens.output.unwrap_or(0));
-        self.wasted_cost = self.wasted_cost.saturating_add(cost.unwrap_or(0));
+        if labels.evidence.weighs() {
+            let add = |sums: &mut BTreeMap<Evidence, u64>, more: Option<u64>| {
+                let sum = sums.entry(labels.evidence).or_default();
+                *sum = sum.saturating_add(more.unwrap_or(0));
+            };
+            add(&mut self.wasted_input, tokens.input);
+            add(&mut self.wasted_output, tokens.output);
+            add(&mut self.wasted_cost, cost);
+        }
     }
 
     fn raise(&mut self, fresh: &Self, summary: &mut Summary) {
@@ -141,29 +152,61 @@ impl Loops {
             let counted = self.entries.entry(*kind).or_default();
             summary.count("loops", &[kind.name()], excess(counted, *value));
         }
-        for (labels, value) in &fresh.reached {
-            let counted = self.reached.entry(*labels).or_default();
-            summary.count("loops_detected", &labels.values(), excess(counted, *value));
+        let of = |labels: LoopLabels| (labels.kind, labels.severity, labels.evidence.weighs());
+        raise(&mut self.reached, &fresh.reached, of, |labels, more| {
+            summary.count("loops_detected", &labels.values(), more);
+        });
+        for (kind, counted, fresh) in [
+            ("input", &mut self.wasted_input, &fresh.wasted_input),
+            ("output", &mut self.wasted_output, &fresh.wasted_output),
+        ] {
+            raise(
+                counted,
+                fresh,
+                |_| (),
+                |evidence, more| {
+                    summary.count("loop_wasted_tokens", &[kind, evidence.name()], more);
+                },
+            );
         }
-        let mut count = |family, labels: &[&str], counted: &mut u64, value| {
-            summary.count(family, labels, excess(counted, value));
+        raise(
+            &mut self.wasted_cost,
+            &fresh.wasted_cost,
+            |_| (),
+            |evidence, more| {
+                summary.count("loop_wasted_cost_usd", &[evidence.name()], more);
+            },
+        );
+    }
+}
+
+/// Raises counts, and tells by how much. What is of one kind rises together by no more than all of that kind has more: a loop of
+/// which a result is told later is counted once, under what was known of it first.
+fn raise<K: Copy + Ord, G: PartialEq>(
+    counted: &mut BTreeMap<K, u64>,
+    fresh: &BTreeMap<K, u64>,
+    kind: impl Fn(K) -> G,
+    mut tell: impl FnMut(K, u64),
+) {
+    for (key, value) in fresh {
+        let sum = |counts: &BTreeMap<K, u64>| {
+            let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(*key));
+            alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
         };
-        count("loop_wasted_tokens", &["input"], &mut self.wasted_input, fresh.wasted_input);
-        count("loop_wasted_tokens", &["output"], &mut self.wasted_output, fresh.wasted_output);
-        count("loop_wasted_cost_usd", &[], &mut self.wasted_cost, fresh.wasted_cost);
+        let room = sum(fresh).saturating_sub(sum(counted));
+        let held = counted.entry(*key).or_default();
+        let more = value.saturating_sub(*held).min(room);
+        *held += more;
+        tell(*key, more);
     }
 }
 
 /// How far the loops of each kind have grown by `at`, given how far they had before.
-pub(super) fn growth(
-    loops: &[Loop],
-    before: &BTreeMap<LoopKind, Growth>,
-    at: Timestamp,
-) -> BTreeMap<LoopKind, Growth> {
-    let mut grown: BTreeMap<LoopKind, Growth> = BTreeMap::new();
-    for Loop { kind, severity, count, .. } in loops {
+pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths {
+    let mut grown = Growths::new();
+    for Loop { kind, severity, evidence, count, .. } in loops {
         let new = Growth { severity: *severity, calls: 0, at };
-        let growth = grown.entry(*kind).or_insert(new);
+        let growth = grown.entry((*kind, *evidence)).or_insert(new);
         growth.calls = growth.calls.saturating_add(*count);
         growth.severity = growth.severity.max(*severity);
     }

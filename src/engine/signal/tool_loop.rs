@@ -1,6 +1,6 @@
 //! Tool loop: 1 without a loop of tool calls, 0.4 at a warning, 0 at a critical one.
 //!
-//! Ours. A repeated output is `loop_detection`'s business and does not count here.
+//! Ours. A loop of which nothing but names is on the wire does not count: what differs may not have been sent. A repeated output is `loop_detection`'s business and does not count here.
 
 use crate::engine::loops::Severity;
 use crate::engine::math::Quanta;

@@ -33,19 +33,19 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
     let mut stage = stage();
     stage.handle(trace(1, 10).looping(3, Severity::Warning), at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
     assert_eq!(counter(&update, "tokens", &["input"]), 0);
-    assert_eq!(looping(&update), [("warning".to_owned(), 1)]);
+    assert_eq!(looping(&update), [("warning", 1)]);
     stage.handle(trace(1, 10).revision(2).looping(10, Severity::Critical), at(40));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
     assert_eq!(counter(&update, "loops", &["exact_repeat"]), 1);
-    assert_eq!(looping(&update), [("critical".to_owned(), 1)]);
+    assert_eq!(looping(&update), [("critical", 1)]);
     // Not grown: the hold runs from 40 s.
     stage.handle(trace(1, 10).revision(3).looping(10, Severity::Critical), at(60));
     stage.handle_timeout(at(339));
-    assert_eq!(looping(&only(stage.drain())), [("critical".to_owned(), 1)]);
+    assert_eq!(looping(&only(stage.drain())), [("critical", 1)]);
     stage.handle_timeout(at(340));
     assert_eq!(looping(&only(stage.drain())), []);
 }
@@ -55,8 +55,56 @@ fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
     let mut stage = stage();
     stage.handle(trace(1, 10).looping(10, Severity::Critical).done(), at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input"]), 5);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 5);
     assert_eq!(looping(&update), []);
+}
+
+#[test]
+fn a_loop_of_names_alone_moves_nothing() {
+    let mut stage = stage();
+    let mut named = trace(1, 10).looping(20, Severity::Warning).done();
+    named.loops[0].evidence = Evidence::Names;
+    stage.handle(named.clone(), at(20));
+    assert_eq!(stage.runaways(), []);
+    let update = only(stage.drain());
+    let detected = |update: &SessionUpdate, evidence| {
+        counter(update, "loops_detected", &["exact_repeat", "warning", evidence])
+    };
+    assert_eq!((detected(&update, "names"), detected(&update, "full")), (1, 0));
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "names"]), 0);
+    assert_eq!(update.done_traces[0].looped, Some(false));
+    let view = stage.session("", "s").unwrap();
+    assert_eq!(view.traces[0].loops.len(), 1);
+    assert_eq!(view.traces[0].signals["tool_loop"].score.to_bits(), 1.0_f64.to_bits());
+    let explained = stage.explain(("", "s"), TraceId([1; 16]), &Nowhere).unwrap();
+    assert_eq!(explained.loops[0].without, explained.now);
+    // Arguments come later: it is more than names, and weighs.
+    let mut known = TraceUpdate { loops: named.loops, ..trace(1, 10).revision(2).done() };
+    known.loops[0].evidence = Evidence::Arguments;
+    stage.handle(known, at(30));
+    let update = only(stage.drain());
+    assert_eq!((detected(&update, "names"), detected(&update, "arguments")), (1, 1));
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
+}
+
+#[test]
+fn a_loop_counts_once_though_its_results_are_told_later() {
+    let mut stage = stage();
+    let told = |revision: u64, evidence: Evidence, count: u64| {
+        let mut update = trace(1, 10).revision(revision).looping(count, Severity::Warning);
+        update.loops[0].evidence = evidence;
+        update
+    };
+    let steps = [(Evidence::Arguments, 3), (Evidence::Full, 4), (Evidence::Arguments, 5)];
+    for (revision, (evidence, count)) in (1..).zip(steps) {
+        stage.handle(told(revision, evidence, count), at(20));
+    }
+    let update = only(stage.drain());
+    let detected =
+        |evidence| counter(&update, "loops_detected", &["exact_repeat", "warning", evidence]);
+    assert_eq!((detected("arguments"), detected("full")), (1, 0));
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 0);
 }

@@ -153,8 +153,9 @@ fn counter(update: &SessionUpdate, family: &str, labels: &[&str]) -> u64 {
     counters.find(|counter| counter.labels == labels).map_or(0, |counter| counter.value)
 }
 
-fn looping(update: &SessionUpdate) -> Vec<(String, u64)> {
-    update.sessions_looping.iter().map(|gauge| (gauge.labels[1].clone(), gauge.value)).collect()
+fn looping(update: &SessionUpdate) -> Vec<(&'static str, u64)> {
+    let looping = update.sessions_looping.iter();
+    looping.map(|(labels, sessions)| (labels.severity.name(), *sessions)).collect()
 }
 
 fn ids(view: &SessionView) -> Vec<String> {
