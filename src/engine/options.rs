@@ -146,7 +146,8 @@ pub struct SessionOptions {
     /// Quiet time after which a session closes.
     #[serde(with = "human")]
     pub session_idle: Duration,
-    /// How long a loop counts as going on after it last grew.
+    /// How long a loop counts as going on after it last grew, whether its trace is done by then or not: whoever is told by it
+    /// has to see it.
     #[serde(with = "human")]
     pub loop_hold: Duration,
     /// How long nothing has come of an open trace that stalls.

@@ -13,7 +13,7 @@ fn looping() -> Rule {
     );
     let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
         &format!("{{{{ $value }}}} session(s) of {NAME} loop now ({{{{ $labels.kind }}}})"),
-        "Tool calls repeat without getting anywhere, in sessions that are still running. The severity is that of the \
+        "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
          longest such loop.",
     );
     // That of the loop stands in the series.

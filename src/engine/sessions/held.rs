@@ -189,10 +189,10 @@ impl Held {
         }
     }
 
-    /// Notes how far its loops have grown; returns whether it is open and has any.
+    /// Notes how far its loops have grown; returns whether it has any.
     pub(super) fn grow(&mut self, now: Timestamp) -> bool {
         self.growth = growth(self.loops(), &self.growth, self.touched(now));
-        self.update.state == TraceState::Open && !self.growth.is_empty()
+        !self.growth.is_empty()
     }
 
     /// When the newest thing of it arrived; if that is not known, or ahead of the time: now.

@@ -592,22 +592,28 @@ impl Session {
         }
     }
 
+    /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
     fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, LoopLabels)> {
         let mut looping = BTreeSet::new();
         if self.closed {
+            self.growing.clear();
             return looping;
         }
-        for held in self.growing.iter().filter_map(|trace| self.traces.get(trace)) {
+        let Self { growing, traces, deadline, .. } = self;
+        growing.retain(|trace| {
+            let Some(held) = traces.get(trace) else { return false };
+            let mut goes_on = false;
             for (&(kind, evidence), growth) in &held.growth {
-                let deadline = growth.at.after(shared.rules.loop_hold);
-                if deadline > shared.now {
+                let until = growth.at.after(shared.rules.loop_hold);
+                if until > shared.now {
                     let labels = LoopLabels { kind, severity: growth.severity, evidence };
                     looping.insert((held.agent.clone(), labels));
-                    let sooner = self.deadline.is_none_or(|other| deadline < other);
-                    self.deadline = if sooner { Some(deadline) } else { self.deadline };
+                    *deadline = Some(deadline.map_or(until, |other| other.min(until)));
+                    goes_on = true;
                 }
             }
-        }
+            goes_on
+        });
         looping
     }
 

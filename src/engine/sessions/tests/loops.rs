@@ -58,7 +58,52 @@ fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
     assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
     assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 5);
-    assert_eq!(looping(&update), []);
+    assert_eq!(looping(&update), [("critical", 1)]);
+}
+
+#[test]
+fn a_critical_loop_is_seen_for_five_minutes_however_short_it_was() {
+    for seconds in [1, 12, 300] {
+        let mut stage = stage();
+        // Twelve calls, each told as it comes; with the last of them the trace is done.
+        let arrival = |call: u64| Timestamp(at(100).0 + seconds * 1_000_000_000 / 12 * call);
+        let mut told = Vec::new();
+        for call in 3..=12 {
+            let severity = if call < 10 { Severity::Warning } else { Severity::Critical };
+            let update = trace(1, 10).revision(call).looping(call, severity);
+            let update = TraceUpdate { touched_unix_nano: arrival(call).0, ..update };
+            stage.handle(update.clone(), arrival(call));
+            told.extend(stage.runaways().into_iter().map(|(_, labels)| labels.severity));
+            stage.drain();
+            if call == 12 {
+                stage
+                    .handle(update.revision(13).done(), arrival(12).after(Duration::from_secs(10)));
+            }
+        }
+        assert_eq!(told, [Severity::Warning, Severity::Critical], "{seconds} s");
+        assert_eq!(stage.runaways(), []);
+        let end = arrival(12).after(Duration::from_secs(300));
+        stage.handle_timeout(Timestamp(end.0 - 1));
+        let update = only(stage.drain());
+        assert_eq!(looping(&update), [("critical", 1)], "{seconds} s");
+        stage.handle_timeout(end);
+        assert_eq!(looping(&only(stage.drain())), [], "{seconds} s");
+    }
+}
+
+#[test]
+fn a_loop_that_comes_with_its_whole_trace_is_seen_and_told() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).looping(12, Severity::Critical).done(), at(20));
+    let told: Vec<Severity> =
+        stage.runaways().into_iter().map(|(_, labels)| labels.severity).collect();
+    assert_eq!(told, [Severity::Critical]);
+    // A second one that began later is seen for longer, in the same series.
+    stage.handle(trace(2, 30).looping(12, Severity::Critical).done(), at(40));
+    stage.handle_timeout(at(339));
+    assert_eq!(looping(&only(stage.drain())), [("critical", 1)]);
+    stage.handle_timeout(at(340));
+    assert_eq!(looping(&only(stage.drain())), []);
 }
 
 #[test]
@@ -74,6 +119,8 @@ fn a_loop_of_names_alone_moves_nothing() {
     };
     assert_eq!((detected(&update, "names"), detected(&update, "full")), (1, 0));
     assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "names"]), 0);
+    assert_eq!(looping(&update), [("warning", 1)], "it is shown, apart");
+    assert!(update.sessions_looping.keys().all(|labels| labels.evidence == Evidence::Names));
     assert_eq!(update.done_traces[0].looped, Some(false));
     let view = stage.session("", "s").unwrap();
     assert_eq!(view.traces[0].loops.len(), 1);
@@ -87,6 +134,7 @@ fn a_loop_of_names_alone_moves_nothing() {
     let update = only(stage.drain());
     assert_eq!((detected(&update, "names"), detected(&update, "arguments")), (1, 1));
     assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
+    assert_eq!(stage.runaways().len(), 1);
 }
 
 #[test]
