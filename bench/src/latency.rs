@@ -124,7 +124,7 @@ impl Bench<'_> {
         let (outcomes, seen) = thread::scope(|scope| {
             let (running, last) = (&running, probes.messages.len());
             let later = Timestamp(begun.0 + nanos(TRACE_IDLE.as_secs_f64()));
-            let lookers = [("sessions_looping", begun), ("window_traces", later)].map(|what| {
+            let lookers = [("loops", begun), ("window_traces", later)].map(|what| {
                 let look = |first| scope.spawn(move || look(running, (first, last), what, clock));
                 (0..LOOKERS).map(look).collect::<Vec<_>>()
             });

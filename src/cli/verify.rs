@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process, replay};
-use crate::engine::loops::{CRITICAL, OUTPUT_REPEAT};
+use crate::engine::loops::Severity;
 use crate::engine::options::Profile;
 use crate::engine::view::{AgentView, Document, SessionView, TraceView};
 use crate::reference::score::{self, Scores, TraceScore};
@@ -135,13 +135,15 @@ fn error(trace: &TraceView) -> f64 {
     if trace.error { 0.0 } else { 1.0 }
 }
 
-/// 1 without a loop of tool calls that the trace is part of, 0.4 at a warning, 0 at a critical loop.
+/// 1 without a loop of tool calls, known by more than names, that the trace is part of, 0.4 at a warning, 0 at a critical loop.
 fn tool_loop(trace: &TraceView, session: &SessionView) -> f64 {
     let loops = session.traces.iter().flat_map(|trace| &trace.loops);
-    let tools = loops
-        .filter(|entry| entry.kind != OUTPUT_REPEAT && entry.trace_ids.contains(&trace.trace_id));
+    let tools = loops.filter(|entry| {
+        let weighs = entry.kind.is_of_calls() && entry.evidence.weighs();
+        weighs && entry.trace_ids.contains(&trace.trace_id)
+    });
     tools.fold(1.0, |score: f64, entry| {
-        score.min(if entry.severity == CRITICAL { 0.0 } else { 0.4 })
+        score.min(if entry.severity == Severity::Critical { 0.0 } else { 0.4 })
     })
 }
 

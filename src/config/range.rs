@@ -10,7 +10,7 @@ use super::layer::Origins;
 use super::{Config, ConfigError, Origin};
 use crate::access::is_host;
 use crate::engine::convention::concepts;
-use crate::engine::loops::{OUTPUT_REPEAT, kinds};
+use crate::engine::loops::LoopKind;
 use crate::engine::options::{Thresholds, human};
 use crate::engine::score::princeton::AgentTasks;
 use crate::judge::Metric;
@@ -184,12 +184,20 @@ fn loops(config: &Config, check: &mut Check<'_>) {
     check.within("loops.names_only", loops.names_only, 2, u64::MAX);
     check.within("loops.near_repeat_similarity", loops.near_repeat_similarity, 0.5, 1.0);
     check.within("loops.max_traces", loops.max_traces, 2, 10_000);
+    if loops.allow.iter().any(String::is_empty) {
+        check.fail(
+            "loops.allow",
+            "names of tools, `*` for any text".to_owned(),
+            "an empty one".to_owned(),
+        );
+    }
     for (kind, Thresholds { warning, critical }) in &loops.by_kind {
-        let kinds = kinds();
-        if !kinds.contains(&kind.as_str()) || kind == OUTPUT_REPEAT {
+        if !kind.is_of_calls() {
+            let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());
+            let names: Vec<&str> = kinds.map(|kind| kind.name()).collect();
             check.fail(
                 "loops.by_kind",
-                format!("one of {}", kinds.join(", ")),
+                format!("one of {}", names.join(", ")),
                 format!("`{kind}`"),
             );
         }

@@ -405,12 +405,13 @@ pub(super) fn tell(
     at: Timestamp,
     webhook: Option<&webhook::Handle>,
 ) {
-    for (tenant, id, kind, severity) in stage.runaways() {
-        let wanted = webhook.filter(|webhook| webhook.wants(severity));
-        let view = || stage.session_in(&tenant, &id, attic);
+    for (id, labels) in stage.runaways() {
+        let wanted = webhook.filter(|webhook| webhook.wants(labels.severity));
+        let view = || stage.session_in(&id.tenant, &id.id, attic);
         let held = wanted.and_then(|webhook| Some((webhook, view()?)));
         if let Some((webhook, session)) = held {
-            webhook.tell(Runaway { tenant, kind, severity, at, session: Box::new(session) });
+            let tenant = id.tenant.clone();
+            webhook.tell(Runaway { tenant, labels, at, session: Box::new(session) });
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::loops::LoopLabels;
 use super::math::Quanta;
 use super::predict::{KnownRun, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
@@ -25,8 +26,8 @@ pub struct AgentUpdate {
     pub sessions_active: u64,
     /// Open traces of which nothing has come for long.
     pub traces_stalled: u64,
-    /// Sessions in which a loop goes on, by kind and severity.
-    pub sessions_looping: BTreeMap<Vec<String>, u64>,
+    /// Sessions in which a loop goes on.
+    pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Scores of open and closed sessions, by score.
     pub open_sessions: BTreeMap<&'static str, Buckets>,
     /// Scores of closed sessions, by score.
@@ -59,6 +60,12 @@ pub struct Buckets {
 }
 
 impl AgentUpdate {
+    /// Sessions in which a loop goes on of which more than names is on the wire.
+    pub fn looping(&self) -> u64 {
+        let weighing = self.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
+        weighing.map(|(_, sessions)| sessions).sum()
+    }
+
     /// Adds what one shard says.
     pub(super) fn add(&mut self, shard: &SessionUpdate) {
         for family in &shard.counters {
@@ -72,8 +79,8 @@ impl AgentUpdate {
         if !shard.spread.is_empty() {
             self.spreads.push(Arc::clone(&shard.spread));
         }
-        for gauge in &shard.sessions_looping {
-            *self.sessions_looping.entry(gauge.labels.clone()).or_default() += gauge.value;
+        for (labels, sessions) in &shard.sessions_looping {
+            *self.sessions_looping.entry(*labels).or_default() += sessions;
         }
         for (name, open, closed) in [
             ("reliability", &shard.open_reliability, &shard.closed_reliability),

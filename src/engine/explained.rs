@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::loops::Severity;
 use super::update::AgentKey;
 use super::view::{AgentName, LoopView, SignalView, TokensView, ToolView, TraceView};
 
@@ -14,7 +15,7 @@ pub struct SessionFilter {
     pub agent: AgentFilter,
     /// Whether they are open.
     pub open: Option<bool>,
-    /// Whether they have a loop.
+    /// Whether they have a loop that is known by more than names.
     pub loops: Option<bool>,
 }
 
@@ -73,10 +74,11 @@ pub struct SessionRow {
     pub reliability: Option<f64>,
     /// `agent_consistency`, in `[0,1]`; null without any confidence.
     pub consistency: Option<f64>,
-    /// Loops.
+    /// Loops, without those that are known by names alone.
     pub loops: u64,
     /// `warning` or `critical`; null without loops.
-    pub worst_loop: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub worst_loop: Option<Severity>,
     /// Tool calls.
     pub tool_calls: u64,
     /// Tokens of the model calls.

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::loops::LoopKind;
+use super::math::glob::fits;
+
 /// How spans are read.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -91,10 +94,13 @@ pub struct LoopOptions {
     pub warning: u64,
     /// Calls in a run from which it is critical.
     pub critical: u64,
-    /// Calls in a run from which it is a loop when only names are known; never critical.
+    /// Calls in a run from which it is a loop where arguments are not on the wire; never critical. Where results are not
+    /// either, it moves no score, no counter of waste and no alert.
     pub names_only: u64,
+    /// Tools that may be called again and again, such as `poll_*`; `*` stands for any text. A run of such tools alone is no loop.
+    pub allow: Vec<String>,
     /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
-    pub by_kind: BTreeMap<String, Thresholds>,
+    pub by_kind: BTreeMap<LoopKind, Thresholds>,
     /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
     pub near_repeat_similarity: f64,
     /// Traces of one session that a run of calls is followed through; after so many it begins anew.
@@ -140,7 +146,8 @@ pub struct SessionOptions {
     /// Quiet time after which a session closes.
     #[serde(with = "human")]
     pub session_idle: Duration,
-    /// How long a loop counts as going on after it last grew.
+    /// How long a loop counts as going on after it last grew, whether its trace is done by then or not: whoever is told by it
+    /// has to see it.
     #[serde(with = "human")]
     pub loop_hold: Duration,
     /// How long nothing has come of an open trace that stalls.
@@ -265,6 +272,7 @@ impl Default for LoopOptions {
             warning: 3,
             critical: 10,
             names_only: 5,
+            allow: Vec::new(),
             by_kind: BTreeMap::new(),
             near_repeat_similarity: 0.9,
             max_traces: 256,
@@ -274,9 +282,14 @@ impl Default for LoopOptions {
 
 impl LoopOptions {
     /// The thresholds of a kind.
-    pub fn of_kind(&self, kind: &str) -> Thresholds {
+    pub fn of_kind(&self, kind: LoopKind) -> Thresholds {
         let both = Thresholds { warning: self.warning, critical: self.critical };
-        self.by_kind.get(kind).copied().unwrap_or(both)
+        self.by_kind.get(&kind).copied().unwrap_or(both)
+    }
+
+    /// Whether a tool may be called again and again.
+    pub fn allows(&self, tool: &str) -> bool {
+        self.allow.iter().any(|pattern| fits(pattern, tool))
     }
 }
 

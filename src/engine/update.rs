@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use super::predict::Spread;
 use super::span::{Status, TraceId};
 
@@ -119,6 +120,8 @@ facts! {
         pub argument_values: Vec<u64>,
         /// Hash of the id that the model gave the call; likewise.
         pub call_id: Option<u64>,
+        /// Start and end are those of the call, not of the model call that asked for it.
+        pub timed: bool,
     }
 
     /// What a model was told of an earlier call.
@@ -181,16 +184,16 @@ facts! {
 
     /// One loop: an unbroken run of tool calls.
     pub struct Loop {
-        /// `exact_repeat`, `error_retry`, `near_repeat`, `cycle`, `output_repeat`.
-        pub kind: String,
-        /// `warning`, `critical`.
-        pub severity: String,
+        /// Its kind.
+        pub kind: LoopKind,
+        /// How bad it is.
+        pub severity: Severity,
         /// The tool that is called; of a cycle the first.
         pub tool: String,
         /// Calls in the run; full periods of a cycle.
         pub count: u64,
-        /// `full`, `arguments`, `names`, `text`.
-        pub evidence: String,
+        /// How much of it is on the wire.
+        pub evidence: Evidence,
         /// The traces of the run, in order.
         pub trace_ids: Vec<TraceId>,
         /// Tokens spent in it.
@@ -534,14 +537,6 @@ facts! {
         pub counters: Vec<Counter>,
     }
 
-    /// One series of a gauge.
-    pub struct Gauge {
-        /// Label values, in the order of the family's labels.
-        pub labels: Vec<String>,
-        /// Its value.
-        pub value: u64,
-    }
-
     /// Bucket counts (not cumulative), one more than there are bounds.
     pub struct ScoreHistogram {
         /// Counts of the buckets.
@@ -584,8 +579,8 @@ facts! {
         pub counters: Vec<Family>,
         /// Open sessions.
         pub sessions_active: u64,
-        /// Labels: kind, severity.
-        pub sessions_looping: Vec<Gauge>,
+        /// Sessions in which a loop goes on.
+        pub sessions_looping: BTreeMap<LoopLabels, u64>,
         /// Open sessions, as they stand.
         pub open_reliability: Option<ScoreHistogram>,
         /// Open sessions, likewise.
@@ -702,6 +697,13 @@ impl Effort {
             nanos: of(self.nanos, other.nanos),
             answer_words: self.answer_words,
         }
+    }
+}
+
+impl ToolCall {
+    /// How long it took, in nanoseconds, if that is known.
+    pub fn took_nanos(&self) -> Option<u64> {
+        self.timed.then(|| self.end_unix_nano.saturating_sub(self.start_unix_nano))
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::loops::{Evidence, LoopKind, Severity};
 use super::update::{AgentKey, Effort};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
@@ -103,17 +104,20 @@ pub struct ToolView {
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LoopView {
     /// `exact_repeat` and so on.
-    pub kind: String,
+    #[schemars(with = "String")]
+    pub kind: LoopKind,
     /// `warning` or `critical`.
-    pub severity: String,
+    #[schemars(with = "String")]
+    pub severity: Severity,
     /// The tool; of a cycle the first.
     pub tool: Option<String>,
     /// The tools of one period of a cycle, in order; else the tool alone.
     pub tools: Vec<String>,
     /// Calls in the run; full periods for a cycle.
     pub count: u64,
-    /// `full`, `arguments`, `names` or `text`.
-    pub evidence: String,
+    /// `full`, `arguments`, `results`, `names` or `text`; one of names alone moves no score.
+    #[schemars(with = "String")]
+    pub evidence: Evidence,
     /// The traces that the run spans.
     pub trace_ids: Vec<String>,
     /// Tokens spent inside.
@@ -464,7 +468,7 @@ impl AgentView {
         }
         let mut loops = BTreeMap::new();
         for entry in own().flat_map(|trace| &trace.loops) {
-            *loops.entry(entry.kind.clone()).or_default() += 1;
+            *loops.entry(entry.kind.name().to_owned()).or_default() += 1;
         }
         let sum = |of: fn(&TokensView) -> Option<u64>| {
             own().filter_map(|trace| of(&trace.tokens)).reduce(u64::saturating_add)

@@ -80,7 +80,7 @@ pub(super) struct FleetRow {
     pub(super) traces: u64,
     /// Open sessions.
     pub(super) sessions_active: u64,
-    /// Sessions in which a loop goes on.
+    /// Sessions in which a loop goes on that is known by more than names.
     pub(super) sessions_looping: u64,
     /// Loops found.
     pub(super) loops: u64,
@@ -416,7 +416,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
         window_traces: scores.map_or(0, |scores| scores.traces),
         traces: view.traces,
         sessions_active: update.sessions_active,
-        sessions_looping: update.sessions_looping.values().sum(),
+        sessions_looping: update.looping(),
         loops: view.loops.values().sum(),
         drop: ["critical", "warning"]
             .into_iter()

@@ -285,8 +285,8 @@ pub(super) const SESSIONS_ACTIVE: Family =
 pub(super) const SESSIONS_LOOPING: Family = family(
     "agentgauge_sessions_looping",
     Kind::Gauge,
-    &["kind", "severity"],
-    "Sessions in which a loop goes on.",
+    &["kind", "severity", "evidence"],
+    "Sessions in which a loop goes on; evidence=\"names\": nothing else of it is on the wire, and it may be none.",
 );
 pub(super) const OPEN_SESSIONS: Family = family(
     "agentgauge_open_sessions",
@@ -339,10 +339,15 @@ const fn counter(
     }
 }
 
-const fn dollars(engine: &'static str, name: &'static str, help: &'static str) -> CounterFamily {
+const fn dollars(
+    engine: &'static str,
+    labels: &'static [&'static str],
+    name: &'static str,
+    help: &'static str,
+) -> CounterFamily {
     CounterFamily {
         engine,
-        family: family(name, Kind::Counter, &[], help),
+        family: family(name, Kind::Counter, labels, help),
         per_unit: 1_000_000_000_000,
         zeros: &[],
     }
@@ -375,26 +380,32 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
     ),
     counter(
         "loops_detected",
-        &["kind", "severity"],
+        &["kind", "severity", "evidence"],
         "agentgauge_loops_detected",
-        "Loops that reached this severity, counted while they run.",
+        "Loops that reached this severity, counted while they run, by what is on the wire of them.",
     ),
     counter(
         "loop_wasted_tokens",
-        &["type"],
+        &["type", "evidence"],
         "agentgauge_loop_wasted_tokens",
-        "Tokens spent inside loops.",
+        "Tokens spent inside loops that are known by more than names.",
     ),
     from_zero(
         dollars(
             "loop_wasted_cost_usd",
+            &["evidence"],
             "agentgauge_loop_wasted_cost_usd",
-            "US dollars spent inside loops.",
+            "US dollars spent inside loops that are known by more than names.",
         ),
-        &[&[]],
+        &[&["arguments"], &["full"], &["results"]],
     ),
     counter("tokens", &["type"], "agentgauge_tokens", "Tokens of model calls, every call once."),
-    dollars("cost_usd", "agentgauge_cost_usd", "US dollars of model calls, where the spans tell."),
+    dollars(
+        "cost_usd",
+        &[],
+        "agentgauge_cost_usd",
+        "US dollars of model calls, where the spans tell.",
+    ),
     counter("model_calls", &[], "agentgauge_model_calls", "Model calls, every call once."),
     counter(
         "tool_calls",

@@ -47,7 +47,7 @@ pub struct HistoryView {
     pub traces: Vec<u64>,
     /// Open sessions.
     pub sessions_active: Vec<u64>,
-    /// Sessions in which a loop goes on.
+    /// Sessions in which a loop goes on that is known by more than names.
     pub sessions_looping: Vec<u64>,
     /// Dollars spent so far; null without any known.
     pub cost_usd: Vec<Option<f64>>,
@@ -113,7 +113,7 @@ impl Ring {
             scores: scores.into(),
             traces: update.view.traces,
             active: update.sessions_active,
-            looping: update.sessions_looping.values().sum(),
+            looping: update.looping(),
             cost: update.view.cost_usd,
         });
     }

@@ -91,7 +91,10 @@ const QUERIES: &[(&str, &str)] = &[
     ("agentgauge_agent_window_", "agentgauge_agent_window_traces{window=\"1h\"} >= 20"),
     ("agentgauge_agent_pass_hat_k", "agentgauge_agent_pass_hat_k_score{k=\"4\",window=\"all\"}"),
     ("agentgauge_agent_drop", "agentgauge_agent_drop{severity=\"critical\"} == 1"),
-    ("agentgauge_sessions_looping", "sum by (gen_ai_agent_name) (agentgauge_sessions_looping) > 0"),
+    (
+        "agentgauge_sessions_looping",
+        "sum by (gen_ai_agent_name) (agentgauge_sessions_looping{evidence!=\"names\"}) > 0",
+    ),
     (
         "agentgauge_trace_evaluations",
         "sum by (gen_ai_agent_name) (rate(agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"fail\"}[1h]))",

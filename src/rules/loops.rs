@@ -8,10 +8,12 @@ pub(super) fn group(plan: &Plan) -> Group {
 }
 
 fn looping() -> Rule {
-    let expr = format!("sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping) > 0");
+    let expr = format!(
+        "sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping{{evidence!=\"names\"}}) > 0"
+    );
     let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
         &format!("{{{{ $value }}}} session(s) of {NAME} loop now ({{{{ $labels.kind }}}})"),
-        "Tool calls repeat without getting anywhere, in sessions that are still running. The severity is that of the \
+        "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
          longest such loop.",
     );
     // That of the loop stands in the series.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::pace::Key;
+use crate::engine::loops::{LoopKind, LoopLabels, Severity};
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, LoopView, SessionView};
 
@@ -11,10 +12,8 @@ use crate::engine::view::{AgentName, LoopView, SessionView};
 pub struct Runaway {
     /// Whose it is; empty without tenants.
     pub tenant: String,
-    /// The kind of the loop.
-    pub kind: &'static str,
-    /// How bad it is.
-    pub severity: &'static str,
+    /// What loop it is in.
+    pub labels: LoopLabels,
     /// When that was noticed.
     pub at: Timestamp,
     /// The session as it stood then.
@@ -29,8 +28,8 @@ struct Body<'r> {
     session_id: &'r str,
     session_source: &'r str,
     agent: &'r AgentName,
-    kind: &'static str,
-    severity: &'static str,
+    kind: LoopKind,
+    severity: Severity,
     total_traces: u64,
     reliability: Option<f64>,
     consistency: Option<f64>,
@@ -52,7 +51,8 @@ impl Runaway {
     pub(super) fn body(&self) -> String {
         let session = &self.session;
         let traces = &session.traces;
-        let loops: Vec<&LoopView> = traces.iter().flat_map(|trace| &trace.loops).collect();
+        let loops = traces.iter().flat_map(|trace| &trace.loops);
+        let loops: Vec<&LoopView> = loops.filter(|found| found.evidence.weighs()).collect();
         let costs = traces.iter().filter_map(|trace| trace.cost_usd);
         let body = Body {
             event: "session_runaway",
@@ -61,8 +61,8 @@ impl Runaway {
             session_id: &session.session_id,
             session_source: &session.session_source,
             agent: &session.agent,
-            kind: self.kind,
-            severity: self.severity,
+            kind: self.labels.kind,
+            severity: self.labels.severity,
             total_traces: session.total_traces,
             reliability: session.reliability,
             consistency: session.consistency,

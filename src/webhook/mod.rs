@@ -14,10 +14,11 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::sync::mpsc;
 
 pub use body::Runaway;
-pub use options::{Severity, WebhookOptions};
+pub use options::WebhookOptions;
 
 use self::pace::Pace;
 use crate::clock::Clock;
+use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
 
@@ -117,8 +118,8 @@ impl Webhook {
                 Ok(()) if self.options.dry_run => {
                     tracing::warn!(
                         session = runaway.session.session_id,
-                        kind = runaway.kind,
-                        severity = runaway.severity,
+                        kind = runaway.labels.kind.name(),
+                        severity = runaway.labels.severity.name(),
                         "a session runs away; the webhook is on dry run and was not told"
                     );
                     "dry_run"
@@ -181,8 +182,8 @@ impl Webhook {
 
 impl Handle {
     /// Whether a loop of this severity is to be told.
-    pub fn wants(&self, severity: &str) -> bool {
-        self.severity == Severity::Warning || severity == crate::engine::loops::CRITICAL
+    pub fn wants(&self, severity: Severity) -> bool {
+        severity >= self.severity
     }
 
     /// Hands a session over, if there is room.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::loops::Severity;
 use crate::engine::options::human;
 
 /// Whom to tell of sessions that run away, and how often.
@@ -35,17 +36,6 @@ pub struct WebhookOptions {
     pub max_attempts: u32,
 }
 
-/// How bad a loop must be.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Any loop.
-    Warning,
-    /// A long one.
-    #[default]
-    Critical,
-}
-
 impl Default for WebhookOptions {
     fn default() -> Self {
         Self {
@@ -54,7 +44,7 @@ impl Default for WebhookOptions {
             secret_file: PathBuf::new(),
             secret_env: "AGENTGAUGE_WEBHOOK_SECRET".to_owned(),
             dry_run: true,
-            severity: Severity::default(),
+            severity: Severity::Critical,
             cooldown: Duration::from_secs(600),
             max_per_minute: 10,
             timeout: Duration::from_secs(5),

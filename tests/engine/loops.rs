@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::loops::Severity;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
     Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Timestamp, ToolFacts, ToolResult,
@@ -241,7 +242,7 @@ fn loops_after_each(spans: Vec<Span>, shards: u32) -> Vec<Vec<LoopView>> {
         let document = pipeline.document();
         let traces = document.sessions.into_iter().flat_map(|session| session.traces);
         let loops = traces.flat_map(|trace| trace.loops);
-        after_each.push(loops.filter(|found| found.kind != "output_repeat").collect());
+        after_each.push(loops.filter(|found| found.kind.is_of_calls()).collect());
     }
     let counters = pipeline.board().values().flat_map(|agent| &agent.view.loops);
     let counted: u64 =
@@ -258,7 +259,7 @@ fn check(
 ) -> Result<(), TestCaseError> {
     let summary = |loops: &[LoopView]| {
         let mut summary: Vec<(String, u64)> =
-            loops.iter().map(|found| (found.kind.clone(), found.count)).collect();
+            loops.iter().map(|found| (found.kind.name().to_owned(), found.count)).collect();
         summary.sort();
         summary
     };
@@ -270,13 +271,13 @@ fn check(
         let known = after_each.get(planted.known_after + told_late - 1);
         if let Some(loops) = known {
             prop_assert!(
-                loops.iter().any(|found| found.kind == planted.kind),
+                loops.iter().any(|found| found.kind.name() == planted.kind),
                 "{planted:?} is late"
             );
         }
     }
     for loops in after_each {
-        let kinds: BTreeSet<&str> = loops.iter().map(|found| found.kind.as_str()).collect();
+        let kinds: BTreeSet<&str> = loops.iter().map(|found| found.kind.name()).collect();
         let planted: BTreeSet<&str> = planted.iter().map(|planted| planted.kind).collect();
         // A run of a kind with a higher threshold may pass for another kind only if that was planted too.
         prop_assert!(kinds.is_subset(&planted), "{kinds:?} were not all planted: {planted:?}");
@@ -293,7 +294,7 @@ proptest! {
         let after_each = loops_after_each(one_trace(&calls), 1);
         check(&after_each, &planted, 0)?;
         for found in after_each.last().unwrap() {
-            prop_assert_eq!(found.severity == "critical", found.count >= 10);
+            prop_assert_eq!(found.severity == Severity::Critical, found.count >= 10);
         }
     }
 

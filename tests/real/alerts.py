@@ -41,8 +41,10 @@ WINDOWS = {"5m": 20, "10m": 20, "15m": 20, "30m": 30, "1h": 40, "6h": 60}
 FURTHER_EVALUATIONS = max(WINDOWS.values())
 
 LOOPING = {"AgentSessionLooping", "AgentLoopSpend", "AgentReliabilityBudgetBurnSlow", "AgentReliabilityDrop"}
+# Seconds that loops took which come all at once.
+SHORT = [1, 12, 300]
 # Those about which somebody is to be told.
-BAD = {"looping", "failing"}
+BAD = {"looping", "failing", "short"}
 
 
 class Recording:
@@ -118,6 +120,36 @@ class Feed(threading.Thread):
         self.check()
 
 
+def send_short_loop(url, seconds):
+    """One turn that is over when it comes: twelve equal calls within so many seconds."""
+    end = time.time_ns()
+    step = seconds * 1_000_000_000 // 12
+    calls = {"operation.name": "execute_tool", "tool.name": "search", "tool.call.arguments": "{}", "tool.call.result": "nothing"}
+    agent = {"operation.name": "invoke_agent", "agent.name": f"for {seconds} s", "conversation.id": f"short-{seconds}"}
+
+    def span(number, start, attributes):
+        return {
+            "traceId": f"{seconds:032x}", "spanId": f"{number:016x}", "parentSpanId": "" if number == 1 else f"{1:016x}", "name": "span",
+            "startTimeUnixNano": str(start), "endTimeUnixNano": str(end if number == 1 else start + 1000),
+            "attributes": [{"key": f"gen_ai.{key}", "value": {"stringValue": value}} for key, value in attributes.items()],
+        }
+
+    spans = [span(1, end - 13 * step, agent)] + [span(2 + at, end - (12 - at) * step, calls) for at in range(12)]
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "short"}}]}
+    body = json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]})
+    post = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(post, timeout=60) as answer:
+        assert answer.status == 200, answer.status
+
+
+def check_short_loops(pager):
+    """With nothing but Alertmanager's defaults somebody is told of loops that were over before it had waited for the group."""
+    for seconds in SHORT:
+        labels = {"alertname": "AgentSessionLooping", "severity": "critical", "gen_ai_agent_name": f"for {seconds} s"}
+        told = until(f"the loop of {seconds} s", lambda: pager.last(**labels), GIVE_UP_SECONDS, lambda: pager.told[-1:])
+        print(f"told of a loop of {seconds} s with the defaults: {told['annotations']['summary']}")
+
+
 class Watched:
     """A Prometheus, and what its Alertmanager was ever told."""
 
@@ -154,14 +186,14 @@ def shortened(rules, windows):
     return re.sub(r"interval: \w+", "interval: 1s", rules)
 
 
-def write_configs(work, daemon, alertmanager):
+def write_configs(work, daemon, *alertmanagers):
     rules = (ROOT / "deploy/prometheus/agentgauge.rules.yml").read_text()
     (work / "rules.yml").write_text(shortened(rules, WINDOWS).replace("http://127.0.0.1:9464", f"http://{daemon}"))
     subprocess.run(["promtool", "check", "rules", str(work / "rules.yml")], check=True, stdout=subprocess.DEVNULL)
     (work / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         f"rule_files: ['{work / 'rules.yml'}']\n"
-        f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alertmanager}']}}]}}]}}\n"
+        f"alerting: {{alertmanagers: [{{static_configs: [{{targets: {list(alertmanagers)}}}]}}]}}\n"
         f"scrape_configs: [{{job_name: agentgauge, static_configs: [{{targets: ['{daemon}']}}]}}]\n"
     )
 
@@ -299,11 +331,14 @@ def main():
     serve += ["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     # Debian calls it by the longer name.
     program = shutil.which("prometheus-alertmanager") or "alertmanager"
-    manage = [program, f"--config.file={work / 'alertmanager.yml'}", f"--storage.path={work / 'alertmanager'}"]
-    manage += ["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="]
+
+    def managing(name):
+        manage = [program, f"--config.file={work / name}.yml", f"--storage.path={work / name}"]
+        return manage + ["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="]
+
     watch = ["prometheus", f"--config.file={work / 'prometheus.yml'}", f"--storage.tsdb.path={work / 'alerts-tsdb'}"]
     watch += ["--web.listen-address=127.0.0.1:0", "--enable-feature=exemplar-storage"]
-    with running(serve, stdout=subprocess.PIPE, text=True) as daemon, Pager() as pager, Browser(work) as browser:
+    with running(serve, stdout=subprocess.PIPE, text=True) as daemon, Pager() as pager, Pager() as usual, Browser(work) as browser:
         bound = json.loads(daemon.stdout.readline())
         http = f"http://{bound['http']}"
         # How alerts are grouped is left as it is: all of them together. Only the waiting is shorter.
@@ -311,23 +346,33 @@ def main():
             "route: {receiver: pager, group_wait: 1s, group_interval: 1s}\n"
             f"receivers: [{{name: pager, webhook_configs: [{{url: '{pager.url}'}}]}}]\n"
         )
-        with listening(manage, work / "alertmanager.log") as alertmanager:
-            write_configs(work, bound["http"], alertmanager)
+        # And one as it comes.
+        (work / "usual.yml").write_text(
+            f"route: {{receiver: pager}}\nreceivers: [{{name: pager, webhook_configs: [{{url: '{usual.url}'}}]}}]\n"
+        )
+        with (
+            listening(managing("alertmanager"), work / "alertmanager.log") as alertmanager,
+            listening(managing("usual"), work / "usual.log") as other,
+        ):
+            write_configs(work, bound["http"], alertmanager, other)
             with listening(watch, work / "prometheus.log") as prometheus:
                 watched = Watched(prometheus, alertmanager)
                 # Turn 4 calls one tool five times with the same arguments; turns 1, 2 and 6 are as they should be.
                 recordings = [Recording("looping", [4]), Recording("healthy", [1, 2, 6])]
                 traces = f"http://{bound['otlp_http']}/v1/traces"
+                for seconds in SHORT:
+                    send_short_loop(traces, seconds)
                 with Feed(traces, recordings) as feed, Worker(traces, "failing", "support") as worker:
                     check_alerts(feed, watched)
                     check_drop(http, worker, pager, watched, browser, FURTHER_EVALUATIONS, GIVE_UP_SECONDS)
                     check_silence(watched)
+                check_short_loops(usual)
                 check_links(watched.raised.values())
                 check_gauges(watched.ask, http)
                 check_exemplars(prometheus, http)
                 check_panels(prometheus)
     assert daemon.returncode == 0, f"the daemon ended with {daemon.returncode}"
-    print("6 passed, 0 failed")
+    print("7 passed, 0 failed")
 
 
 if __name__ == "__main__":

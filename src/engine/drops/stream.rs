@@ -38,7 +38,7 @@ pub const STREAMS: &[Stream] = &[
     Stream {
         name: "loops",
         pages: false,
-        doc: "the trace has part in a loop, or repeats an earlier output",
+        doc: "the trace has part in a loop that is known by more than names, or repeats an earlier output",
         failed: |trace| trace.looped,
     },
 ];

@@ -3,10 +3,8 @@
 //! Each call equals the one a period before it: name, arguments, result, and whether it failed. Only full periods
 //! count, and the shortest period that explains the run.
 
-use super::{Evidence, Need, Results, Run, overlap};
+use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::engine::update::ToolCall;
-
-pub(super) const NAME: &str = "cycle";
 
 /// Calls in a period, at least and at most.
 const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -15,7 +13,7 @@ const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
     need.runs(calls, |calls, first| {
         let runs = PERIODS.map(|period| run_from(calls, first, period));
-        let runs = runs.filter(|run| need.is_met(run));
+        let runs = runs.filter(|run| need.is_met(run, calls));
         // Of runs of one length the first has the shortest period.
         runs.reduce(|best, run| if run.calls > best.calls { run } else { best }).unwrap_or(Run {
             first,
@@ -33,13 +31,13 @@ fn run_from(calls: &[ToolCall], first: usize, period: usize) -> Run {
     if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, &rest[0])) {
         return none;
     }
-    let mut results = [Results::default(); 8];
+    let mut outcomes = [Outcomes::default(); 8];
     let mut length = 0;
     for (at, call) in rest.iter().enumerate() {
         let fits = !call.name.is_empty()
             && at.checked_sub(period).is_none_or(|before| same(call, &rest[before]))
             && at.checked_sub(1).is_none_or(|before| !overlap(&rest[before], call));
-        if !fits || !results[at % period].agree(call.result_hash) {
+        if !fits || !outcomes[at % period].agree(call) {
             break;
         }
         length += 1;
@@ -48,17 +46,12 @@ fn run_from(calls: &[ToolCall], first: usize, period: usize) -> Run {
     let run = &rest[..calls];
     // A failed call has no result to tell.
     let missing = run.iter().any(|call| call.result_hash.is_none() && call.error != Some(true));
-    let evidence = if run.iter().any(|call| call.arguments_hash.is_none()) {
-        Evidence::Names
-    } else if missing {
-        Evidence::Arguments
-    } else {
-        Evidence::Full
-    };
+    let arguments = run.iter().all(|call| call.arguments_hash.is_some());
+    let evidence = Evidence::of_calls(arguments, !missing);
     Run { first, calls, period, evidence }
 }
 
-/// Whether two calls ask the same; what they return is for [`Results`] to tell.
+/// Whether two calls ask the same; what came of them is for [`Outcomes`] to tell.
 fn same(a: &ToolCall, b: &ToolCall) -> bool {
     a.name == b.name
         && a.arguments_hash == b.arguments_hash

@@ -6,8 +6,6 @@
 use super::{Evidence, Need, Run, overlap};
 use crate::engine::update::ToolCall;
 
-pub(super) const NAME: &str = "error_retry";
-
 /// Finds all runs of failed calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
     need.runs(calls, run_from)

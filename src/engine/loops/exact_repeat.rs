@@ -1,12 +1,10 @@
 //! `exact_repeat`: the same tool with the same arguments and the same result, again and again.
 //!
 //! The same call with a changing result is polling, and a call that failed is a retry: both end the run.
-//! What is not on the wire cannot differ; the evidence says how much there was.
+//! Arguments that are not on the wire cannot differ; the evidence says how much there was.
 
-use super::{Evidence, Need, Results, Run, overlap};
+use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::engine::update::ToolCall;
-
-pub(super) const NAME: &str = "exact_repeat";
 
 /// Finds all runs of equal calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
@@ -16,8 +14,8 @@ pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
 /// The longest run that starts with this call.
 fn run_from(calls: &[ToolCall], first: usize) -> Run {
     let head = &calls[first];
-    let mut results = Results::default();
-    results.agree(head.result_hash);
+    let mut outcomes = Outcomes::default();
+    outcomes.agree(head);
     let mut length = 1;
     if !head.name.is_empty() && head.error != Some(true) {
         for pair in calls[first..].windows(2) {
@@ -26,16 +24,12 @@ fn run_from(calls: &[ToolCall], first: usize) -> Run {
                 && call.arguments_hash == head.arguments_hash
                 && call.error != Some(true)
                 && !overlap(&pair[0], call);
-            if !same || !results.agree(call.result_hash) {
+            if !same || !outcomes.agree(call) {
                 break;
             }
             length += 1;
         }
     }
-    let evidence = match (head.arguments_hash, results.missing) {
-        (None, _) => Evidence::Names,
-        (Some(_), true) => Evidence::Arguments,
-        (Some(_), false) => Evidence::Full,
-    };
+    let evidence = Evidence::of_calls(head.arguments_hash.is_some(), !outcomes.missing);
     Run { first, calls: length, period: 1, evidence }
 }

@@ -1,6 +1,12 @@
 //! Loops: unbroken runs of tool calls that get nowhere.
 //!
-//! One kind, one file, and one line in [`KINDS`]. One run gives one entry, of the first kind that fits. The calls
+//! What makes progress is no loop: a call that returns something else than before, or, where its result is not on the
+//! wire, takes much longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`.
+//!
+//! A run of which nothing but names is on the wire is told and counted apart, and moves nothing: no signal, no waste, no
+//! alert ([`Evidence::weighs`]).
+//!
+//! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one entry, of the first kind that fits. The calls
 //! come in order of start; those that overlap in time are parallel, not a loop; unknown tools are never equal.
 
 mod cycle;
@@ -11,46 +17,106 @@ mod near_repeat;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::math::Quanta;
-use super::options::LoopOptions;
+use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
 use super::update::{Loop, ToolCall};
 
-/// The kind found in outputs rather than in calls, by the session stage.
-pub const OUTPUT_REPEAT: &str = "output_repeat";
+/// Finds the runs of one kind among calls.
+type Finder = fn(&[ToolCall], &Need<'_>) -> Vec<Run>;
 
-/// Worth a look.
-pub const WARNING: &str = "warning";
+/// The list of kinds: of each what it is, its name, and what finds it among calls.
+macro_rules! kinds {
+    ($($(#[$about:meta])* $kind:ident, $name:literal, $find:expr;)*) => {
+        /// A kind of loop. Of two kinds for one run the first holds.
+        #[derive(
+            Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+        )]
+        pub enum LoopKind {
+            $($(#[$about])* #[serde(rename = $name)] $kind,)*
+        }
 
-/// Worth a page.
-pub const CRITICAL: &str = "critical";
+        impl LoopKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-/// A kind of loop.
-#[derive(Clone, Copy)]
-struct Kind {
-    name: &'static str,
-    find: fn(&[ToolCall], &Need<'_>) -> Vec<Run>,
+            /// Its name in results, labels and options.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// What finds it among calls; `None`: it is found in outputs, by the session stage.
+            fn finder(self) -> Option<Finder> {
+                match self {
+                    $(Self::$kind => $find,)*
+                }
+            }
+        }
+    };
 }
 
-/// All kinds found in calls; of two for one run the first holds.
-const KINDS: &[Kind] = &[
-    Kind { name: error_retry::NAME, find: error_retry::find },
-    Kind { name: exact_repeat::NAME, find: exact_repeat::find },
-    Kind { name: near_repeat::NAME, find: near_repeat::find },
-    Kind { name: cycle::NAME, find: cycle::find },
-];
+kinds! {
+    /// The same tool failing, each time.
+    ErrorRetry, "error_retry", Some(error_retry::find);
+    /// The same tool with the same arguments and the same result.
+    #[default]
+    ExactRepeat, "exact_repeat", Some(exact_repeat::find);
+    /// The same tool with nearly the same arguments and the same result.
+    NearRepeat, "near_repeat", Some(near_repeat::find);
+    /// A few different calls, in the same order again and again.
+    Cycle, "cycle", Some(cycle::find);
+    /// A trace answers what an earlier one of its session did.
+    OutputRepeat, "output_repeat", None;
+}
+
+/// How bad a loop is.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth a look.
+    #[default]
+    Warning,
+    /// Worth a page.
+    Critical,
+}
 
 /// How much of a loop is on the wire.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// Names alone.
+    /// Names alone: what differs may not have been sent.
+    #[default]
     Names,
+    /// Names and results.
+    Results,
     /// Names and arguments.
     Arguments,
     /// Names, arguments and results.
     Full,
+    /// The text of an output.
+    Text,
+}
+
+/// What a loop is counted and shown under: the labels of its families.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct LoopLabels {
+    /// Its kind.
+    pub kind: LoopKind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// How much of it is on the wire.
+    pub evidence: Evidence,
 }
 
 /// A run of calls: `first..first + calls` of the sequence.
@@ -69,7 +135,7 @@ struct Run {
 /// What a run must reach to be a loop of its kind.
 struct Need<'a> {
     options: &'a LoopOptions,
-    kind: &'static str,
+    kind: LoopKind,
 }
 
 /// A model call, for what a loop cost.
@@ -94,14 +160,6 @@ pub struct Found {
     pub entry: Loop,
 }
 
-/// Names of all kinds, those found in outputs included, sorted.
-pub fn kinds() -> [&'static str; 5] {
-    let [a, b, c, d] = [0, 1, 2, 3].map(|at| KINDS[at].name);
-    let mut kinds = [a, b, c, d, OUTPUT_REPEAT];
-    kinds.sort_unstable();
-    kinds
-}
-
 /// How often a tool has to be called before there can be a loop of any kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Least {
@@ -113,7 +171,8 @@ pub struct Least {
 
 /// The least that makes a loop: a call of a run is there once for each that is counted.
 pub fn least(options: &LoopOptions) -> Least {
-    let kinds = KINDS.iter().map(|kind| options.of_kind(kind.name));
+    let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());
+    let kinds = kinds.map(|kind| options.of_kind(*kind));
     let known = kinds.map(|needed| needed.warning.min(needed.critical)).min();
     let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     Least { known: count(known.unwrap_or(u64::MAX)), names: count(options.names_only) }
@@ -129,18 +188,19 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
         return found;
     }
     let mut free = vec![Range { start: 0, end: calls.len() }];
-    for kind in KINDS {
-        let need = Need { options, kind: kind.name };
+    for kind in LoopKind::ALL {
+        let Some(find) = kind.finder() else { continue };
+        let need = Need { options, kind: *kind };
         let mut left = Vec::new();
         for stretch in free {
             let mut from = stretch.start;
-            for run in (kind.find)(&calls[stretch.clone()], &need) {
+            for run in find(&calls[stretch.clone()], &need) {
                 let first = stretch.start + run.first;
                 let range = first..first + run.calls;
-                let Some(severity) = need.severity(&run) else { continue };
+                let Some(severity) = need.severity(&run, &calls[range.clone()]) else { continue };
                 left.push(from..range.start);
                 from = range.end;
-                let entry = entry(kind.name, severity, &run, &calls[range.clone()], spends);
+                let entry = entry(*kind, severity, &run, &calls[range.clone()], spends);
                 found.push(Found { calls: range, entry });
             }
             left.push(from..stretch.end);
@@ -160,7 +220,7 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     }
     let mut tools: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     if calls.len() >= least.known.min(least.names) {
-        for call in calls {
+        for call in calls.iter().filter(|call| !options.allows(&call.name)) {
             let (known, all) = tools.entry(&call.name).or_default();
             *known += usize::from(call.arguments_hash.is_some());
             *all += 1;
@@ -169,20 +229,90 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     tools.values().any(|(known, all)| *known >= least.known || *all >= least.names)
 }
 
-/// The worst severity among loops.
-pub fn worst(loops: &[Loop]) -> Option<&'static str> {
-    let critical = loops.iter().any(|found| found.severity == CRITICAL);
-    loops.first().map(|_| if critical { CRITICAL } else { WARNING })
+/// The worst severity among loops that weigh.
+pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> {
+    let weighing = loops.into_iter().filter(|found| found.evidence.weighs());
+    weighing.map(|found| found.severity).max()
+}
+
+impl LoopKind {
+    /// Whether it is found among calls, not in outputs.
+    pub fn is_of_calls(self) -> bool {
+        self.finder().is_some()
+    }
+}
+
+impl Severity {
+    /// Its name in results and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
 }
 
 impl Evidence {
-    /// The name that results carry.
-    pub fn name(self) -> &'static str {
+    /// Its name in results and labels.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Names => "names",
+            Self::Results => "results",
             Self::Arguments => "arguments",
             Self::Full => "full",
+            Self::Text => "text",
         }
+    }
+
+    /// Whether a loop of which this much is known moves signals, counters of waste and alerts. One of names alone does not.
+    pub const fn weighs(self) -> bool {
+        match self {
+            Self::Names => false,
+            Self::Results | Self::Arguments | Self::Full | Self::Text => true,
+        }
+    }
+
+    /// Of calls: whether their arguments are on the wire, and whether their results are.
+    fn of_calls(arguments: bool, results: bool) -> Self {
+        match (arguments, results) {
+            (false, false) => Self::Names,
+            (false, true) => Self::Results,
+            (true, false) => Self::Arguments,
+            (true, true) => Self::Full,
+        }
+    }
+}
+
+impl LoopLabels {
+    /// Values of the labels `kind`, `severity` and `evidence`.
+    pub fn values(self) -> [&'static str; 3] {
+        [self.kind.name(), self.severity.name(), self.evidence.name()]
+    }
+}
+
+impl LoopLabels {
+    /// The worse of two.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        if other.severity > self.severity { other } else { self }
+    }
+}
+
+impl From<&Loop> for LoopLabels {
+    fn from(entry: &Loop) -> Self {
+        Self { kind: entry.kind, severity: entry.severity, evidence: entry.evidence }
+    }
+}
+
+impl fmt::Display for LoopKind {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
     }
 }
 
@@ -195,21 +325,30 @@ impl Run {
 
 impl Need<'_> {
     /// How bad a run is; `None`: it is no loop.
-    fn severity(&self, run: &Run) -> Option<&'static str> {
-        let thresholds = self.options.of_kind(self.kind);
-        match run.evidence {
-            Evidence::Names => (run.count() >= self.options.names_only).then_some(WARNING),
-            Evidence::Arguments | Evidence::Full if run.count() >= thresholds.critical => {
-                Some(CRITICAL)
-            }
-            Evidence::Arguments | Evidence::Full => {
-                (run.count() >= thresholds.warning).then_some(WARNING)
-            }
+    fn severity(&self, run: &Run, calls: &[ToolCall]) -> Option<Severity> {
+        let count = run.count();
+        if calls.iter().all(|call| self.options.allows(&call.name)) {
+            return None;
         }
+        let Thresholds { warning, critical } = match run.evidence {
+            // Arguments that were not sent may differ each time.
+            Evidence::Names | Evidence::Results => {
+                let from = self.options.names_only;
+                return (count >= from).then_some(Severity::Warning);
+            }
+            Evidence::Arguments | Evidence::Full | Evidence::Text => {
+                self.options.of_kind(self.kind)
+            }
+        };
+        if count >= critical {
+            return Some(Severity::Critical);
+        }
+        (count >= warning).then_some(Severity::Warning)
     }
 
-    fn is_met(&self, run: &Run) -> bool {
-        self.severity(run).is_some()
+    /// Whether a run of these calls is a loop.
+    fn is_met(&self, run: &Run, calls: &[ToolCall]) -> bool {
+        self.severity(run, &calls[run.first..run.first + run.calls]).is_some()
     }
 
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
@@ -218,7 +357,7 @@ impl Need<'_> {
         let mut first = 0;
         while first < calls.len() {
             let run = from(calls, first);
-            if self.is_met(&run) {
+            if self.is_met(&run, calls) {
                 first += run.calls;
                 runs.push(run);
             } else {
@@ -229,24 +368,45 @@ impl Need<'_> {
     }
 }
 
-/// What calls that are taken for the same have returned so far: what is not on the wire cannot differ.
+/// What came of calls that are taken for the same so far.
+///
+/// A result that differs is progress. Where a result is not on the wire, time speaks for it, but only if it cannot be
+/// jitter: one call took a second or more, and twice as long as another. A call of microseconds, or a model's or
+/// network's moods, never count as progress, nor does the time of a call that only a model's output tells of.
 #[derive(Clone, Copy, Default)]
-struct Results {
-    known: Option<u64>,
+struct Outcomes {
+    result: Option<u64>,
     missing: bool,
+    /// Least and greatest time of those without a result, in nanoseconds.
+    took: Option<(u64, u64)>,
 }
 
-impl Results {
-    /// Adds a result; returns whether it is the same as those before it.
-    fn agree(&mut self, result: Option<u64>) -> bool {
-        let same = self.known.is_none() || result.is_none() || self.known == result;
-        if same {
-            self.known = self.known.or(result);
-            self.missing |= result.is_none();
+impl Outcomes {
+    /// Adds a call; returns whether nothing came of it that did not come of those before it.
+    fn agree(&mut self, call: &ToolCall) -> bool {
+        let same = match (self.result, call.result_hash) {
+            (Some(before), Some(result)) => before == result,
+            (None, _) | (_, None) => true,
+        };
+        let took = call.took_nanos().filter(|_| call.result_hash.is_none());
+        let range = took.map(|took| match self.took {
+            Some((least, most)) => (least.min(took), most.max(took)),
+            None => (took, took),
+        });
+        let waited =
+            |(least, most): (u64, u64)| most >= WAIT_NANOS && most >= least.saturating_mul(2);
+        if !same || range.is_some_and(waited) {
+            return false;
         }
-        same
+        self.result = self.result.or(call.result_hash);
+        self.missing |= call.result_hash.is_none();
+        self.took = range.or(self.took);
+        true
     }
 }
+
+/// From how long on the time that a call took may tell that it waited for something.
+const WAIT_NANOS: u64 = 1_000_000_000;
 
 /// Returns whether the later call began before the earlier one had ended.
 ///
@@ -261,7 +421,13 @@ fn overlap(earlier: &ToolCall, later: &ToolCall) -> bool {
             && start < earlier.end_unix_nano)
 }
 
-fn entry(kind: &str, severity: &str, run: &Run, calls: &[ToolCall], spends: &[Spend]) -> Loop {
+fn entry(
+    kind: LoopKind,
+    severity: Severity,
+    run: &Run,
+    calls: &[ToolCall],
+    spends: &[Spend],
+) -> Loop {
     let from = calls.first().map_or(0, |call| call.start_unix_nano);
     let to = calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0);
     let inside = || spends.iter().filter(|spend| spend.start.0 > from && spend.end.0 <= to);
@@ -270,12 +436,12 @@ fn entry(kind: &str, severity: &str, run: &Run, calls: &[ToolCall], spends: &[Sp
         output: sum(inside().map(|spend| spend.tokens.output)),
     };
     Loop {
-        kind: kind.to_owned(),
-        severity: severity.to_owned(),
+        kind,
+        severity,
         tool: calls.first().map(|call| call.name.clone()).unwrap_or_default(),
         tools: calls.iter().take(run.period).map(|call| call.name.clone()).collect(),
         count: run.count(),
-        evidence: run.evidence.name().to_owned(),
+        evidence: run.evidence,
         trace_ids: Vec::new(),
         tokens: Some(tokens),
         cost_quanta: inside()

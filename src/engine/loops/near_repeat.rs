@@ -3,10 +3,8 @@
 //! Each call is compared with the one before it: the Jaccard similarity of the values in their arguments, as sets,
 //! wherever they stand.
 
-use super::{Evidence, Need, Results, Run, overlap};
+use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::engine::update::ToolCall;
-
-pub(super) const NAME: &str = "near_repeat";
 
 /// Finds all runs of similar calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
@@ -17,8 +15,8 @@ pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
 /// The longest run that starts with this call.
 fn run_from(calls: &[ToolCall], first: usize, threshold: f64) -> Run {
     let head = &calls[first];
-    let mut results = Results::default();
-    results.agree(head.result_hash);
+    let mut outcomes = Outcomes::default();
+    outcomes.agree(head);
     let mut length = 1;
     if !head.name.is_empty() && head.error != Some(true) {
         for pair in calls[first..].windows(2) {
@@ -27,13 +25,13 @@ fn run_from(calls: &[ToolCall], first: usize, threshold: f64) -> Run {
                 && call.error != Some(true)
                 && alike(&pair[0], call, threshold)
                 && !overlap(&pair[0], call);
-            if !similar || !results.agree(call.result_hash) {
+            if !similar || !outcomes.agree(call) {
                 break;
             }
             length += 1;
         }
     }
-    let evidence = if results.missing { Evidence::Arguments } else { Evidence::Full };
+    let evidence = Evidence::of_calls(true, !outcomes.missing);
     Run { first, calls: length, period: 1, evidence }
 }
 

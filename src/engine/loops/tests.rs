@@ -21,24 +21,24 @@ fn calls(list: &[(&str, Option<u64>, Option<u64>)]) -> Vec<ToolCall> {
 }
 
 /// Kind, first call, calls, count, evidence of each loop.
-fn found(calls: &[ToolCall]) -> Vec<(String, usize, usize, u64, String)> {
+fn found(calls: &[ToolCall]) -> Vec<(&'static str, usize, usize, u64, &'static str)> {
     let found = find(calls, &[], &LoopOptions::default()).into_iter();
     found
         .map(|found| {
             let Found { calls, entry } = found;
-            (entry.kind, calls.start, calls.len(), entry.count, entry.evidence)
+            (entry.kind.name(), calls.start, calls.len(), entry.count, entry.evidence.name())
         })
         .collect()
 }
 
 fn one(
-    kind: &str,
+    kind: &'static str,
     first: usize,
     calls: usize,
     count: u64,
-    evidence: &str,
-) -> Vec<(String, usize, usize, u64, String)> {
-    vec![(kind.to_owned(), first, calls, count, evidence.to_owned())]
+    evidence: &'static str,
+) -> Vec<(&'static str, usize, usize, u64, &'static str)> {
+    vec![(kind, first, calls, count, evidence)]
 }
 
 #[test]
@@ -64,6 +64,53 @@ fn a_changing_result_is_polling() {
         })
         .collect();
     assert_eq!(found(&list), []);
+}
+
+#[test]
+fn time_is_progress_where_a_result_is_not_on_the_wire_and_it_is_no_jitter() {
+    let timed = |took: &[u64], result: Option<u64>| -> Vec<ToolCall> {
+        let one = |(at, took): (u64, &u64)| ToolCall {
+            start_unix_nano: at * 100_000_000_000,
+            end_unix_nano: at * 100_000_000_000 + took,
+            timed: true,
+            ..call(at, "f", Some(1), result)
+        };
+        (0..).zip(took).map(one).collect()
+    };
+    let (micro, milli, second) = (1_000, 1_000_000, 1_000_000_000);
+    let waits = [second, 2 * second, 4 * second, 8 * second];
+    assert_eq!(found(&timed(&waits, None)), []);
+    assert_eq!(found(&timed(&waits, Some(1))), one("exact_repeat", 0, 4, 4, "full"));
+    for jitter in [
+        [micro, 9 * micro, 2 * micro, 40 * micro],
+        [90 * milli, 400 * milli, 900 * milli, 80 * milli],
+        [6 * second, 7 * second, 11 * second, 8 * second],
+    ] {
+        assert_eq!(found(&timed(&jitter, None)), one("exact_repeat", 0, 4, 4, "arguments"));
+    }
+    // The time of the model call that asked for it says nothing of a call.
+    let mut list = timed(&waits, None);
+    list.iter_mut().for_each(|call| call.timed = false);
+    assert_eq!(found(&list), one("exact_repeat", 0, 4, 4, "arguments"));
+}
+
+#[test]
+fn a_tool_that_may_be_called_again_and_again_is_in_no_loop_of_its_own() {
+    let options = LoopOptions {
+        allow: vec!["poll_*".to_owned(), "wait".to_owned()],
+        ..LoopOptions::default()
+    };
+    let (poll, wait, other) =
+        (("poll_job", Some(1), Some(1)), ("wait", Some(1), Some(1)), ("search", Some(1), Some(1)));
+    let loops = |list: &[(&str, Option<u64>, Option<u64>)]| find(&calls(list), &[], &options).len();
+    assert_eq!(loops(&[poll; 20]), 0);
+    assert_eq!(loops(&[poll, wait].repeat(10)), 0);
+    // Another tool goes round with it.
+    assert_eq!(loops(&[poll, other].repeat(3)), 1);
+    assert_eq!(loops(&[("poll", Some(1), Some(1)); 3]), 1);
+    let mut failing = calls(&[poll; 20]);
+    failing.iter_mut().for_each(|call| call.error = Some(true));
+    assert_eq!(find(&failing, &[], &options).len(), 0);
 }
 
 #[test]
@@ -103,12 +150,18 @@ fn unknown_tools_are_never_equal() {
 
 #[test]
 fn what_is_not_on_the_wire_lowers_the_evidence() {
+    assert_eq!(found(&calls(&[("f", None, None); 4])), []);
+    assert_eq!(found(&calls(&[("f", None, None); 20])), one("exact_repeat", 0, 20, 20, "names"));
+    // Results make it more than names; arguments may differ nevertheless.
     assert_eq!(found(&calls(&[("f", None, Some(1)); 4])), []);
-    assert_eq!(found(&calls(&[("f", None, Some(1)); 20])), one("exact_repeat", 0, 20, 20, "names"));
-    let severity =
-        |list: &[ToolCall]| find(list, &[], &LoopOptions::default())[0].entry.severity.clone();
-    assert_eq!(severity(&calls(&[("f", None, None); 20])), WARNING);
-    assert_eq!(severity(&calls(&[("f", Some(1), None); 20])), CRITICAL);
+    let list = calls(&[("f", None, Some(1)); 20]);
+    assert_eq!(found(&list), one("exact_repeat", 0, 20, 20, "results"));
+    let polled: Vec<_> = (0..20).map(|at| call(at, "f", None, Some(at))).collect();
+    assert_eq!(found(&polled), []);
+    let severity = |list: &[ToolCall]| find(list, &[], &LoopOptions::default())[0].entry.severity;
+    assert_eq!(severity(&calls(&[("f", None, None); 20])), Severity::Warning);
+    assert_eq!(severity(&list), Severity::Warning);
+    assert_eq!(severity(&calls(&[("f", Some(1), None); 20])), Severity::Critical);
     let list = calls(&[
         ("f", Some(1), Some(1)),
         ("f", Some(1), None),
@@ -167,13 +220,11 @@ fn one_run_gives_one_entry_and_its_neighbours_give_theirs() {
 #[test]
 fn thresholds_are_per_kind() {
     let mut options = LoopOptions::default();
-    options
-        .by_kind
-        .insert("cycle".to_owned(), crate::engine::options::Thresholds { warning: 2, critical: 3 });
+    options.by_kind.insert(LoopKind::Cycle, Thresholds { warning: 2, critical: 3 });
     let list = calls(&[("a", Some(1), Some(1)), ("b", Some(2), Some(2))].repeat(2));
-    assert_eq!(find(&list, &[], &options)[0].entry.severity, WARNING);
+    assert_eq!(find(&list, &[], &options)[0].entry.severity, Severity::Warning);
     let list = calls(&[("a", Some(1), Some(1)), ("b", Some(2), Some(2))].repeat(3));
-    assert_eq!(find(&list, &[], &options)[0].entry.severity, CRITICAL);
+    assert_eq!(find(&list, &[], &options)[0].entry.severity, Severity::Critical);
 }
 
 #[test]

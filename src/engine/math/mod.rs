@@ -1,6 +1,7 @@
-//! Numbers: exact sums, text, sequences.
+//! Numbers: exact sums, text, sequences, patterns.
 
 mod fixed;
+pub mod glob;
 pub mod myers;
 pub mod ordered;
 pub mod sequence;

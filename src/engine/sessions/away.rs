@@ -20,7 +20,7 @@ use super::session::{Session, Shared, Standing};
 use super::shelf::Seen;
 use super::summary::SessionScores;
 use super::{Sessions, address};
-use crate::engine::saved::{self, Name};
+use crate::engine::loops::LoopLabels;
 use crate::engine::span::{Report, Target, Timestamp};
 use crate::engine::update::TraceUpdate;
 
@@ -102,8 +102,7 @@ pub(super) struct Stub {
 struct Gives {
     held: Vec<(Agent, u64)>,
     placed: Option<(Agent, SessionScores)>,
-    #[serde(deserialize_with = "saved::named")]
-    looping: BTreeSet<(Agent, Name, Name)>,
+    looping: BTreeSet<(Agent, LoopLabels)>,
     #[serde(default)]
     stalled: BTreeMap<Agent, u64>,
 }
@@ -161,8 +160,8 @@ impl Gives {
         if let Some((agent, scores)) = self.placed {
             shared.fleet.summary(&agent).unopen(scores);
         }
-        for (agent, kind, severity) in self.looping {
-            shared.fleet.summary(&agent).stop_looping(kind, severity);
+        for (agent, labels) in self.looping {
+            shared.fleet.summary(&agent).stop_looping(labels);
         }
         for (agent, traces) in self.stalled {
             shared.fleet.summary(&agent).stalled -= traces;
@@ -266,7 +265,7 @@ impl Sessions {
             self.file(Box::new(session));
         } else {
             self.shared.counts.add("away", "lost");
-            self.shared.runaways.retain(|(runaway, ..)| *runaway != id);
+            self.shared.runaways.retain(|(runaway, _), _| *runaway != id);
             stub.gives.take_back(&mut self.shared);
         }
     }

@@ -7,10 +7,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::held::Held;
-use crate::engine::loops::{self, CRITICAL, Spend, WARNING};
+use crate::engine::loops::{self, Severity, Spend};
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
-use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, Tokens};
 use crate::engine::update::{Loop, ToolCall, TurnStart};
 
@@ -21,9 +20,8 @@ pub(super) struct Link {
     pub(super) ended: Vec<Loop>,
     /// Loops whose runs begin in it: it counts them, so that a run that grows counts once.
     pub(super) begun: Vec<Loop>,
-    /// The worst severity of a loop that has a call in it.
-    #[serde(deserialize_with = "saved::optional")]
-    pub(super) severity: Option<Name>,
+    /// The worst severity of a loop that weighs and has a call in it.
+    pub(super) severity: Option<Severity>,
 }
 
 /// Whether a trace goes on where the one before it in the session ended.
@@ -44,11 +42,9 @@ pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
         let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
         let ids = chain[begins..=ends].iter().map(|held| held.id);
         let entry = Loop { trace_ids: ids.collect(), ..found.entry };
-        let severity = if entry.severity == CRITICAL { CRITICAL } else { WARNING };
+        let severity = loops::worst([&entry]);
         for link in &mut links[begins..=ends] {
-            if link.severity != Some(CRITICAL) {
-                link.severity = Some(severity);
-            }
+            link.severity = link.severity.max(severity);
         }
         links[begins].begun.push(entry.clone());
         links[ends].ended.push(entry);

@@ -20,7 +20,7 @@ use super::view;
 use crate::engine::explained::{
     CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation,
 };
-use crate::engine::loops::{self, OUTPUT_REPEAT, worst};
+use crate::engine::loops::{self, Evidence, worst};
 use crate::engine::math::Quanta;
 use crate::engine::score::risk::{TraceRisk, risks};
 use crate::engine::signal::{coherence, confidence, error, loop_detection, tool_loop};
@@ -73,7 +73,7 @@ fn all_loops(session: &Session) -> Loops<'_> {
 /// Those that have a call in the trace, or whose output it is that repeats.
 fn through<'a>(all: &Loops<'a>, trace: TraceId) -> Vec<&'a Loop> {
     let is_in = |(owner, entry): &&(TraceId, &'a Loop)| {
-        *owner == trace || (entry.kind != OUTPUT_REPEAT && passes(entry, trace))
+        *owner == trace || (entry.kind.is_of_calls() && passes(entry, trace))
     };
     all.iter().filter(is_in).map(|(_, entry)| *entry).collect()
 }
@@ -123,7 +123,7 @@ fn evidence(
             update.wasted_steps, update.steps
         )],
         tool_loop::NAME => {
-            let tools = found.iter().filter(|entry| entry.kind != OUTPUT_REPEAT);
+            let tools = found.iter().filter(|entry| entry.kind.is_of_calls());
             let mut evidence: Vec<String> = tools.map(|entry| described(entry)).collect();
             if evidence.is_empty() {
                 evidence.push("no loop has a call in this trace".to_owned());
@@ -191,11 +191,12 @@ fn described(entry: &Loop) -> String {
         tools => tools.join(", "),
     };
     let Loop { kind, severity, count, evidence, .. } = entry;
-    let seen_by = match evidence.as_str() {
-        "names" => "names alone",
-        "arguments" => "names and arguments",
-        "full" => "names, arguments and results",
-        other => other,
+    let seen_by = match evidence {
+        Evidence::Names => "names alone, which moves no score",
+        Evidence::Results => "names and results",
+        Evidence::Arguments => "names and arguments",
+        Evidence::Full => "names, arguments and results",
+        Evidence::Text => "text",
     };
     format!("{kind} of {tools}, {count} times: {severity}, by {seen_by}")
 }
@@ -225,7 +226,7 @@ fn looped(
 ) -> LoopExplanation {
     let ids = entry.trace_ids.iter().copied();
     // A repeated output is the later trace's alone.
-    let ids = ids.filter(|id| entry.kind != OUTPUT_REPEAT || *id == trace).chain([trace]);
+    let ids = ids.filter(|id| entry.kind.is_of_calls() || *id == trace).chain([trace]);
     let changed = ids.filter_map(|id| Some((id, without((session, all), id, entry, rules)?)));
     LoopExplanation {
         found: view::found_loop(entry),
@@ -242,13 +243,12 @@ fn without(
     rules: &Rules,
 ) -> Option<TraceRisk> {
     let held = session.traces.get(&id)?;
-    let (name, score) = if entry.kind == OUTPUT_REPEAT {
-        (loop_detection::NAME, Quanta(Quanta::ONE))
-    } else {
+    let (name, score) = if entry.kind.is_of_calls() {
         let others = through(all, id).into_iter();
-        let others = others.filter(|other| other.kind != OUTPUT_REPEAT && *other != entry);
-        let others: Vec<Loop> = others.cloned().collect();
-        (tool_loop::NAME, tool_loop::score(worst(&others)))
+        let others = others.filter(|other| other.kind.is_of_calls() && *other != entry);
+        (tool_loop::NAME, tool_loop::score(worst(others)))
+    } else {
+        (loop_detection::NAME, Quanta(Quanta::ONE))
     };
     let scores = held.scored.signals.iter().map(|(signal, (own, source))| {
         // What somebody else said of it stands.
@@ -288,7 +288,7 @@ fn outlook(
 /// The calls of a loop: found again among those of its traces; where too little of them is kept for that, the longest
 /// stretch of calls of its tools.
 fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
-    if entry.kind == OUTPUT_REPEAT {
+    if !entry.kind.is_of_calls() {
         return Vec::new();
     }
     let ids = entry.trace_ids.iter().copied();
@@ -296,8 +296,8 @@ fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
         ids.filter_map(|id| session.traces.get(&id)).map(AsRef::as_ref).collect();
     let (calls, owners) = chain::calls(&traces);
     let found = loops::find(&calls, &[], &rules.loops).into_iter().find(|found| {
-        (&found.entry.kind, found.entry.count, &found.entry.tools)
-            == (&entry.kind, entry.count, &entry.tools)
+        (found.entry.kind, found.entry.count, &found.entry.tools)
+            == (entry.kind, entry.count, &entry.tools)
     });
     let range = found.map_or_else(|| longest(&calls, entry), |found| found.calls);
     range

@@ -1,7 +1,5 @@
 //! One trace of a session: its newest form, its scores, and what it has given to its agent.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::chain::Link;
@@ -10,9 +8,8 @@ use super::key::Agent;
 use super::pane::{Contribution, PaneKey};
 use super::rules::Rules;
 use super::scoring::{Scored, is_done};
-use super::tally::{Growth, Tally, growth};
-use crate::engine::loops::worst;
-use crate::engine::saved::{Name, by_name};
+use super::tally::{Growths, Tally, growth};
+use crate::engine::loops::{Severity, worst};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{Effort, Loop, RunTrace, TraceState, TraceUpdate};
 
@@ -27,9 +24,8 @@ pub(super) struct Held {
     /// Present exactly while the trace is done.
     pub(super) given: Option<Given>,
     pub(super) tally: Tally,
-    /// How far its loops have grown, by kind; only of a trace that is open.
-    #[serde(deserialize_with = "by_name")]
-    pub(super) growth: BTreeMap<Name, Growth>,
+    /// How far its loops have grown, by kind and evidence.
+    pub(super) growth: Growths,
     /// Present exactly while it is one of a chain of traces.
     pub(super) link: Option<Box<Link>>,
     /// What it was last said to add to a run, and whose.
@@ -41,7 +37,7 @@ pub(super) struct Held {
 pub(super) struct Past {
     pub(super) given: Option<Given>,
     pub(super) tally: Tally,
-    pub(super) growth: BTreeMap<&'static str, Growth>,
+    pub(super) growth: Growths,
     pub(super) run: Option<Box<(Agent, RunTrace)>>,
 }
 
@@ -90,8 +86,14 @@ impl Held {
         self.link.as_ref().map_or(&self.update.loops, |link| &link.ended)
     }
 
-    /// The worst severity of a loop that has a call in it.
-    pub(super) fn loop_severity(&self) -> Option<&str> {
+    /// Those of them that weigh, and a repeated output.
+    pub(super) fn weighing_loops(&self) -> impl Iterator<Item = &Loop> {
+        let found = self.loops().iter().chain(&self.scored.output_repeat);
+        found.filter(|found| found.evidence.weighs())
+    }
+
+    /// The worst severity of a loop that weighs and has a call in it.
+    pub(super) fn loop_severity(&self) -> Option<Severity> {
         match &self.link {
             Some(link) => link.severity,
             None => worst(&self.update.loops),
@@ -191,10 +193,10 @@ impl Held {
         }
     }
 
-    /// Notes how far its loops have grown; returns whether it is open and has any.
+    /// Notes how far its loops have grown; returns whether it has any.
     pub(super) fn grow(&mut self, now: Timestamp) -> bool {
         self.growth = growth(self.loops(), &self.growth, self.touched(now));
-        self.update.state == TraceState::Open && !self.growth.is_empty()
+        !self.growth.is_empty()
     }
 
     /// When the newest thing of it arrived; if that is not known, or ahead of the time: now.

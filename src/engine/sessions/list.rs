@@ -11,7 +11,7 @@ use super::session::Session;
 use super::shelf::Shelf;
 use super::view::{agent, dollars, is_flagged};
 use crate::engine::explained::{SessionFilter, SessionRow, Sort};
-use crate::engine::loops::{CRITICAL, WARNING};
+use crate::engine::loops::worst;
 use crate::engine::span::TraceId;
 use crate::engine::view::TokensView;
 
@@ -145,9 +145,7 @@ impl Part {
 fn row(session: &Session, first: &Held, rules: &Rules) -> SessionRow {
     let scores = session.scores(rules);
     let traces = || session.traces.values().map(AsRef::as_ref);
-    let loops =
-        || traces().flat_map(|held: &Held| held.loops().iter().chain(&held.scored.output_repeat));
-    let worst = loops().map(|found| found.severity == CRITICAL).max();
+    let loops = || traces().flat_map(Held::weighing_loops);
     let sum = |of: fn(&Held) -> Option<u64>| traces().filter_map(of).reduce(u64::saturating_add);
     let input = sum(|held| held.update.tokens.and_then(|tokens| tokens.input));
     let output = sum(|held| held.update.tokens.and_then(|tokens| tokens.output));
@@ -165,7 +163,7 @@ fn row(session: &Session, first: &Held, rules: &Rules) -> SessionRow {
         reliability: scores.reliability.map(crate::engine::math::Quanta::to_f64),
         consistency: scores.consistency.map(crate::engine::math::Quanta::to_f64),
         loops: loops().count() as u64,
-        worst_loop: worst.map(|critical| if critical { CRITICAL } else { WARNING }.to_owned()),
+        worst_loop: worst(loops()),
         tool_calls: traces().map(|held| held.update.tools.len() as u64).sum(),
         tokens: TokensView { input, output },
         cost_usd: dollars(cost),

@@ -31,7 +31,6 @@
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
 //! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
 //! | `reported_scores` | `malformed` | reported scores out of `[0,1]`, without name or of unknown source |
-//! | `loops` | `malformed` | loops of no known kind or severity: in no counter |
 //! | `reports` | `misdirected` | reports about something other than a session |
 //! | | `unmatched` | reports whose session did not come within `report_wait` |
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
@@ -68,7 +67,7 @@ mod verdict;
 mod view;
 mod waiting;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +92,7 @@ use waiting::Waiting;
 
 use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
+use super::loops::LoopLabels;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::time::WallShift;
@@ -160,7 +160,7 @@ impl Sessions {
                 counts,
                 now,
                 shift: WallShift::default(),
-                runaways: BTreeSet::new(),
+                runaways: BTreeMap::new(),
             },
         }
     }
@@ -345,14 +345,10 @@ impl Sessions {
         seen.map(|session| view::session(&session, &self.shared.rules))
     }
 
-    /// Sessions in which a loop began or became critical since this was last asked: tenant, id, kind, severity.
-    pub fn runaways(&mut self) -> Vec<(String, String, &'static str, &'static str)> {
+    /// Sessions in which a loop that weighs began or became critical since this was last asked, and how bad it got.
+    pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, LoopLabels)> {
         let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
-        let named = |id: Arc<SessionId>| (id.tenant.clone(), id.id.clone());
-        runaways
-            .map(|(id, kind, severity)| (named(id), kind, severity))
-            .map(|((tenant, id), kind, severity)| (tenant, id, kind, severity))
-            .collect()
+        runaways.map(|((id, _), labels)| (id, labels)).collect()
     }
 
     /// What was left out so far.
@@ -536,7 +532,7 @@ impl Sessions {
     fn evict(&mut self, id: &Arc<SessionId>) {
         let Some(session) = self.sessions.remove(id, &self.shared.rules) else { return };
         self.unfile(&session);
-        self.shared.runaways.retain(|(runaway, ..)| runaway != id);
+        self.shared.runaways.retain(|(runaway, _), _| runaway != id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(trace, Fate::Evicted);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));

@@ -1,7 +1,6 @@
 //! A done trace of a packed session, as bytes: what most traces have as numbers, the rest of it as it travels.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +12,10 @@ use super::key::{Agent, SessionId};
 use super::pane::Contribution;
 use super::rules::Rules;
 use super::scoring::{Scored, SignalName, named};
-use super::tally::{Growth, Tally};
+use super::tally::{Growths, Tally};
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::few::Few;
 use crate::engine::math::Quanta;
-use crate::engine::saved::{Name, by_name};
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::span::{Source, Status, Timestamp, TraceId};
 use crate::engine::update::{
@@ -51,8 +49,7 @@ const ZERO: u64 = 1 << 4;
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Rare {
     tally: Option<Tally>,
-    #[serde(deserialize_with = "by_name")]
-    growth: BTreeMap<Name, Growth>,
+    growth: Growths,
     link: Option<Box<Link>>,
     output_repeat: Option<Loop>,
     malformed: u64,
@@ -231,7 +228,7 @@ impl Skimmed {
             agent: None,
             start: held.update.start_unix_nano,
             end: held.update.end_unix_nano,
-            loops: held.loops().iter().chain(&held.scored.output_repeat).count() as u64,
+            loops: held.weighing_loops().count() as u64,
             cost: held.update.cost_quanta,
             risk: None,
         }
@@ -407,7 +404,8 @@ fn counts(update: &mut TraceUpdate) -> [&mut u64; 5] {
     ]
 }
 
-/// A call: whether it failed in two bits, one for each hash; `before` is when the one before it started.
+/// A call: whether it failed in two bits, one for each hash, one for whether it is timed; `before` is when the one before it
+/// started.
 fn tool(
     call: &ToolCall,
     before: u64,
@@ -418,7 +416,7 @@ fn tool(
     let error = call.error.map_or(0, |error| 1 + u64::from(error));
     let hashes = [call.result_hash, call.arguments_hash];
     let [result, arguments] = hashes.map(|hash| u64::from(hash.is_some()));
-    common.number(error | result << 2 | arguments << 3);
+    common.number(error | result << 2 | arguments << 3 | u64::from(call.timed) << 4);
     own.time(call.start_unix_nano.saturating_sub(before));
     own.time(call.end_unix_nano.saturating_sub(call.start_unix_nano));
     hashes.into_iter().flatten().for_each(|hash| own.raw(&hash.to_le_bytes()));
@@ -442,6 +440,7 @@ fn read_tool(
         start_unix_nano,
         end_unix_nano,
         arguments_hash,
+        timed: bits & 16 > 0,
         ..ToolCall::default()
     }
 }

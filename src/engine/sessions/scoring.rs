@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rules::{Rules, four_decimals};
 use crate::engine::few::Few;
-use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
+use crate::engine::loops::{Evidence, LoopKind, Severity};
 use crate::engine::math::Quanta;
 use crate::engine::score::risk::TraceRisk;
 use crate::engine::signal::{self, coherence, loop_detection};
@@ -43,7 +43,7 @@ impl Scored {
     /// Scores a trace; `earlier` are the last few traces before it, oldest first.
     pub(super) fn new(
         update: &TraceUpdate,
-        loop_severity: Option<&str>,
+        loop_severity: Option<Severity>,
         earlier: &[Earlier<'_>],
         rules: &Rules,
     ) -> Self {
@@ -62,7 +62,7 @@ impl Scored {
     pub(super) fn own(
         &self,
         update: &TraceUpdate,
-        loop_severity: Option<&str>,
+        loop_severity: Option<Severity>,
         earlier: &[Earlier<'_>],
         rules: &Rules,
     ) -> Few<SignalName, (Quanta, Source)> {
@@ -81,7 +81,7 @@ pub(super) fn is_done(update: &TraceUpdate) -> bool {
 /// The signals that are computed, and how unlike the output is to those before it.
 fn computed(
     update: &TraceUpdate,
-    loop_severity: Option<&str>,
+    loop_severity: Option<Severity>,
     earlier: &[Earlier<'_>],
     rules: &Rules,
 ) -> (Few<SignalName, (Quanta, Source)>, Option<Quanta>) {
@@ -104,7 +104,7 @@ fn computed(
 /// Those of them that need nothing but the trace.
 fn behaviour(
     update: &TraceUpdate,
-    loop_severity: Option<&str>,
+    loop_severity: Option<Severity>,
     rules: &Rules,
 ) -> Few<SignalName, (Quanta, Source)> {
     let mut computed = Few::with_capacity(COMPUTED);
@@ -164,10 +164,10 @@ fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
     let repeated = earlier.iter().rev().min_by_key(likeness);
     let ids = repeated.map(|trace| trace.id).into_iter();
     Loop {
-        kind: OUTPUT_REPEAT.to_owned(),
-        severity: WARNING.to_owned(),
+        kind: LoopKind::OutputRepeat,
+        severity: Severity::Warning,
         count: 2,
-        evidence: "text".to_owned(),
+        evidence: Evidence::Text,
         trace_ids: ids.chain([update.trace_id]).collect(),
         ..Loop::default()
     }

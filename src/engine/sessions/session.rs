@@ -15,14 +15,14 @@ use super::rules::Rules;
 use super::run;
 use super::scoring::{Earlier, Scored, SignalName};
 use super::summary::SessionScores;
-use super::tally::{self, Tally};
+use super::tally::Tally;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::few::Few;
+use crate::engine::loops::{LoopKind, LoopLabels};
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
 use crate::engine::runs::{is_about_runs, is_outcome};
-use crate::engine::saved::{self, Name};
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
@@ -53,8 +53,8 @@ pub(super) struct Shared {
     pub(super) now: Timestamp,
     /// How far wall time is ahead of it.
     pub(super) shift: WallShift,
-    /// Sessions that began to loop since they were last asked for, with kind and severity. Invariant: all are held.
-    pub(super) runaways: BTreeSet<(Arc<SessionId>, &'static str, &'static str)>,
+    /// Sessions that began to loop since they were last asked for, by kind, and how bad it got. Invariant: all are held.
+    pub(super) runaways: BTreeMap<(Arc<SessionId>, LoopKind), LoopLabels>,
 }
 
 impl Shared {
@@ -97,8 +97,7 @@ pub(super) struct Session {
     unsettled: BTreeSet<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
     pub(super) growing: BTreeSet<TraceId>,
-    #[serde(deserialize_with = "saved::named")]
-    pub(super) looping: BTreeSet<(Agent, Name, Name)>,
+    pub(super) looping: BTreeSet<(Agent, LoopLabels)>,
     /// Traces that are open.
     #[serde(default)]
     pub(super) open: BTreeSet<TraceId>,
@@ -349,12 +348,16 @@ impl Session {
         self.spend(shared);
         self.deadline = None;
         let looping = self.loops_going_on(shared);
-        for (agent, kind, severity) in self.looping.difference(&looping) {
-            shared.fleet.summary(agent).stop_looping(kind, severity);
+        for (agent, labels) in self.looping.difference(&looping) {
+            shared.fleet.summary(agent).stop_looping(*labels);
         }
-        for (agent, kind, severity) in looping.difference(&self.looping) {
-            shared.fleet.summary(agent).start_looping(kind, severity);
-            shared.runaways.insert((Arc::clone(&self.id), kind, severity));
+        for (agent, labels) in looping.difference(&self.looping) {
+            shared.fleet.summary(agent).start_looping(*labels);
+            if labels.evidence.weighs() {
+                let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
+                let worst = runaway.or_insert(*labels);
+                *worst = worst.worse(*labels);
+            }
         }
         self.looping = looping;
         let stalled = self.stalling(shared);
@@ -609,7 +612,6 @@ impl Session {
     fn note_unusable(&self, trace: TraceId, shared: &mut Shared) {
         let Some(held) = self.traces.get(&trace) else { return };
         shared.counts.add_many("reported_scores", "malformed", held.scored.malformed);
-        shared.counts.add_many("loops", "malformed", tally::malformed(&held.update.loops));
         if let Some(given) = &held.given {
             let refused = held.scored.signals.len() - given.contribution.signals.len();
             shared.counts.add_many("signals", "agent_full", refused as u64);
@@ -630,21 +632,28 @@ impl Session {
         }
     }
 
-    fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, &'static str, &'static str)> {
+    /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
+    fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, LoopLabels)> {
         let mut looping = BTreeSet::new();
         if self.closed {
+            self.growing.clear();
             return looping;
         }
-        for held in self.growing.iter().filter_map(|trace| self.traces.get(trace)) {
-            for (kind, growth) in &held.growth {
-                let deadline = growth.at.after(shared.rules.loop_hold);
-                if deadline > shared.now {
-                    looping.insert((held.agent.clone(), *kind, growth.severity));
-                    let sooner = self.deadline.is_none_or(|other| deadline < other);
-                    self.deadline = if sooner { Some(deadline) } else { self.deadline };
+        let Self { growing, traces, deadline, .. } = self;
+        growing.retain(|trace| {
+            let Some(held) = traces.get(trace) else { return false };
+            let mut goes_on = false;
+            for (&(kind, evidence), growth) in &held.growth {
+                let until = growth.at.after(shared.rules.loop_hold);
+                if until > shared.now {
+                    let labels = LoopLabels { kind, severity: growth.severity, evidence };
+                    looping.insert((held.agent.clone(), labels));
+                    *deadline = Some(deadline.map_or(until, |other| other.min(until)));
+                    goes_on = true;
                 }
             }
-        }
+            goes_on
+        });
         looping
     }
 

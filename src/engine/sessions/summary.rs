@@ -7,9 +7,9 @@
 //! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
 //! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
 //! | `loops` | kind | loops, each once, in flight |
-//! | `loops_detected` | kind, severity | loops that reached this severity, in flight |
-//! | `loop_wasted_tokens` | type (`input`, `output`) | tokens spent inside loops, in flight |
-//! | `loop_wasted_cost_usd` | | 1e-12 USD spent inside loops, in flight |
+//! | `loops_detected` | kind, severity, evidence | loops that reached this severity, in flight |
+//! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, in flight |
+//! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, in flight |
 //! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
 //! | `cost_usd` | | 1e-12 USD, likewise |
 //! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
@@ -26,12 +26,13 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
 use super::pane::{Contribution, PaneKey, Panes};
+use crate::engine::loops::LoopLabels;
 use crate::engine::math::Quanta;
 use crate::engine::predict::Spread;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
-    Counter, DoneTrace, Family, Gauge, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+    Counter, DoneTrace, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
 /// Clocks of clients may be ahead of ours by so much.
@@ -79,8 +80,7 @@ pub(super) struct Summary {
     /// Open traces of which nothing has come for long.
     #[serde(default)]
     pub(super) stalled: u64,
-    #[serde(deserialize_with = "saved::by_names")]
-    looping: BTreeMap<(Name, Name), u64>,
+    looping: BTreeMap<LoopLabels, u64>,
     open: Scores,
     #[serde(default)]
     closed: Closed,
@@ -296,13 +296,13 @@ impl Summary {
     }
 
     /// Adds a session in which a loop goes on.
-    pub(super) fn start_looping(&mut self, kind: &'static str, severity: &'static str) {
-        *self.looping.entry((kind, severity)).or_default() += 1;
+    pub(super) fn start_looping(&mut self, labels: LoopLabels) {
+        *self.looping.entry(labels).or_default() += 1;
     }
 
     /// Takes back a session in which a loop went on.
-    pub(super) fn stop_looping(&mut self, kind: &'static str, severity: &'static str) {
-        if let Some(sessions) = self.looping.get_mut(&(kind, severity)) {
+    pub(super) fn stop_looping(&mut self, labels: LoopLabels) {
+        if let Some(sessions) = self.looping.get_mut(&labels) {
             *sessions -= 1;
         }
         self.looping.retain(|_, sessions| *sessions > 0);
@@ -345,7 +345,7 @@ impl Summary {
             counters: self.counters.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
             traces_stalled: self.stalled,
-            sessions_looping: self.looping.iter().map(gauge).collect(),
+            sessions_looping: self.looping.clone(),
             open_reliability: self.open.reliability.message(),
             open_consistency: self.open.consistency.message(),
             closed_reliability: self.closed.reliability.message(),
@@ -388,10 +388,6 @@ fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
             .map(|(labels, value)| Counter { labels: labels.clone(), value: *value })
             .collect(),
     }
-}
-
-fn gauge(((kind, severity), value): (&(&'static str, &'static str), &u64)) -> Gauge {
-    Gauge { labels: vec![(*kind).to_owned(), (*severity).to_owned()], value: *value }
 }
 
 fn signal((name, scores): (&String, &Exemplified)) -> Option<(String, ScoreHistogram)> {

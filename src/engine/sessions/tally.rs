@@ -11,10 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Agent;
 use super::summary::Summary;
-use crate::engine::few::Few;
-use crate::engine::loops::{CRITICAL, WARNING, kinds};
+use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::runs::told_outcome;
-use crate::engine::saved::{Name, by_name, by_names, few_by_name, severity};
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Loop, Spent, TraceUpdate};
 
@@ -27,39 +25,29 @@ pub(super) struct Tally {
     #[serde(default)]
     pub(super) outcome: bool,
     loops: BTreeMap<Agent, Loops>,
-    spend: Spend,
+    spend: Spent,
 }
 
 /// What the loops of one trace have counted towards one agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Loops {
-    #[serde(deserialize_with = "by_name")]
-    entries: BTreeMap<Name, u64>,
-    #[serde(deserialize_with = "by_names")]
-    reached: BTreeMap<(Name, Name), u64>,
-    wasted_input: u64,
-    wasted_output: u64,
-    wasted_cost: u64,
+    entries: BTreeMap<LoopKind, u64>,
+    reached: BTreeMap<LoopLabels, u64>,
+    // By evidence; of loops that weigh.
+    wasted_input: BTreeMap<Evidence, u64>,
+    wasted_output: BTreeMap<Evidence, u64>,
+    /// In 1e-12 USD.
+    wasted_cost: BTreeMap<Evidence, u64>,
 }
 
-/// What a trace has spent. Cost is in 1e-12 USD.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-struct Spend {
-    input: u64,
-    output: u64,
-    cost: u64,
-    #[serde(deserialize_with = "few_by_name")]
-    tools: Few<Name, u64>,
-    model_calls: u64,
-    adjacent_tool_repeats: u64,
-}
+/// How far the loops of a trace have grown, by kind and evidence.
+pub(super) type Growths = BTreeMap<(LoopKind, Evidence), Growth>;
 
-/// How far the loops of one kind have grown in a trace that is open.
+/// How far the loops of one kind have grown.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Growth {
     /// The worst severity.
-    #[serde(deserialize_with = "severity")]
-    pub(super) severity: Name,
+    pub(super) severity: Severity,
     /// Calls in all runs of this kind.
     calls: u64,
     /// Arrival time of what made it grow.
@@ -74,17 +62,13 @@ impl Tally {
             // It was done there, so its verdicts are counted, and an outcome if one was known.
             tally.done |= told.spent.is_some();
             tally.outcome |= tally.done && outcome(update);
-            tally.spend = told.spent.as_ref().map_or(tally.spend, Spend::from);
+            tally.spend = told.spent.unwrap_or(tally.spend);
             if told.loops.is_empty() {
                 continue;
             }
             let agent = Agent::from(told.agent.clone().unwrap_or_default());
             let counted = tally.loops.entry(agent).or_default();
-            for (entry, (kind, severity)) in
-                told.loops.iter().filter_map(|entry| Some((entry, known(entry)?)))
-            {
-                counted.add(entry, kind, severity);
-            }
+            told.loops.iter().for_each(|entry| counted.add(entry));
         }
         (!tally.is_nothing()).then_some(tally)
     }
@@ -92,18 +76,18 @@ impl Tally {
     /// What a trace without loops has counted that counted all that it says.
     pub(super) fn all_of(update: &TraceUpdate, done: bool) -> Self {
         let outcome = done && outcome(update);
-        Self { done, outcome, loops: BTreeMap::new(), spend: Spend::of(update) }
+        Self { done, outcome, loops: BTreeMap::new(), spend: Spent::of(update) }
     }
 
     /// Returns whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
-        !self.done && !self.outcome && self.loops.is_empty() && self.spend == Spend::default()
+        !self.done && !self.outcome && self.loops.is_empty() && self.spend == Spent::default()
     }
 
     /// Returns whether it has counted just that.
     pub(super) fn is_all_of(&self, update: &TraceUpdate) -> bool {
         let outcome = self.done && outcome(update);
-        self.loops.is_empty() && self.outcome == outcome && self.spend == Spend::of(update)
+        self.loops.is_empty() && self.outcome == outcome && self.spend == Spent::of(update)
     }
 
     /// Counts what the loops have more than was counted.
@@ -117,9 +101,7 @@ impl Tally {
         summary: &mut Summary,
     ) {
         let mut fresh = Loops::default();
-        for (entry, (kind, severity)) in found.filter_map(|entry| Some((entry, known(entry)?))) {
-            fresh.add(entry, kind, severity);
-        }
+        found.for_each(|entry| fresh.add(entry));
         if !fresh.entries.is_empty() {
             self.loops.entry(agent.clone()).or_default().raise(&fresh, summary);
         }
@@ -127,92 +109,106 @@ impl Tally {
 
     /// Counts what the trace has spent more than was counted.
     pub(super) fn count_spend(&mut self, update: &TraceUpdate, summary: &mut Summary) {
-        let (spend, all) = (&mut self.spend, Spend::of(update));
+        let (spend, all) = (&mut self.spend, Spent::of(update));
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
             summary.count(family, labels, excess(counted, value));
         };
-        count("tokens", &["input"], &mut spend.input, all.input);
-        count("tokens", &["output"], &mut spend.output, all.output);
-        count("cost_usd", &[], &mut spend.cost, all.cost);
+        count("tokens", &["input"], &mut spend.input_tokens, all.input_tokens);
+        count("tokens", &["output"], &mut spend.output_tokens, all.output_tokens);
+        count("cost_usd", &[], &mut spend.cost_quanta, all.cost_quanta);
         count("model_calls", &[], &mut spend.model_calls, all.model_calls);
         let repeats = &mut spend.adjacent_tool_repeats;
         count("adjacent_tool_repeats", &[], repeats, all.adjacent_tool_repeats);
-        for (outcome, calls) in all.tools.iter() {
-            count("tool_calls", &[outcome], spend.tools.or_default(outcome), *calls);
-        }
-    }
-}
-
-impl Spend {
-    /// All that a trace says it has spent.
-    fn of(update: &TraceUpdate) -> Self {
-        Self::from(&Spent::of(update))
-    }
-}
-
-impl From<&Spent> for Spend {
-    fn from(spent: &Spent) -> Self {
-        let tools = [
-            ("ok", spent.tools_ok),
-            ("error", spent.tools_failed),
-            ("unknown", spent.tools_unknown),
-        ];
-        Self {
-            input: spent.input_tokens,
-            output: spent.output_tokens,
-            cost: spent.cost_quanta,
-            tools: tools.into_iter().filter(|(_, calls)| *calls > 0).collect(),
-            model_calls: spent.model_calls,
-            adjacent_tool_repeats: spent.adjacent_tool_repeats,
-        }
+        count("tool_calls", &["ok"], &mut spend.tools_ok, all.tools_ok);
+        count("tool_calls", &["error"], &mut spend.tools_failed, all.tools_failed);
+        count("tool_calls", &["unknown"], &mut spend.tools_unknown, all.tools_unknown);
     }
 }
 
 impl Loops {
-    fn add(&mut self, entry: &Loop, kind: &'static str, severity: &'static str) {
+    fn add(&mut self, entry: &Loop) {
         let tokens = entry.tokens.unwrap_or_default();
         let cost = entry.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
-        *self.entries.entry(kind).or_default() += 1;
-        *self.reached.entry((kind, WARNING)).or_default() += 1;
-        if severity == CRITICAL {
-            *self.reached.entry((kind, CRITICAL)).or_default() += 1;
+        let labels = LoopLabels::from(entry);
+        *self.entries.entry(labels.kind).or_default() += 1;
+        for severity in [Severity::Warning, Severity::Critical] {
+            if severity <= labels.severity {
+                *self.reached.entry(LoopLabels { severity, ..labels }).or_default() += 1;
+            }
         }
-        self.wasted_input = self.wasted_input.saturating_add(tokens.input.unwrap_or(0));
-        self.wasted_output = self.wasted_output.saturating_add(tokens.output.unwrap_or(0));
-        self.wasted_cost = self.wasted_cost.saturating_add(cost.unwrap_or(0));
+        if labels.evidence.weighs() {
+            let add = |sums: &mut BTreeMap<Evidence, u64>, more: Option<u64>| {
+                let sum = sums.entry(labels.evidence).or_default();
+                *sum = sum.saturating_add(more.unwrap_or(0));
+            };
+            add(&mut self.wasted_input, tokens.input);
+            add(&mut self.wasted_output, tokens.output);
+            add(&mut self.wasted_cost, cost);
+        }
     }
 
     fn raise(&mut self, fresh: &Self, summary: &mut Summary) {
         for (kind, value) in &fresh.entries {
-            let counted = self.entries.entry(kind).or_default();
-            summary.count("loops", &[kind], excess(counted, *value));
+            let counted = self.entries.entry(*kind).or_default();
+            summary.count("loops", &[kind.name()], excess(counted, *value));
         }
-        for ((kind, severity), value) in &fresh.reached {
-            let counted = self.reached.entry((kind, severity)).or_default();
-            summary.count("loops_detected", &[kind, severity], excess(counted, *value));
+        let of = |labels: LoopLabels| (labels.kind, labels.severity, labels.evidence.weighs());
+        raise(&mut self.reached, &fresh.reached, of, |labels, more| {
+            summary.count("loops_detected", &labels.values(), more);
+        });
+        for (kind, counted, fresh) in [
+            ("input", &mut self.wasted_input, &fresh.wasted_input),
+            ("output", &mut self.wasted_output, &fresh.wasted_output),
+        ] {
+            raise(
+                counted,
+                fresh,
+                |_| (),
+                |evidence, more| {
+                    summary.count("loop_wasted_tokens", &[kind, evidence.name()], more);
+                },
+            );
         }
-        let mut count = |family, labels: &[&str], counted: &mut u64, value| {
-            summary.count(family, labels, excess(counted, value));
+        raise(
+            &mut self.wasted_cost,
+            &fresh.wasted_cost,
+            |_| (),
+            |evidence, more| {
+                summary.count("loop_wasted_cost_usd", &[evidence.name()], more);
+            },
+        );
+    }
+}
+
+/// Raises counts, and tells by how much. What is of one kind rises together by no more than all of that kind has more: a loop of
+/// which a result is told later is counted once, under what was known of it first.
+fn raise<K: Copy + Ord, G: PartialEq>(
+    counted: &mut BTreeMap<K, u64>,
+    fresh: &BTreeMap<K, u64>,
+    kind: impl Fn(K) -> G,
+    mut tell: impl FnMut(K, u64),
+) {
+    for (key, value) in fresh {
+        let sum = |counts: &BTreeMap<K, u64>| {
+            let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(*key));
+            alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
         };
-        count("loop_wasted_tokens", &["input"], &mut self.wasted_input, fresh.wasted_input);
-        count("loop_wasted_tokens", &["output"], &mut self.wasted_output, fresh.wasted_output);
-        count("loop_wasted_cost_usd", &[], &mut self.wasted_cost, fresh.wasted_cost);
+        let room = sum(fresh).saturating_sub(sum(counted));
+        let held = counted.entry(*key).or_default();
+        let more = value.saturating_sub(*held).min(room);
+        *held += more;
+        tell(*key, more);
     }
 }
 
 /// How far the loops of each kind have grown by `at`, given how far they had before.
-pub(super) fn growth(
-    loops: &[Loop],
-    before: &BTreeMap<&'static str, Growth>,
-    at: Timestamp,
-) -> BTreeMap<&'static str, Growth> {
-    let mut grown: BTreeMap<&'static str, Growth> = BTreeMap::new();
-    for (entry, (kind, severity)) in loops.iter().filter_map(|entry| Some((entry, known(entry)?))) {
-        let growth = grown.entry(kind).or_insert(Growth { severity, calls: 0, at });
-        growth.calls = growth.calls.saturating_add(entry.count);
-        if severity == CRITICAL {
-            growth.severity = CRITICAL;
-        }
+pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths {
+    let mut grown = Growths::new();
+    for Loop { kind, severity, evidence, count, .. } in loops {
+        let new = Growth { severity: *severity, calls: 0, at };
+        let growth = grown.entry((*kind, *evidence)).or_insert(new);
+        growth.calls = growth.calls.saturating_add(*count);
+        growth.severity = growth.severity.max(*severity);
     }
     for (kind, growth) in &mut grown {
         if let Some(earlier) = before.get(kind).filter(|earlier| growth.calls <= earlier.calls) {
@@ -223,19 +219,8 @@ pub(super) fn growth(
     grown
 }
 
-/// How many of the loops are of no known kind or severity.
-pub(super) fn malformed(loops: &[Loop]) -> u64 {
-    loops.iter().filter(|entry| known(entry).is_none()).count() as u64
-}
-
 fn outcome(update: &TraceUpdate) -> bool {
     told_outcome(&update.reported, update.attempt.as_deref()).is_some()
-}
-
-fn known(entry: &Loop) -> Option<(&'static str, &'static str)> {
-    let one_of =
-        |list: &[&'static str], name: &str| list.iter().find(|known| **known == name).copied();
-    Some((one_of(&kinds(), &entry.kind)?, one_of(&[WARNING, CRITICAL], &entry.severity)?))
 }
 
 fn excess(counted: &mut u64, value: u64) -> u64 {

@@ -66,7 +66,8 @@ pub(super) fn done(
     let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name);
     let known = || update.tools.iter().filter(|call| call.error.is_some());
     let failed = known().filter(|call| call.error == Some(true));
-    let looping = held.loops().iter().map(|found| found.tool.as_str());
+    let weighing = held.loops().iter().filter(|found| found.evidence.weighs());
+    let looping = weighing.map(|found| found.tool.as_str());
     let last_failed = failed.max_by_key(|call| (call.end_unix_nano, call.name.as_str()));
     let tool = match (last_failed, looping.max()) {
         (_, Some(tool)) if signal == tool_loop::NAME => tool,

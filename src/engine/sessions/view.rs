@@ -188,12 +188,12 @@ pub(super) fn tool(call: &ToolCall) -> ToolView {
 
 pub(super) fn found_loop(entry: &Loop) -> LoopView {
     LoopView {
-        kind: entry.kind.clone(),
-        severity: entry.severity.clone(),
+        kind: entry.kind,
+        severity: entry.severity,
         tool: (!entry.tool.is_empty()).then(|| entry.tool.clone()),
         tools: entry.tools.clone(),
         count: entry.count,
-        evidence: entry.evidence.clone(),
+        evidence: entry.evidence,
         trace_ids: entry.trace_ids.iter().map(TraceId::to_string).collect(),
         tokens: tokens(entry.tokens),
         cost_usd: dollars(entry.cost_quanta),

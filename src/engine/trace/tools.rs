@@ -30,7 +30,7 @@ pub(super) fn of(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>) -> Ve
             tool.result = tool.result.or_else(|| result?.hash);
             match ran {
                 Some(ran) => tool_call(&tool, ran, failed),
-                None => tool_call(&tool, model, failed),
+                None => ToolCall { timed: false, ..tool_call(&tool, model, failed) },
             }
         };
         return called.map(tool).collect();
@@ -97,6 +97,7 @@ fn tool_call(tool: &Tool<'_>, span: &Seen<'_>, failed: bool) -> ToolCall {
         arguments_hash: arguments.map(|arguments| arguments.hash),
         argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
         call_id: tool.call_id,
+        timed: true,
     }
 }
 

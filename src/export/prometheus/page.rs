@@ -146,8 +146,11 @@ impl Page {
     }
 
     fn looping(&mut self, agent: &Exported) {
-        for (values, sessions) in &agent.update.sessions_looping {
-            self.sample(&SESSIONS_LOOPING, "", &agent.labels, values, number(*sessions));
+        let looping = agent.update.sessions_looping.iter();
+        let by_labels: BTreeMap<_, _> =
+            looping.map(|(labels, sessions)| (labels.values(), *sessions)).collect();
+        for (values, sessions) in by_labels {
+            self.sample(&SESSIONS_LOOPING, "", &agent.labels, &values, number(sessions));
         }
     }
 

@@ -4,6 +4,7 @@ use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
 use super::*;
 use crate::engine::agent_update::Buckets;
+use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
 use crate::engine::span::TraceId;
@@ -41,6 +42,8 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
         sum: i128::from(Quanta::ONE),
         exemplars: [(1, exemplar)].into(),
     };
+    let looping =
+        LoopLabels { kind: LoopKind::Cycle, severity: Severity::Warning, evidence: Evidence::Full };
     Arc::new(AgentUpdate {
         agent: key,
         windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
@@ -53,7 +56,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
             ),
         ]
         .into(),
-        sessions_looping: [(vec!["cycle".to_owned(), "warning".to_owned()], 1)].into(),
+        sessions_looping: [(looping, 1)].into(),
         open_sessions: [("reliability", buckets.clone())].into(),
         closed_sessions: [("reliability", buckets.clone())].into(),
         trace_signals: [("error".to_owned(), buckets)].into(),
@@ -126,7 +129,10 @@ fn full(name: &str) -> Arc<AgentUpdate> {
     ];
     let mut counters = plain.counters.clone();
     counters.insert("trace_evaluations".to_owned(), evaluations.into());
-    counters.insert("loop_wasted_cost_usd".to_owned(), [(vec![], 1_250_000_007)].into());
+    counters.insert(
+        "loop_wasted_cost_usd".to_owned(),
+        [(vec!["full".to_owned()], 1_250_000_007)].into(),
+    );
     Arc::new(AgentUpdate {
         agent: AgentKey { tenant: "t \"1\"".to_owned(), ..plain.agent.clone() },
         counters,

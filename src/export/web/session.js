@@ -59,7 +59,7 @@ function loopTable(loops) {
       el("td", { class: "number" }, number(loop.count)), el("td", { class: "number" }, dollars(loop.cost_usd)), el("td", { class: "wide" }, SEEN_BY[loop.evidence] ?? loop.evidence))));
 }
 
-const SEEN_BY = { names: "names alone", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
+const SEEN_BY = { names: "names alone: moves no score", results: "names, results", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
 
 function turn(view, one, trace, at, explanation = state.explained.get(trace.trace_id)) {
   const flagged = one.flagged.includes(trace.trace_id);

@@ -31,21 +31,21 @@ fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
 #[test]
 fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
     let mut stage = stage();
-    stage.handle(trace(1, 10).looping(3, "warning"), at(20));
+    stage.handle(trace(1, 10).looping(3, Severity::Warning), at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
     assert_eq!(counter(&update, "tokens", &["input"]), 0);
-    assert_eq!(looping(&update), [("warning".to_owned(), 1)]);
-    stage.handle(trace(1, 10).revision(2).looping(10, "critical"), at(40));
+    assert_eq!(looping(&update), [("warning", 1)]);
+    stage.handle(trace(1, 10).revision(2).looping(10, Severity::Critical), at(40));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
     assert_eq!(counter(&update, "loops", &["exact_repeat"]), 1);
-    assert_eq!(looping(&update), [("critical".to_owned(), 1)]);
+    assert_eq!(looping(&update), [("critical", 1)]);
     // Not grown: the hold runs from 40 s.
-    stage.handle(trace(1, 10).revision(3).looping(10, "critical"), at(60));
+    stage.handle(trace(1, 10).revision(3).looping(10, Severity::Critical), at(60));
     stage.handle_timeout(at(339));
-    assert_eq!(looping(&only(stage.drain())), [("critical".to_owned(), 1)]);
+    assert_eq!(looping(&only(stage.drain())), [("critical", 1)]);
     stage.handle_timeout(at(340));
     assert_eq!(looping(&only(stage.drain())), []);
 }
@@ -53,10 +53,106 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
 #[test]
 fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
     let mut stage = stage();
-    stage.handle(trace(1, 10).looping(10, "critical").done(), at(20));
+    stage.handle(trace(1, 10).looping(10, Severity::Critical).done(), at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning"]), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical"]), 1);
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input"]), 5);
-    assert_eq!(looping(&update), []);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 5);
+    assert_eq!(looping(&update), [("critical", 1)]);
+}
+
+#[test]
+fn a_critical_loop_is_seen_for_five_minutes_however_short_it_was() {
+    for seconds in [1, 12, 300] {
+        let mut stage = stage();
+        // Twelve calls, each told as it comes; with the last of them the trace is done.
+        let arrival = |call: u64| Timestamp(at(100).0 + seconds * 1_000_000_000 / 12 * call);
+        let mut told = Vec::new();
+        for call in 3..=12 {
+            let severity = if call < 10 { Severity::Warning } else { Severity::Critical };
+            let update = trace(1, 10).revision(call).looping(call, severity);
+            let update = TraceUpdate { touched_unix_nano: arrival(call).0, ..update };
+            stage.handle(update.clone(), arrival(call));
+            told.extend(stage.runaways().into_iter().map(|(_, labels)| labels.severity));
+            stage.drain();
+            if call == 12 {
+                stage
+                    .handle(update.revision(13).done(), arrival(12).after(Duration::from_secs(10)));
+            }
+        }
+        assert_eq!(told, [Severity::Warning, Severity::Critical], "{seconds} s");
+        assert_eq!(stage.runaways(), []);
+        let end = arrival(12).after(Duration::from_secs(300));
+        stage.handle_timeout(Timestamp(end.0 - 1));
+        let update = only(stage.drain());
+        assert_eq!(looping(&update), [("critical", 1)], "{seconds} s");
+        stage.handle_timeout(end);
+        assert_eq!(looping(&only(stage.drain())), [], "{seconds} s");
+    }
+}
+
+#[test]
+fn a_loop_that_comes_with_its_whole_trace_is_seen_and_told() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).looping(12, Severity::Critical).done(), at(20));
+    let told: Vec<Severity> =
+        stage.runaways().into_iter().map(|(_, labels)| labels.severity).collect();
+    assert_eq!(told, [Severity::Critical]);
+    // A second one that began later is seen for longer, in the same series.
+    stage.handle(trace(2, 30).looping(12, Severity::Critical).done(), at(40));
+    stage.handle_timeout(at(339));
+    assert_eq!(looping(&only(stage.drain())), [("critical", 1)]);
+    stage.handle_timeout(at(340));
+    assert_eq!(looping(&only(stage.drain())), []);
+}
+
+#[test]
+fn a_loop_of_names_alone_moves_nothing() {
+    let mut stage = stage();
+    let mut named = trace(1, 10).looping(20, Severity::Warning).done();
+    named.loops[0].evidence = Evidence::Names;
+    stage.handle(named.clone(), at(20));
+    assert_eq!(stage.runaways(), []);
+    let update = only(stage.drain());
+    let detected = |update: &SessionUpdate, evidence| {
+        counter(update, "loops_detected", &["exact_repeat", "warning", evidence])
+    };
+    assert_eq!((detected(&update, "names"), detected(&update, "full")), (1, 0));
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "names"]), 0);
+    assert_eq!(looping(&update), [("warning", 1)], "it is shown, apart");
+    assert!(update.sessions_looping.keys().all(|labels| labels.evidence == Evidence::Names));
+    assert_eq!(update.done_traces[0].looped, Some(false));
+    let view = stage.session("", "s").unwrap();
+    assert_eq!(view.traces[0].loops.len(), 1);
+    assert_eq!(view.traces[0].signals["tool_loop"].score.to_bits(), 1.0_f64.to_bits());
+    let explained = stage.explain(("", "s"), TraceId([1; 16]), &Nowhere).unwrap();
+    assert_eq!(explained.loops[0].without, explained.now);
+    // Arguments come later: it is more than names, and weighs.
+    let mut known = TraceUpdate { loops: named.loops, ..trace(1, 10).revision(2).done() };
+    known.loops[0].evidence = Evidence::Arguments;
+    stage.handle(known, at(30));
+    let update = only(stage.drain());
+    assert_eq!((detected(&update, "names"), detected(&update, "arguments")), (1, 1));
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
+    assert_eq!(stage.runaways().len(), 1);
+}
+
+#[test]
+fn a_loop_counts_once_though_its_results_are_told_later() {
+    let mut stage = stage();
+    let told = |revision: u64, evidence: Evidence, count: u64| {
+        let mut update = trace(1, 10).revision(revision).looping(count, Severity::Warning);
+        update.loops[0].evidence = evidence;
+        update
+    };
+    let steps = [(Evidence::Arguments, 3), (Evidence::Full, 4), (Evidence::Arguments, 5)];
+    for (revision, (evidence, count)) in (1..).zip(steps) {
+        stage.handle(told(revision, evidence, count), at(20));
+    }
+    let update = only(stage.drain());
+    let detected =
+        |evidence| counter(&update, "loops_detected", &["exact_repeat", "warning", evidence]);
+    assert_eq!((detected("arguments"), detected("full")), (1, 0));
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
+    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 0);
 }

@@ -10,6 +10,7 @@ mod traces;
 use std::time::Duration;
 
 use super::*;
+use crate::engine::loops::{Evidence, LoopKind, Severity};
 use crate::engine::update::{
     AgentKey, Attempt, Loop, OutputDigest, PaneSum, ReportedScore, SessionKey, Tokens, ToolCall,
     TraceState,
@@ -78,13 +79,13 @@ impl TraceUpdate {
         Self { output_digest: Some(digest), ..self }
     }
 
-    fn looping(mut self, count: u64, severity: &str) -> Self {
+    fn looping(mut self, count: u64, severity: Severity) -> Self {
         self.loops = vec![Loop {
-            kind: "exact_repeat".to_owned(),
-            severity: severity.to_owned(),
+            kind: LoopKind::ExactRepeat,
+            severity,
             tool: "search".to_owned(),
             count,
-            evidence: "full".to_owned(),
+            evidence: Evidence::Full,
             tokens: Some(Tokens { input: Some(5), output: None }),
             ..Loop::default()
         }];
@@ -152,8 +153,9 @@ fn counter(update: &SessionUpdate, family: &str, labels: &[&str]) -> u64 {
     counters.find(|counter| counter.labels == labels).map_or(0, |counter| counter.value)
 }
 
-fn looping(update: &SessionUpdate) -> Vec<(String, u64)> {
-    update.sessions_looping.iter().map(|gauge| (gauge.labels[1].clone(), gauge.value)).collect()
+fn looping(update: &SessionUpdate) -> Vec<(&'static str, u64)> {
+    let looping = update.sessions_looping.iter();
+    looping.map(|(labels, sessions)| (labels.severity.name(), *sessions)).collect()
 }
 
 fn ids(view: &SessionView) -> Vec<String> {

@@ -59,6 +59,10 @@ proptest! {
                 prop_assert_eq!(views(&plain), views(&resting));
             }
         }
+        // No loop goes on by then: one that does has to be looked at.
+        plain.handle_timeout(at(400));
+        resting.handle_timeout(at(400));
+        prop_assert_eq!(plain.drain(), resting.drain());
         pack(&mut resting);
         for view in views(&plain).iter().filter(|view| view.traces_evaluated == view.total_traces) {
             let id = SessionId { tenant: String::new(), id: view.session_id.clone() };
@@ -134,7 +138,7 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
             update = update.agent(&format!("a{agent}")).tokens(output, start);
             update = if output > 0 { update.output(&[output]) } else { update };
             update = if error { update.error() } else { update };
-            update = if looping { update.looping(start, "warning") } else { update };
+            update = if looping { update.looping(start, Severity::Warning) } else { update };
             updates.push(if done { update.done() } else { update });
         }
         updates

@@ -47,7 +47,7 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
     stage.handle(update, at(2));
     let done = told(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.tools_failed), ("last", Some(true)));
-    let update = TraceUpdate { tools, ..trace(2, 1).looping(10, "critical").done() };
+    let update = TraceUpdate { tools, ..trace(2, 1).looping(10, Severity::Critical).done() };
     stage.handle(update, at(2));
     let done = told(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.signal.as_str()), ("search", "tool_loop"));

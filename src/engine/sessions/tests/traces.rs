@@ -146,7 +146,4 @@ fn what_cannot_be_used_is_counted() {
     stage.handle(trace(1, 10).session(""), at(1));
     stage.handle(TraceUpdate { agent: None, ..trace(1, 10) }, at(1));
     assert_eq!(stage.counts().get("trace_updates", "malformed"), 4);
-    let odd = Loop { kind: "spiral".to_owned(), ..Loop::default() };
-    stage.handle(TraceUpdate { loops: vec![odd], ..trace(1, 10) }, at(1));
-    assert_eq!(stage.counts().get("loops", "malformed"), 1);
 }

@@ -1,0 +1,174 @@
+//! What is said of a loop, by how much of it is on the wire and how long it took.
+
+use serde_json::{Value, json};
+
+use agentgauge::clock::Clock;
+
+use crate::support::daemon::Daemon;
+
+/// An agent's turn, which is over: a model call before each of so many calls of one tool, as far as spans tell.
+struct Turn {
+    number: u8,
+    agent: &'static str,
+    calls: u64,
+    step_nanos: u64,
+    told: &'static [(&'static str, &'static str)],
+}
+
+const ARGUMENTS: (&str, &str) = ("gen_ai.tool.call.arguments", r#"{"path":"a"}"#);
+const RESULT: (&str, &str) = ("gen_ai.tool.call.result", "nothing");
+
+fn text(key: &str, value: &str) -> Value {
+    json!({ "key": key, "value": { "stringValue": value } })
+}
+
+fn number(key: &str, value: u64) -> Value {
+    json!({ "key": key, "value": { "intValue": value.to_string() } })
+}
+
+impl Turn {
+    fn body(&self) -> String {
+        let end = Clock::system().now().0;
+        let start = end - self.step_nanos * (self.calls + 1);
+        let span = |id: u64, (from, to): (u64, u64), attributes: Vec<Value>| {
+            json!({
+                "traceId": format!("{:032x}", self.number), "spanId": format!("{id:016x}"), "name": "span",
+                "parentSpanId": if id == 1 { String::new() } else { format!("{:016x}", 1) },
+                "startTimeUnixNano": from.to_string(), "endTimeUnixNano": to.to_string(),
+                "attributes": attributes,
+            })
+        };
+        let mut spans = vec![span(
+            1,
+            (start, end),
+            vec![
+                text("gen_ai.operation.name", "invoke_agent"),
+                text("gen_ai.agent.name", self.agent),
+                text("gen_ai.conversation.id", self.agent),
+            ],
+        )];
+        for call in 0..self.calls {
+            let at = start + (call + 1) * self.step_nanos;
+            let (id, third) = (2 * call + 2, self.step_nanos / 3);
+            let asked = vec![
+                text("gen_ai.operation.name", "chat"),
+                text("gen_ai.request.model", "m"),
+                number("gen_ai.usage.input_tokens", 1_000),
+                number("gen_ai.usage.output_tokens", 10),
+            ];
+            let told = self.told.iter().map(|(key, value)| text(key, value));
+            let called = [
+                text("gen_ai.operation.name", "execute_tool"),
+                text("gen_ai.tool.name", "read_file"),
+            ];
+            spans.push(span(id, (at - 2 * third, at - third), asked));
+            spans.push(span(id + 1, (at, at + 1_000), called.into_iter().chain(told).collect()));
+        }
+        json!({ "resourceSpans": [{
+            "resource": { "attributes": [text("service.name", "shop")] },
+            "scopeSpans": [{ "spans": spans }],
+        }]})
+        .to_string()
+    }
+
+    fn send(&self, daemon: &Daemon) {
+        let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &self.body());
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    /// A series of the agent.
+    fn series(&self, family: &str, labels: &str) -> String {
+        let agent = self.agent;
+        format!(
+            "agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"{agent}\",gen_ai_agent_version=\"\",deployment_environment_name=\"\"{labels}}}"
+        )
+    }
+}
+
+fn daemon(more: &[(&str, &str)]) -> Daemon {
+    let prices = r#"[{ model = "*", input = 2.5, output = 10.0 }]"#;
+    let mut environment = vec![
+        ("AGENTGAUGE__COST__PRICES", prices),
+        // Where nobody listens: it only says what it would send.
+        ("AGENTGAUGE__WEBHOOK__URL", "http://127.0.0.1:9/"),
+        ("AGENTGAUGE__WEBHOOK__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE_WEBHOOK_SECRET", "s"),
+    ];
+    environment.extend(more);
+    Daemon::start_with(&environment)
+}
+
+const WEBHOOK: &str = "agentgauge_webhook_sessions_total{outcome=\"dry_run\"}";
+
+fn ask(daemon: &Daemon, path: &str) -> Value {
+    serde_json::from_str(&daemon.get(path)).unwrap()
+}
+
+#[test]
+fn a_loop_of_names_alone_is_told_and_moves_nothing() {
+    let daemon = daemon(&[("AGENTGAUGE__WEBHOOK__SEVERITY", "warning")]);
+    let named = Turn { number: 1, agent: "bare", calls: 5, step_nanos: 1_000_000, told: &[] };
+    named.send(&daemon);
+    daemon.settles_at(&named.series("traces_total", ""), 1.0);
+    let kind = ",kind=\"exact_repeat\",severity=\"warning\",evidence=\"names\"";
+    daemon.settles_at(&named.series("loops_detected_total", kind), 1.0);
+    daemon.settles_at(&named.series("sessions_looping", kind), 1.0);
+    for signal in ["tool_loop", "trace_risk"] {
+        let passed = format!(",signal=\"{signal}\",verdict=\"pass\"");
+        daemon.settles_at(&named.series("trace_evaluations_total", &passed), 1.0);
+    }
+    for evidence in ["arguments", "full", "results"] {
+        let wasted = format!(",evidence=\"{evidence}\"");
+        daemon.settles_at(&named.series("loop_wasted_cost_usd_total", &wasted), 0.0);
+    }
+    let page = daemon.get("/metrics");
+    assert!(!page.contains("agentgauge_loop_wasted_tokens_total{"), "{page}");
+    assert!(!page.contains("agentgauge_webhook_sessions_total{"), "{page}");
+    let explained = ask(&daemon, &format!("/api/v1/traces/{:032x}", 1));
+    assert_eq!(explained["loops"][0]["evidence"], "names");
+    assert_eq!(explained["loops"][0]["count"], 5);
+    assert_eq!(explained["loops"][0]["without"], explained["now"]);
+    assert_eq!(ask(&daemon, "/api/v1/fleet")["agents"][0]["sessions_looping"], 0);
+
+    // Results or arguments make it more.
+    for (number, agent, told, evidence) in [
+        (2, "results", &[RESULT][..], "results"),
+        (3, "arguments", &[ARGUMENTS][..], "arguments"),
+        (4, "full", &[ARGUMENTS, RESULT][..], "full"),
+    ] {
+        let turn = Turn { number, agent, calls: 5, step_nanos: 1_000_000, told };
+        turn.send(&daemon);
+        let kind = format!(",kind=\"exact_repeat\",severity=\"warning\",evidence=\"{evidence}\"");
+        daemon.settles_at(&turn.series("sessions_looping", &kind), 1.0);
+        let failed = ",signal=\"tool_loop\",verdict=\"fail\"";
+        daemon.settles_at(&turn.series("trace_evaluations_total", failed), 1.0);
+        let wasted = format!(",type=\"input\",evidence=\"{evidence}\"");
+        daemon.settles_at(&turn.series("loop_wasted_tokens_total", &wasted), 4_000.0);
+        daemon.settles_at(WEBHOOK, f64::from(number) - 1.0);
+    }
+}
+
+#[test]
+fn a_tool_that_is_allowed_and_one_that_is_polled_are_in_no_loop() {
+    let daemon = daemon(&[("AGENTGAUGE__LOOPS__ALLOW", r#"["read_*"]"#)]);
+    let told = &[ARGUMENTS, RESULT];
+    let turn = Turn { number: 1, agent: "allowed", calls: 20, step_nanos: 1_000_000, told };
+    turn.send(&daemon);
+    daemon.settles_at(&turn.series("traces_total", ""), 1.0);
+    assert_eq!(ask(&daemon, &format!("/api/v1/traces/{:032x}", 1))["loops"], json!([]));
+}
+
+#[test]
+fn a_critical_loop_is_seen_and_told_however_short_it_was() {
+    let daemon = daemon(&[]);
+    let told = &[ARGUMENTS, RESULT];
+    for (number, agent, seconds) in [(1, "1 s", 1), (2, "12 s", 12), (3, "300 s", 300)] {
+        let step_nanos = seconds * 1_000_000_000 / 12;
+        let turn = Turn { number, agent, calls: 12, step_nanos, told };
+        turn.send(&daemon);
+        daemon.settles_at(&turn.series("traces_total", ""), 1.0);
+        let kind = ",kind=\"exact_repeat\",severity=\"critical\",evidence=\"full\"";
+        daemon.settles_at(&turn.series("sessions_looping", kind), 1.0);
+        daemon.settles_at(WEBHOOK, f64::from(number));
+    }
+}
