@@ -1,6 +1,6 @@
 //! Loops, and what they cost.
 
-use super::{AGENT, Alert, Group, NAME, Plan, Rule, number};
+use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, number};
 
 /// What must be told at once.
 pub(super) fn group(plan: &Plan) -> Group {
@@ -10,7 +10,7 @@ pub(super) fn group(plan: &Plan) -> Group {
 fn looping() -> Rule {
     let expr = format!("sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping) > 0");
     let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
-        &format!("{{{{ $value }}}} session(s) of {NAME} loop now ({{{{ $labels.kind }}}})"),
+        &format!("{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} loop now ({{{{ $labels.kind }}}})"),
         "Tool calls repeat without getting anywhere, in sessions that are still running. The severity is that of the \
          longest such loop.",
     );

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::{Operation, Target, Timestamp, TraceId};
+use agentgauge::engine::span::{Operation, SpanId, Target, Timestamp, TraceId};
 use agentgauge::engine::update::AgentKey;
 use serde_json::{Value, json};
 
@@ -33,14 +33,36 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap()
 }
 
-/// From when to when each trace went on.
+/// When each span is over: not before those below it, whatever the rounding of clocks says.
+fn ends(items: &[Item]) -> BTreeMap<(TraceId, SpanId), u64> {
+    let spans = || {
+        items.iter().filter_map(|item| match item {
+            Item::Span(span) => Some(span),
+            Item::Log(_) | Item::Report(_) => None,
+        })
+    };
+    let parents: BTreeMap<_, _> =
+        spans().map(|span| ((span.trace_id, span.span_id), span.parent)).collect();
+    let mut ends = BTreeMap::new();
+    for span in spans().filter(|span| span.operation != Operation::Evaluation) {
+        let (mut at, mut depth) = (Some(span.span_id), 0);
+        while let Some(id) = at.filter(|_| depth < 100) {
+            let end: &mut u64 = ends.entry((span.trace_id, id)).or_default();
+            *end = span.end.0.max(*end);
+            (at, depth) = (parents.get(&(span.trace_id, id)).copied().flatten(), depth + 1);
+        }
+    }
+    ends
+}
+
+/// From when to when each trace went on; evaluators come after that.
 fn extents(items: &[Item]) -> BTreeMap<TraceId, (u64, u64)> {
     let mut extents: BTreeMap<TraceId, (u64, u64)> = BTreeMap::new();
     let spans = items.iter().filter_map(|item| match item {
         Item::Span(span) => Some(span),
         Item::Log(_) | Item::Report(_) => None,
     });
-    for span in spans {
+    for span in spans.filter(|span| span.operation != Operation::Evaluation) {
         let (start, end) = extents.entry(span.trace_id).or_insert((u64::MAX, 0));
         (*start, *end) = ((*start).min(span.start.0), (*end).max(span.end.0));
     }
@@ -49,7 +71,7 @@ fn extents(items: &[Item]) -> BTreeMap<TraceId, (u64, u64)> {
 
 /// Each thing and when it is sent: a run begins when the one before it has ended.
 fn stretched(items: Vec<Item>) -> Vec<(Timestamp, Item)> {
-    let extents = extents(&items);
+    let (extents, ends) = (extents(&items), ends(&items));
     let mut order: Vec<_> = extents.iter().map(|(id, (start, _))| (*start, *id)).collect();
     order.sort_unstable();
     let begun = order.first().map_or(0, |(start, _)| *start);
@@ -68,7 +90,10 @@ fn stretched(items: Vec<Item>) -> Vec<(Timestamp, Item)> {
         .map(|item| {
             let (at, ended) = match &item {
                 // Of spans that end together the inner one began later.
-                Item::Span(span) => (place(&span.trace_id, span.end.0), u64::MAX - span.start.0),
+                Item::Span(span) => {
+                    let end = ends.get(&(span.trace_id, span.span_id)).copied();
+                    (place(&span.trace_id, end.unwrap_or(u64::MAX)), u64::MAX - span.start.0)
+                }
                 Item::Log(log) => (place(&log.trace_id, log.time.0), 0),
                 Item::Report(report) => match &report.target {
                     Target::Trace(id) => (place(id, u64::MAX), u64::MAX),
