@@ -9,6 +9,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::clock::Clock;
+use crate::engine::assemble::AGES;
 use crate::engine::span::Timestamp;
 use crate::ingest::Tally;
 
@@ -22,6 +23,7 @@ pub struct Health {
     refused: IntCounterVec,
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: IntGaugeVec,
+    open: IntGaugeVec,
     seen: Mutex<Seen>,
 }
 
@@ -30,6 +32,7 @@ pub struct Health {
 struct Seen {
     counts: BTreeMap<(String, &'static str, String), u64>,
     held: BTreeMap<(&'static str, String), u64>,
+    open: BTreeMap<String, [u64; AGES.len()]>,
 }
 
 /// One family of counters that stages feed: how they call it, the metric, its help, its label.
@@ -53,6 +56,12 @@ const FAMILIES: &[Family] = &[
         "reason",
     ),
     ("late", "late_spans_total", "What came after its trace was done, by outcome.", "outcome"),
+    (
+        "traces_partial",
+        "traces_partial_total",
+        "Traces taken for over before their time, by reason: age, or room.",
+        "reason",
+    ),
     ("traces_ignored", "traces_ignored_total", "Traces that are no agent's, by reason.", "reason"),
     ("reports", "reports_total", "Reported scores, by outcome.", "outcome"),
     (
@@ -161,6 +170,12 @@ impl Health {
                 "Traces, sessions, agents in memory; sessions_away: on disk.",
                 &["what"],
             )?,
+            open: gauge(
+                &registry,
+                "open_traces",
+                "Traces that are not done, by how long ago they began to come.",
+                &["age"],
+            )?,
             stages,
             registry,
             seen: Mutex::default(),
@@ -249,6 +264,19 @@ impl Health {
             seen.held.iter().filter(|((of, _), _)| *of == what).map(|(_, count)| count).sum()
         };
         self.held.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+    }
+
+    /// Says how many open traces of each of [`AGES`] one shard holds.
+    pub fn open_traces(&self, shard: &str, ages: [usize; AGES.len()]) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let ages = ages.map(|count| count as u64);
+        if seen.open.insert(shard.to_owned(), ages) == Some(ages) {
+            return;
+        }
+        for (place, (age, _)) in AGES.iter().enumerate() {
+            let sum = seen.open.values().map(|ages| ages[place]).sum::<u64>();
+            self.open.with_label_values(&[age]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+        }
     }
 
     /// Shows how many messages wait before each stage; `lengths` counts them whenever it is asked for.
@@ -411,6 +439,9 @@ mod tests {
         health.held("traces", "1", 2);
         health.held("traces", "0", 3);
         health.held("sessions", "0", 9);
+        health.open_traces("0", [1, 0, 0, 2, 0]);
+        health.open_traces("1", [0, 0, 0, 3, 0]);
+        assert!(text(&health).contains("agentgauge_open_traces{age=\"15m_to_1h\"} 5\n"));
         assert!(text(&health).contains("agentgauge_held{what=\"traces\"} 5\n"));
     }
 

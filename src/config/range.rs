@@ -175,6 +175,7 @@ fn engine(config: &Config, check: &mut Check<'_>) {
     check.within("assemble.max_sealed_traces", assemble.max_sealed_traces, 1, most);
     check.within("assemble.max_waiting_reports", assemble.max_waiting_reports, 1, most);
     check.within("assemble.max_reports_per_trace", assemble.max_reports_per_trace, 1, most);
+    check.within("assemble.max_learned", assemble.max_learned, 1, most);
 }
 
 fn loops(config: &Config, check: &mut Check<'_>) {

@@ -286,6 +286,7 @@ pub(super) async fn assemble(
         let source = format!("assemble/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("traces", &source, stage.open_traces());
+        common.health.open_traces(&source, stage.ages(now));
     }
 }
 

@@ -96,6 +96,11 @@ pub struct TraceExplanation {
     pub reason: String,
     /// The trace.
     pub trace: TraceView,
+    /// Why it is taken for over: root, remote_parent, parents_never_come, nothing_known, age, room, end_of_input; or what it waits
+    /// for: parents_come, local_parent, nothing_known. While spans come, as it was last.
+    pub decided_on: String,
+    /// Its verdicts are counted: its root is in, or it is final without one.
+    pub counted: bool,
     /// The scores of its session as they are.
     pub now: Outlook,
     /// Its signals, the greatest risk first.

@@ -45,13 +45,13 @@ pub struct AssembleOptions {
     /// Quiet time after which a trace whose root ended is done.
     #[serde(with = "human")]
     pub trace_idle: Duration,
-    /// Quiet time after which a trace without a root is done.
+    /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will.
     #[serde(with = "human")]
     pub rootless_idle: Duration,
-    /// A trace is done at the latest this long after it opened, then partial.
+    /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for.
     #[serde(with = "human")]
     pub trace_max_age: Duration,
-    /// How long a done trace can be re-opened by a late span; then it is sealed.
+    /// How long a done trace can be re-opened by a late span, if its root is in; then it is sealed.
     #[serde(with = "human")]
     pub late_horizon: Duration,
     /// How long a report waits for its target.
@@ -63,7 +63,7 @@ pub struct AssembleOptions {
     /// Keep the texts and the arguments of traces for the API and the page; without it they
     /// go when the trace is done with them.
     pub keep_content: bool,
-    /// Open and done traces held; over it the oldest done one is sealed, else the longest quiet one.
+    /// Open and done traces held; over it the first done one is sealed, else the longest quiet one, as partial.
     pub max_open_traces: usize,
     /// Spans and logs of one trace; further ones are dropped.
     pub max_spans_per_trace: usize,
@@ -73,6 +73,9 @@ pub struct AssembleOptions {
     pub max_waiting_reports: usize,
     /// Reported scores of one trace; further ones are dropped.
     pub max_reports_per_trace: usize,
+    /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
+    /// which agents they speak for; over it those that were not met for longest are forgotten.
+    pub max_learned: usize,
 }
 
 /// Where a trace without a session key goes.
@@ -251,7 +254,7 @@ impl Default for AssembleOptions {
     fn default() -> Self {
         Self {
             trace_idle: Duration::from_secs(10),
-            rootless_idle: Duration::from_secs(60),
+            rootless_idle: Duration::from_secs(300),
             trace_max_age: Duration::from_secs(3600),
             late_horizon: Duration::from_secs(300),
             report_wait: Duration::from_secs(600),
@@ -262,6 +265,7 @@ impl Default for AssembleOptions {
             max_sealed_traces: 1_000_000,
             max_waiting_reports: 100_000,
             max_reports_per_trace: 100,
+            max_learned: 10_000,
         }
     }
 }

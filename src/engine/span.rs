@@ -218,6 +218,9 @@ pub struct Span {
     pub span_id: SpanId,
     /// Its parent; `None` for a root.
     pub parent: Option<SpanId>,
+    /// Whether its parent is of another process; `None`: not said.
+    #[serde(default)]
+    pub remote_parent: Option<bool>,
     /// Start, by the client's clock (repaired if absurd).
     pub start: Timestamp,
     /// End, by the client's clock, never before `start`.

@@ -45,6 +45,32 @@ pub enum TraceState {
     Sealed,
 }
 
+/// What tells that a trace is over, or what an open one waits for; in rising order of how long that is waited for.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub enum OverBy {
+    /// Its root is in.
+    #[default]
+    Root,
+    /// The parent of an agent's span is of another process, and did not come: that span is the root.
+    RemoteParent,
+    /// Parents of such spans do not come.
+    ParentsNeverCome,
+    /// A parent is missing of which nothing is known.
+    NothingKnown,
+    /// The parent of an agent's span is of the same process: its caller still runs.
+    LocalParent,
+    /// Parents of such spans come.
+    ParentsCome,
+    /// It was open for `trace_max_age`.
+    Age,
+    /// There was no room for it.
+    Room,
+    /// The input ended.
+    EndOfInput,
+}
+
 /// Whether new user input began a trace.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
@@ -244,7 +270,7 @@ facts! {
         pub output: Option<String>,
     }
 
-    /// What a trace that was done without a root has spent.
+    /// What a trace has spent that was done before a span named its session.
     #[derive(Copy)]
     pub struct Spent {
         /// Tokens read.
@@ -377,6 +403,10 @@ facts! {
         pub expectations: Vec<Expectation>,
         /// Nearness of the output to the input, by an embedding model; absent: none was asked, or a text is missing.
         pub coherence_quanta: Option<i64>,
+        /// Nothing is counted of it yet: no root is in, and one may still come, or nobody has named its agent and somebody may.
+        pub uncertain: bool,
+        /// Why it is taken for over, or is not yet.
+        pub evidence: OverBy,
         /// Nothing has come since it was told as done: only the state is new, and of the rest no more is sent than trace,
         /// revision and session.
         pub unchanged: bool,
@@ -707,6 +737,13 @@ impl ToolCall {
     }
 }
 
+impl SessionKey {
+    /// Whether a span or a resource named it.
+    pub fn is_named(&self) -> bool {
+        !matches!(&*self.source, "trace" | "instance")
+    }
+}
+
 impl Spent {
     /// All that a trace says it has spent.
     pub fn of(update: &TraceUpdate) -> Self {
@@ -722,6 +759,23 @@ impl Spent {
             tools_unknown: tools(None),
             model_calls: update.llm_calls,
             adjacent_tool_repeats: update.adjacent_tool_repeats,
+        }
+    }
+}
+
+impl OverBy {
+    /// As results carry it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::RemoteParent => "remote_parent",
+            Self::ParentsNeverCome => "parents_never_come",
+            Self::NothingKnown => "nothing_known",
+            Self::LocalParent => "local_parent",
+            Self::ParentsCome => "parents_come",
+            Self::Age => "age",
+            Self::Room => "room",
+            Self::EndOfInput => "end_of_input",
         }
     }
 }

@@ -3,13 +3,14 @@
 //! What is sent follows from each record by itself, so an owner that begins at a checkpoint sends at least what the one
 //! before sent, in the same order, under a higher generation.
 
+use std::array;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Map, Message, Record, pack};
 use crate::engine::assemble::saved::SavedTraces;
-use crate::engine::assemble::{Assemble, Input};
+use crate::engine::assemble::{AGES, Assemble, Input};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::resolve::Resolve;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
@@ -137,6 +138,11 @@ impl Part for Traces {
 
     fn holds(&self) -> (&'static str, usize) {
         ("traces", self.shards.iter().map(|(_, stage)| stage.open_traces()).sum())
+    }
+
+    fn open_traces(&self, now: Timestamp) -> Option<[usize; AGES.len()]> {
+        let ages = self.shards.iter().map(|(_, stage)| stage.ages(now));
+        Some(ages.fold([0; AGES.len()], |sum, ages| array::from_fn(|at| sum[at] + ages[at])))
     }
 
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {

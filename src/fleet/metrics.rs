@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::options::Role;
+use crate::engine::assemble::AGES;
 use crate::health::Health;
 
 /// The families, shared by all workers of the instance.
@@ -190,6 +191,11 @@ impl WorkerMetrics {
     /// How many things a partition holds.
     pub(super) fn items(&self, partition: i32, (what, count): (&'static str, usize)) {
         self.families.health.held(what, &partition.to_string(), count);
+    }
+
+    /// How many open traces a partition holds, by age.
+    pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
+        self.families.health.open_traces(&partition.to_string(), ages);
     }
 
     pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::checkpoint::Checkpoint;
 use super::wire::{Message, Record};
+use crate::engine::assemble::AGES;
 use crate::engine::sessions::Sessions;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
@@ -86,6 +87,11 @@ pub(super) trait Part {
 
     /// What it holds (`traces`, `sessions`, `agents`), and how many of them.
     fn holds(&self) -> (&'static str, usize);
+
+    /// How many open traces it holds of each age, if it holds traces.
+    fn open_traces(&self, _: Timestamp) -> Option<[usize; AGES.len()]> {
+        None
+    }
 
     /// The sessions of a shard; none if there are none here.
     fn sessions(&self, _: u32) -> Option<&Sessions> {

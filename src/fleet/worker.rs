@@ -382,6 +382,9 @@ impl<S: Stage> Worker<S> {
             if let Some(mut held) = self.held.remove(partition) {
                 held.part.give_up();
                 self.metrics.items(*partition, (held.part.holds().0, 0));
+                if held.part.open_traces(Timestamp::default()).is_some() {
+                    self.metrics.open_traces(*partition, Default::default());
+                }
             }
         }
     }
@@ -519,6 +522,9 @@ impl<S: Stage> Worker<S> {
         self.metrics.held(self.held.len(), behind, partial);
         for (partition, held) in &self.held {
             self.metrics.items(*partition, held.part.holds());
+            if let Some(ages) = held.part.open_traces(held.now) {
+                self.metrics.open_traces(*partition, ages);
+            }
             for (who, what, why, count) in held.part.counts() {
                 let who = format!("{}/{who}@{}", self.role.name(), held.generation);
                 self.metrics.count(&who, what, why, count);

@@ -38,6 +38,7 @@ pub(super) struct Sent<'a> {
     pub(super) events: Vec<RawEvent<'a>>,
     pub(super) links: Vec<(&'a [u8], &'a [u8])>,
     pub(super) dropped_attributes: u32,
+    pub(super) flags: u32,
 }
 
 /// A log record as its encoding has it.
@@ -105,6 +106,7 @@ impl<'a> Builder<'a> {
         (span.trace_id, span.span_id) = (trace_id, span_id);
         span.parent = parent(frame.parent, tally).filter(|parent| *parent != span_id);
         (span.start, span.end) = self.repair.times(frame.start, frame.end, tally);
+        span.remote_parent = remote_parent(frame.flags);
         self.batch.spans.push(span);
         true
     }
@@ -144,6 +146,7 @@ impl<'a> Builder<'a> {
             events: sent.events,
             links: links.collect(),
             dropped_attributes: sent.dropped_attributes,
+            remote_parent: remote_parent(sent.flags),
         };
         let reading = self.conventions.span(&raw, scope, &self.resource, self.names);
         if let Some(outline) = outline {
@@ -241,6 +244,13 @@ pub(super) fn status(code: u64) -> Status {
 pub(super) fn low32(number: u64) -> u32 {
     let [.., a, b, c, d] = number.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
+}
+
+/// Whether a span's parent is of another process, by the flags that say so; `None`: they do not.
+fn remote_parent(flags: u32) -> Option<bool> {
+    const KNOWN: u32 = 0x100;
+    const REMOTE: u32 = 0x200;
+    (flags & KNOWN > 0).then_some(flags & REMOTE > 0)
 }
 
 /// An event.

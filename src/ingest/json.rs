@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Number, Value};
 
-use super::builder::{Builder, Sent, SentLog, event, status};
+use super::builder::{Builder, Sent, SentLog, event, low32, status};
 use super::prescan::{Bounds, Scan};
 use super::repair::Odd;
 use super::{Refusal, Signal};
@@ -210,6 +210,7 @@ impl Reader {
             links: links.iter().map(|(trace_id, span_id)| (&trace_id[..], &span_id[..])).collect(),
             dropped_attributes: u32::try_from(self.number(span, "droppedAttributesCount"))
                 .unwrap_or(u32::MAX),
+            flags: low32(self.number(span, "flags")),
         };
         builder.span(sent, None, scope);
     }

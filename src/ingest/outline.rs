@@ -14,6 +14,7 @@ pub(super) struct Frame<'a> {
     pub(super) parent: &'a [u8],
     pub(super) start: u64,
     pub(super) end: u64,
+    pub(super) flags: u32,
 }
 
 /// Reads a span; `None` if it is not as nearly all are, be it right or wrong.
@@ -43,8 +44,9 @@ pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Fram
                     }
                 }
             }
+            (16, Wire::Fixed32(flags)) => frame.flags = flags,
             // Events and links, and what is of another type.
-            (1 | 2 | 4 | 5 | 7..=11 | 13 | 15, _) => return None,
+            (1 | 2 | 4 | 5 | 7..=11 | 13 | 15 | 16, _) => return None,
             _ => {}
         }
     }

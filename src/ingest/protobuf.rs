@@ -73,7 +73,7 @@ fn mended(message: &[u8], inside: &Inside, strings: &mut u64) -> Result<Vec<u8>,
                 continue;
             }
             // No field that is known is one.
-            Wire::Fixed32 => continue,
+            Wire::Fixed32(_) => continue,
             Wire::Bytes(sent) => sent,
         };
         let value = match inside.0.iter().find(|(known, _)| *known == number) {
@@ -181,6 +181,7 @@ mod tests {
             events: events.collect(),
             links: span.links.iter().map(|link| (&link.trace_id[..], &link.span_id[..])).collect(),
             dropped_attributes: span.dropped_attributes_count,
+            flags: span.flags,
         }
     }
 

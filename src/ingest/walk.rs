@@ -86,7 +86,9 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         for field in Fields::of(sent) {
             match field? {
                 (1, Wire::Bytes(sent)) => several |= last.replace(sent).is_some(),
-                (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32) => self.odd.types += 1,
+                (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32(_)) => {
+                    self.odd.types += 1
+                }
                 _ => {}
             }
         }
@@ -142,7 +144,9 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                         }
                     }
                 }
-                (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32) => self.odd.types += 1,
+                (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32(_)) => {
+                    self.odd.types += 1
+                }
                 _ => {}
             }
         }
@@ -197,7 +201,8 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                         }
                     }
                 }
-                (1 | 2 | 4 | 5 | 7..=11 | 13 | 15, _) => self.odd.types += 1,
+                (16, Wire::Fixed32(flags)) => span.flags = flags,
+                (1 | 2 | 4 | 5 | 7..=11 | 13 | 15 | 16, _) => self.odd.types += 1,
                 _ => {}
             }
         }

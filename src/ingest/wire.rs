@@ -8,7 +8,7 @@ use crate::engine::convention::Plain;
 pub(super) enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
-    Fixed32,
+    Fixed32(u32),
     Bytes(&'a [u8]),
 }
 
@@ -170,7 +170,7 @@ impl<'a> Fields<'a> {
         match wire_type {
             0 => self.varint().map(Wire::Varint),
             1 => self.fixed().map(u64::from_le_bytes).map(Wire::Fixed64),
-            5 => self.fixed::<4>().map(|_| Wire::Fixed32),
+            5 => self.fixed().map(u32::from_le_bytes).map(Wire::Fixed32),
             _ => Err(Malformed("an unknown wire type")),
         }
     }

@@ -4,7 +4,7 @@
 //! its level and its examples change, and is raised without them, too. Several instances may have series of an agent while it
 //! moves from one to the other, hence `max by`.
 
-use super::{AGENT, Alert, Group, NAME, Plan, Rule};
+use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule};
 
 pub(super) fn group(plan: &Plan) -> Group {
     let rules = vec![dropped(plan), weakened(plan), worse(plan), stopped(), stalled(plan)];
@@ -98,7 +98,7 @@ fn stalled(plan: &Plan) -> Rule {
         format!("sum by ({AGENT}, gen_ai_agent_version) (agentgauge_agent_stalled_traces) > 0");
     Alert::new("AgentStalled", "warning", expr)
         .says(
-            &format!("{NAME}{VERSION}: {{{{ $value }}}} of its traces hang"),
+            &format!("{NAME_IF_KNOWN}{VERSION}: {{{{ $value }}}} of its traces hang"),
             &format!("They are open{PLACE}, and no span of theirs has come for long: a model or a tool does not answer, or the process is gone."),
         )
         .annotated("first_step", "Open the agent's page: its newest open sessions end with the step after which nothing came.")

@@ -1,6 +1,6 @@
 //! Loops, and what they cost.
 
-use super::{AGENT, Alert, Group, NAME, Plan, Rule, number};
+use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, number};
 
 /// What must be told at once.
 pub(super) fn group(plan: &Plan) -> Group {
@@ -12,7 +12,7 @@ fn looping() -> Rule {
         "sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping{{evidence!=\"names\"}}) > 0"
     );
     let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
-        &format!("{{{{ $value }}}} session(s) of {NAME} loop now ({{{{ $labels.kind }}}})"),
+        &format!("{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} loop now ({{{{ $labels.kind }}}})"),
         "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
          longest such loop.",
     );

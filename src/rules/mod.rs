@@ -214,6 +214,9 @@ const AGENT: &str = "service_name, gen_ai_agent_name, deployment_environment_nam
 /// How alerts call an agent.
 const NAME: &str = "{{ $labels.service_name }}/{{ $labels.gen_ai_agent_name }}";
 
+/// Likewise, of what may be an agent's that no span has named yet.
+const NAME_IF_KNOWN: &str = "{{ $labels.service_name }}/{{ with $labels.gen_ai_agent_name }}{{ . }}{{ else }}(no span has named the agent yet){{ end }}";
+
 const HEAD: &str = "\
 # Recording and alert rules, written by `agentgauge rules`. docs/runbook.md says what to do about each alert.
 groups:

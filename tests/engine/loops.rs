@@ -230,8 +230,8 @@ fn many_traces(calls: &[Call]) -> Vec<Span> {
     spans
 }
 
-/// Applies the spans one by one; after each, all loops in calls that the session has. What counters say at the end is
-/// checked here: each loop was counted once.
+/// Applies the spans one by one; after each, all loops in calls that the session has. What counters say is checked here: nothing
+/// before it is certain whose the traces are, and each loop once at the end.
 fn loops_after_each(spans: Vec<Span>, shards: u32) -> Vec<Vec<LoopView>> {
     let mut pipeline = Pipeline::new(&EngineOptions::default(), shards);
     let mut now = Timestamp(1_800_000_100_000_000_000);
@@ -244,10 +244,16 @@ fn loops_after_each(spans: Vec<Span>, shards: u32) -> Vec<Vec<LoopView>> {
         let loops = traces.flat_map(|trace| trace.loops);
         after_each.push(loops.filter(|found| found.kind.is_of_calls()).collect());
     }
-    let counters = pipeline.board().values().flat_map(|agent| &agent.view.loops);
-    let counted: u64 =
-        counters.filter(|(kind, _)| *kind != "output_repeat").map(|(_, count)| count).sum();
-    assert_eq!(counted, after_each.last().map_or(0, |loops: &Vec<LoopView>| loops.len() as u64));
+    let counted = |pipeline: &Pipeline| -> u64 {
+        let counters = pipeline.board().values().flat_map(|agent| &agent.view.loops);
+        counters.filter(|(kind, _)| *kind != "output_repeat").map(|(_, count)| count).sum()
+    };
+    assert_eq!(counted(&pipeline), 0);
+    pipeline.finish(now);
+    assert_eq!(
+        counted(&pipeline),
+        after_each.last().map_or(0, |loops: &Vec<LoopView>| loops.len() as u64)
+    );
     after_each
 }
 

@@ -34,9 +34,9 @@ impl Deadlines {
         open.into_iter().chain(done).min()
     }
 
-    /// The trace that has the least to lose: of those that are done, else of the others, the one that is looked at next.
-    pub(super) fn least_lost(&self) -> Option<Entry> {
-        self.done.first().or_else(|| self.open.first())
+    /// Of the traces that are done the one that is final first.
+    pub(super) fn first_done(&self) -> Option<TraceId> {
+        self.done.first().map(|(_, id)| id)
     }
 
     /// All traces held.

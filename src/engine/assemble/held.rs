@@ -18,7 +18,7 @@ use crate::engine::trace::{
     Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words,
 };
 use crate::engine::update::{
-    AgentKey, Loop, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
+    AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
 
 /// A trace, and what was told of it.
@@ -34,10 +34,21 @@ pub(super) struct Held {
     pub(super) revision: u64,
     pub(super) opened: Timestamp,
     pub(super) touched: Timestamp,
-    /// When it is done, or sealed.
+    /// When the newest span or log record came.
+    pub(super) heard: Timestamp,
+    /// When it is done, or sealed, or it has to be looked at whether it is done.
     pub(super) deadline: Timestamp,
     pub(super) state: State,
     pub(super) partial: bool,
+    /// Why it is taken for over, or is not yet.
+    pub(super) evidence: OverBy,
+    /// That it was quiet for long without a root is learned from it.
+    pub(super) was_quiet: bool,
+    /// Nothing is counted of it as it was told last.
+    uncertain: bool,
+    /// Its root has come since it was last looked at.
+    #[serde(skip)]
+    pub(super) root_is_new: bool,
     sent: Option<Box<SessionKey>>,
     // Of few traces.
     told: Option<Box<Told>>,
@@ -114,7 +125,9 @@ struct Told {
     // Loops by agent, as told to the session it is in, and to those that it left.
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     left: BTreeMap<AgentKey, Vec<Loop>>,
-    // Likewise what it has spent, of one that was done without a root: that counts before its session is known.
+    // Loops that were told while nothing was counted.
+    shown: Vec<Loop>,
+    // Likewise what it has spent, of one that is done and of which no span has named the session.
     spending: Option<Spent>,
     spent: Option<Spent>,
 }
@@ -137,9 +150,14 @@ impl Held {
             revision: 0,
             opened: now,
             touched: now,
+            heard: now,
             deadline,
             state: State::Open,
             partial: false,
+            evidence: OverBy::default(),
+            was_quiet: false,
+            uncertain: true,
+            root_is_new: false,
             sent: None,
             told: None,
             counted_ignored: false,
@@ -160,9 +178,10 @@ impl Held {
         }
     }
 
-    /// Whether it is done and nothing has come since that was told.
+    /// Whether it is done, was told so, and was counted.
     pub(super) fn is_told(&self) -> bool {
-        self.state == State::Done && self.done_at.is_some_and(|at| at.get() == self.revision)
+        let done = self.state == State::Done && (!self.uncertain || self.sent.is_none());
+        done && self.done_at.is_some_and(|at| at.get() == self.revision)
     }
 
     /// Notes that it is told as it stands.
@@ -261,9 +280,8 @@ impl Held {
     pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
         self.revision += new;
         self.touched = self.touched.max(now);
-        let idle = if self.is_rooted() { options.trace_idle } else { options.rootless_idle };
-        let oldest = self.opened.after(options.trace_max_age);
-        self.deadline = now.after(idle).min(oldest.max(now));
+        self.heard = self.heard.max(now);
+        self.deadline = now.after(options.trace_idle).min(self.oldest(options));
         let reopened = self.state == State::Done;
         if reopened {
             self.revision += 1;
@@ -280,11 +298,51 @@ impl Held {
         }
     }
 
-    /// Makes it done.
-    pub(super) fn close(&mut self, now: Timestamp, options: &AssembleOptions) {
+    /// When it is done whatever is missing.
+    pub(super) fn oldest(&self, options: &AssembleOptions) -> Timestamp {
+        self.opened.after(options.trace_max_age).max(self.heard)
+    }
+
+    /// When it is done if this is all that tells, and nothing more comes.
+    pub(super) fn done_at(&self, evidence: OverBy, options: &AssembleOptions) -> Timestamp {
+        let oldest = self.oldest(options);
+        let quiet = match evidence {
+            OverBy::ParentsCome | OverBy::LocalParent if self.is_agents() => return oldest,
+            OverBy::NothingKnown | OverBy::ParentsCome | OverBy::LocalParent => {
+                options.rootless_idle
+            }
+            OverBy::Root
+            | OverBy::RemoteParent
+            | OverBy::ParentsNeverCome
+            | OverBy::Age
+            | OverBy::Room
+            | OverBy::EndOfInput => options.trace_idle,
+        };
+        self.heard.after(quiet).min(oldest)
+    }
+
+    /// Makes it done. One without a root can be re-opened by it until it is of age, unless that is known never to come.
+    pub(super) fn close(
+        &mut self,
+        (now, evidence): (Timestamp, OverBy),
+        never: bool,
+        options: &AssembleOptions,
+    ) {
         self.state = State::Done;
+        self.evidence = evidence;
         self.revision += 1;
         self.deadline = now.after(options.late_horizon);
+        if !self.is_rooted() && self.is_agents() && !never {
+            self.deadline = self.deadline.max(self.oldest(options));
+        }
+    }
+
+    /// Whether a model, a tool or an agent is at work in it.
+    fn is_agents(&self) -> bool {
+        let behaves = |operation| {
+            matches!(operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
+        };
+        self.parts.spans.operations().any(behaves)
     }
 
     /// Takes the signs of a span that is added.
@@ -328,7 +386,9 @@ impl Held {
     pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
-        let told = self.told.as_ref().and_then(|told| told.telling.get(&agent));
+        let told = self.told.as_ref().and_then(|told| {
+            if update.uncertain { Some(&told.shown) } else { told.telling.get(&agent) }
+        });
         told.map_or(&[][..], Vec::as_slice) != update.loops
     }
 
@@ -357,11 +417,18 @@ impl Held {
 
     /// Fills in what the stage knows.
     pub(super) fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
+        self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
             let told = self.told.get_or_insert_default();
-            told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+            if update.uncertain {
+                told.shown.clone_from(&update.loops);
+            } else {
+                told.shown.clear();
+                told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+            }
         }
-        if self.state != State::Open && !update.complete {
+        let named = update.session.as_ref().is_some_and(SessionKey::is_named);
+        if self.state == State::Done && !update.uncertain && !named {
             self.told.get_or_insert_default().spending = Some(Spent::of(&update));
         }
         let state = match self.state {
@@ -374,6 +441,7 @@ impl Held {
             state,
             touched_unix_nano: self.touched.0,
             partial: self.partial,
+            evidence: self.evidence,
             told: self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default(),
             ..update
         }

@@ -1,16 +1,21 @@
 //! Stage 1: spans, log records and reports become traces, keyed by trace id.
 //!
-//! A trace is done when its root ended and it was quiet, or at a timeout; a late span re-opens it; then it is
-//! sealed. What it has come to is sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
+//! A trace is done when its root ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
+//! re-opens it; then it is sealed. What it has come to is sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
 //! reported of, sealed. Of a trace that is open only what cannot wait is told before: that a loop began or grew, with the
 //! span that closes it, and a trace that may go on with another one, as a loop may be in both. The rest is told once every
 //! `trace_idle`.
 
+mod ages;
 mod asking;
 mod calls;
 mod deadlines;
 mod hearing;
 mod held;
+mod names;
+mod over;
+mod parents;
+mod recent;
 mod resources;
 pub mod saved;
 mod sealed;
@@ -25,8 +30,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::ages::AGES;
+
+use self::ages::Ages;
 use self::deadlines::Deadlines;
 use self::held::{Held, Look, State};
+use self::names::Names;
+use self::parents::Parents;
 use self::resources::Resources;
 use self::sealed::Sealed;
 use self::texts::{Came, Keeping, Together};
@@ -42,7 +52,7 @@ use super::options::{AssembleOptions, CostOptions, LoopOptions};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Laid, Rules, Symbols, evaluate, expectations, ignored};
-use super::update::TraceUpdate;
+use super::update::{OverBy, TraceUpdate};
 
 /// What the stage is fed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -80,6 +90,12 @@ pub struct Assemble {
     traces: Traces,
     resources: Resources,
     symbols: Symbols,
+    parents: Parents,
+    names: Names,
+    // Of those that are open.
+    ages: Ages,
+    // The quietest of those that are open, once there was no room: the first to go last.
+    quietest: Vec<(Timestamp, TraceId)>,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
     // What is left to say of traces that are gone.
@@ -111,7 +127,6 @@ impl Assemble {
             prices: Prices::new(cost),
         };
         Self {
-            options,
             with_texts: Rules { keep_content: true, ..rules.clone() },
             rules,
             suites: Arc::default(),
@@ -125,12 +140,17 @@ impl Assemble {
             traces: Traces::default(),
             resources: Resources::default(),
             symbols: Symbols::default(),
+            parents: Parents::new(options.max_learned),
+            names: Names::new(options.max_learned),
+            ages: Ages::default(),
+            quietest: Vec::new(),
             deadlines: Deadlines::default(),
             farewells: Vec::new(),
             sealed: Sealed::default(),
             waiting: Waiting::default(),
             paid: BTreeMap::new(),
             counts: Counts::default(),
+            options,
         }
     }
 
@@ -197,12 +217,11 @@ impl Assemble {
 
     /// Something may have to be done about a trace that is open.
     fn look_at_open(&mut self, id: TraceId, due: Timestamp) {
+        if self.traces.get(id).is_some_and(|held| held.deadline <= due) {
+            self.close_or_wait(id, due);
+        }
         let Some(held) = self.traces.get_mut(id) else { return };
-        if held.deadline <= due {
-            held.partial = due >= held.opened.after(self.options.trace_max_age);
-            held.close(due, &self.options);
-            self.deadlines.mark(id, held, Look::News);
-        } else if held.tell_at <= due {
+        if held.state == State::Open && held.tell_at <= due {
             held.tell_at = NEVER;
             self.deadlines.mark(id, held, Look::Tell);
         }
@@ -212,10 +231,8 @@ impl Assemble {
     /// Ends the input: every trace becomes done, then final.
     pub fn finish(&mut self, now: Timestamp) {
         for id in self.deadlines.traces().collect::<Vec<_>>() {
-            if let Some(held) = self.traces.get_mut(id).filter(|held| held.state == State::Open) {
-                held.close(now, &self.options);
-                self.deadlines.reschedule(id, held);
-                self.deadlines.mark(id, held, Look::News);
+            if self.traces.get(id).is_some_and(|held| held.state == State::Open) {
+                self.close(id, now, OverBy::EndOfInput);
             }
             self.seal(id);
         }
@@ -255,6 +272,10 @@ impl Assemble {
         let due = look == Look::Tell || held.state != State::Open || held.is_linked();
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
+        if mem::take(&mut held.root_is_new) && !due && !may_loop {
+            self.learn_name_of(id);
+        }
+        let Some(held) = self.traces.get_mut(id) else { return None };
         let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
         if !due && !may_loop {
             return None;
@@ -266,6 +287,10 @@ impl Assemble {
             return None;
         }
         held.tells();
+        if let Some(update) = update.as_ref().filter(|update| !update.uncertain) {
+            self.learn_name(id, update);
+        }
+        let held = self.traces.get_mut(id)?;
         let session = update.as_ref().and_then(|update| update.session.as_ref());
         let tombstone = held.leave(id, session);
         match update {
@@ -302,6 +327,7 @@ impl Assemble {
         let Some(first) = spans.clone().next() else { return };
         let id = first.trace_id;
         if !self.open(id, &first.resource.tenant, now) {
+            self.too_late(spans.clone(), now);
             return self.counts.add_many("late", "dropped", spans.count() as u64);
         }
         let readers = self.has_readers();
@@ -309,7 +335,7 @@ impl Assemble {
         let keeping = Keeping::new(readers, self.attention, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
-        let mut taken = 0;
+        let (mut taken, was_rooted) = (0, held.is_rooted());
         for span in spans {
             let texts = keeping.texts(*text_bytes, counts);
             let resource = resources.shared(&span.resource);
@@ -328,8 +354,12 @@ impl Assemble {
             *text_bytes = text_bytes.saturating_sub(before).saturating_add(after);
         }
         if taken > 0 {
+            held.root_is_new |= !was_rooted && held.is_rooted();
             let reopened = held.touch(taken, now, options);
             counts.add_many("late", "revised", u64::from(reopened));
+            if reopened {
+                self.ages.add(held.opened);
+            }
             self.deadlines.touched(id, held, reopened);
         }
     }
@@ -354,6 +384,9 @@ impl Assemble {
             held.parts.logs.get_or_insert_default().insert(log.id, log);
             let reopened = held.touch(1, now, &self.options);
             self.counts.add_many("late", "revised", u64::from(reopened));
+            if reopened {
+                self.ages.add(held.opened);
+            }
             self.deadlines.touched(id, held, reopened);
         }
     }
@@ -409,7 +442,8 @@ impl Assemble {
         }
         if state.is_none() {
             self.evict();
-            let due = now.after(self.options.rootless_idle);
+            let due = now.after(self.options.trace_idle);
+            self.ages.add(now);
             let mut held = Box::new(Held::new(id, tenant.clone(), now, due));
             self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
@@ -427,11 +461,8 @@ impl Assemble {
             return;
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
-        if let Some((_, id)) = self.deadlines.least_lost() {
-            let open = self.traces.get(id).is_some_and(|held| held.state == State::Open);
-            if let Some(held) = self.traces.get_mut(id).filter(|_| open) {
-                held.partial = true;
-            }
+        if let Some(id) = self.least_lost() {
+            self.take_for_over(id, OverBy::Room);
             self.seal(id);
             self.counts.add("traces", "evicted");
         }
@@ -442,10 +473,12 @@ impl Assemble {
     fn read(&self, id: TraceId, held: &Held, trace: &Laid<'_>) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
-            let update = evaluate(id, trace, &self.rules, done)?;
+            let mut update = evaluate(id, trace, &self.rules, done)?;
+            self.name((held, trace), &mut update);
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(id, trace, &self.with_texts, done)?;
+        self.name((held, trace), &mut update);
         let none = Judgements::new();
         let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
         let (expected, rubrics) = expectations((&update, trace), &self.suites, judgements);
@@ -485,6 +518,7 @@ impl Assemble {
 
     /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceId) {
+        self.learn_at_end(id);
         let told = self.traces.get(id).filter(|held| held.is_told());
         if let Some(held) = told {
             self.farewells.extend(held.farewell(id));
@@ -493,6 +527,9 @@ impl Assemble {
         }
         let Some(held) = self.traces.get_mut(id) else { return };
         self.deadlines.remove(&(held.queued, id));
+        if held.state == State::Open {
+            self.ages.remove(held.opened);
+        }
         held.state = State::Sealed;
         held.revision += 1;
         self.deadlines.mark(id, held, Look::News);

@@ -5,19 +5,24 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::held::{Held, State};
+use super::names::Agents;
+use super::parents::Shown;
+use super::recent;
 use super::sealed::Sealed;
 use super::waiting::{Reports, Waiting};
 use super::{Assemble, TraceId};
 
-/// A shard as it is written down: traces, sealed ones, waiting reports.
+/// A shard as it is written down: traces, sealed ones, waiting reports, what was learned.
 #[derive(Debug, Deserialize, Serialize)]
-struct Saved<T, S, W> {
+struct Saved<T, S, W, P, N> {
     traces: T,
     sealed: S,
     waiting: W,
     next_waiting: u64,
     #[serde(default)]
     paid: BTreeMap<u64, i64>,
+    parents: P,
+    names: N,
 }
 
 /// All traces as they are written down.
@@ -37,7 +42,8 @@ impl Serialize for Written<'_> {
 #[serde(transparent)]
 pub struct SavedTraces(Read);
 
-type Read = Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports>;
+type Read =
+    Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports, recent::Saved<Shown>, recent::Saved<Agents>>;
 
 impl Assemble {
     /// What outlives the process; nothing may wait to be drained.
@@ -49,21 +55,28 @@ impl Assemble {
             waiting,
             next_waiting,
             paid: self.paid.clone(),
+            parents: self.parents.save(),
+            names: self.names.save(),
         }
     }
 
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting, paid } = saved.0;
+        let Saved { traces, sealed, waiting, next_waiting, paid, parents, names } = saved.0;
         for (id, mut held) in traces {
             held.id = id;
             held.restored(&mut self.symbols);
             self.text_bytes += held.parts.spans.text_bytes();
             self.deadlines.insert((held.queued, id), held.state != State::Open);
+            if held.state == State::Open {
+                self.ages.add(held.opened);
+            }
             self.traces.insert(held);
         }
         self.sealed.restore(sealed);
         self.waiting = Waiting::restored(waiting, next_waiting);
         self.paid = paid;
+        self.parents.restore(parents);
+        self.names.restore(names);
     }
 }

@@ -62,6 +62,7 @@ impl Conventions {
             trace_id: raw.trace_id,
             span_id: raw.span_id,
             parent: raw.parent,
+            remote_parent: raw.remote_parent,
             start: raw.start,
             end: raw.end,
             operation,

@@ -321,6 +321,7 @@ impl Plan {
             trace_id: TraceId::default(),
             span_id: SpanId::default(),
             parent: None,
+            remote_parent: None,
             start: Timestamp::default(),
             end: Timestamp::default(),
             name,

@@ -154,6 +154,8 @@ pub struct RawSpan<'a> {
     pub links: Vec<RawLink>,
     /// How many attributes the SDK dropped.
     pub dropped_attributes: u32,
+    /// Whether its parent is of another process; `None`: not said.
+    pub remote_parent: Option<bool>,
 }
 
 /// A log record.

@@ -51,6 +51,8 @@ pub(super) fn explain(
         session_id: session.id.id.clone(),
         reason: reason(held, &signals),
         trace: view::trace(held, rules),
+        decided_on: held.update.evidence.name().to_owned(),
+        counted: !held.update.uncertain && is_done(&held.update),
         now,
         signals,
         loops: found.iter().map(|entry| looped((session, &all), trace, entry, rules)).collect(),

@@ -73,7 +73,7 @@ impl Held {
     /// Returns whether there is nothing of it that time alone could change: it is done, and what follows from it stands.
     pub(super) fn rests(&self) -> bool {
         let told = self.run.as_deref().is_none_or(|(agent, _)| *agent == self.agent);
-        is_done(&self.update) && self.tally.done && told
+        is_done(&self.update) && (self.tally.done || self.update.uncertain) && told
     }
 
     /// What outlives this form of the trace.
@@ -182,11 +182,17 @@ impl Held {
         }
     }
 
-    /// Raises its agent's counters by what it has more than it counted.
+    /// Raises its agent's counters by what it has more than it counted, once it is certain whose it is.
     pub(super) fn count(&mut self, fleet: &mut Fleet) {
+        if self.update.uncertain {
+            return;
+        }
         let summary = fleet.summary(&self.agent);
         let begun = self.link.as_ref().map_or(&self.update.loops, |link| &link.begun);
-        let loops = begun.iter().chain(&self.scored.output_repeat);
+        // What an output repeats is known once all that were done with it are in.
+        let is_settled = self.tally.done;
+        let repeat = self.scored.output_repeat.iter().filter(|_| is_settled);
+        let loops = begun.iter().chain(repeat);
         self.tally.count_loops(loops, &self.agent, summary);
         if self.update.complete || is_done(&self.update) {
             self.tally.count_spend(&self.update, summary);

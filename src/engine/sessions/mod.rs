@@ -48,7 +48,6 @@ mod held;
 mod histogram;
 mod key;
 mod list;
-mod names;
 mod outline;
 mod packed;
 mod packed_trace;
@@ -82,7 +81,6 @@ pub(in crate::engine) use summary::FAMILIES;
 use away::{Away, Stub};
 use departed::{Departed, Fate};
 use fleet::Fleet;
-use names::Names;
 use rules::Rules;
 use session::{Session, Shared, Standing};
 use shelf::{Shelf, Written};
@@ -96,7 +94,7 @@ use super::loops::LoopLabels;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Report, Target, Timestamp, TraceId};
 use super::time::WallShift;
-use super::update::{AgentKey, SessionUpdate, TraceUpdate};
+use super::update::{SessionUpdate, TraceUpdate};
 use super::view::SessionView;
 
 /// The sessions of one shard.
@@ -113,7 +111,6 @@ pub struct Sessions {
     waiting: Waiting,
     open: usize,
     max_sessions: usize,
-    names: Names,
     shared: Shared,
 }
 
@@ -123,7 +120,6 @@ struct Saved<'a> {
     sessions: Written<'a>,
     departed: departed::Saved<&'a Fate>,
     waiting: &'a Waiting,
-    names: names::Saved<&'a str, &'a AgentKey>,
     fleet: fleet::Saved<&'a Summary>,
     now: Timestamp,
     away: Vec<(&'a SessionId, &'a Stub)>,
@@ -138,7 +134,6 @@ impl Sessions {
         agents: AgentOptions,
     ) -> Self {
         let max_sessions = options.max_sessions.max(1);
-        let names = Names::new(agents.max_agents);
         let fleet = Fleet::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
@@ -153,7 +148,6 @@ impl Sessions {
             waiting,
             open: 0,
             max_sessions,
-            names,
             shared: Shared {
                 rules: Rules::new(options, loops),
                 fleet,
@@ -166,7 +160,7 @@ impl Sessions {
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
-    pub fn handle(&mut self, mut update: TraceUpdate, now: Timestamp) {
+    pub fn handle(&mut self, update: TraceUpdate, now: Timestamp) {
         self.advance(now);
         let Some((id, trace)) = address(&update) else {
             self.shared.counts.add("trace_updates", "malformed");
@@ -190,7 +184,6 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
             let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update));
-            self.names.resolve(&mut update);
             let waited = self.waiting.arrive(&id);
             self.change(id, |session, shared| {
                 session.upsert(trace, update, tally, shared);
@@ -241,6 +234,7 @@ impl Sessions {
                     Standing::Open => {
                         self.change_known(&id, |session, shared| session.close(IDLE, shared));
                     }
+                    Standing::Closed if self.stays(&id) => {}
                     Standing::Empty | Standing::Closed => self.evict(&id),
                 }
             }
@@ -368,7 +362,6 @@ impl Sessions {
             sessions: Written(&self.sessions, &self.shared.rules),
             departed: self.departed.save(),
             waiting: &self.waiting,
-            names: self.names.save(),
             fleet: self.shared.fleet.save(),
             now: self.shared.now,
             away: self.away.save(),
@@ -527,6 +520,18 @@ impl Sessions {
         }
         self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
         self.evict(id);
+    }
+
+    /// Keeps a session for longer that has a trace of which nothing is counted yet; returns whether it has.
+    fn stays(&mut self, id: &Arc<SessionId>) -> bool {
+        self.wake(id);
+        let idle = self.shared.rules.session_idle;
+        let Some(session) = self.sessions.awake(id).filter(|session| session.is_uncertain()) else {
+            return false;
+        };
+        session.touched = session.touched.after(idle);
+        self.sessions.refile(id);
+        true
     }
 
     fn evict(&mut self, id: &Arc<SessionId>) {

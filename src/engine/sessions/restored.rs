@@ -11,10 +11,8 @@ use super::away::Stub;
 use super::departed::{self, Fate};
 use super::fleet;
 use super::key::SessionId;
-use super::names;
 use super::session::Session;
 use super::summary::Summary;
-use crate::engine::update::AgentKey;
 
 /// What a shard is written down as.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -23,7 +21,6 @@ enum Field {
     Sessions,
     Departed,
     Waiting,
-    Names,
     Fleet,
     Now,
     Away,
@@ -32,7 +29,7 @@ enum Field {
 }
 
 /// What has to be there; the first ones did not say which sessions are away.
-const NEEDED: usize = 6;
+const NEEDED: usize = 5;
 
 struct Shard<'s>(&'s mut Sessions);
 
@@ -73,9 +70,6 @@ impl<'de> Visitor<'de> for Shard<'_> {
                     stage.departed.restore(map.next_value::<departed::Saved<Fate>>()?);
                 }
                 Field::Waiting => stage.waiting.restore(map.next_value()?),
-                Field::Names => {
-                    stage.names.restore(map.next_value::<names::Saved<String, AgentKey>>()?);
-                }
                 Field::Fleet => {
                     stage.shared.fleet.restore(map.next_value::<fleet::Saved<Summary>>()?);
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::IDLE;
 use super::chain;
 use super::fleet::Fleet;
 use super::held::{Given, Held, Past};
@@ -210,6 +211,9 @@ impl Session {
         stale.iter().for_each(|trace| self.rescore(*trace, shared));
         self.note_unusable(trace, shared);
         stale.iter().for_each(|trace| self.grow(*trace, shared.now));
+        if self.closed {
+            self.count_close(IDLE, shared);
+        }
         self.refresh(shared);
     }
 
@@ -287,7 +291,7 @@ impl Session {
         let traces = std::mem::take(&mut self.unsettled).into_iter();
         let mut done: Vec<_> = traces
             .filter_map(|trace| self.traces.get(&trace))
-            .filter(|held| held.given.is_some())
+            .filter(|held| held.given.is_some() && !held.update.uncertain)
             .map(|held| held.position())
             .collect();
         done.sort_unstable();
@@ -297,6 +301,7 @@ impl Session {
             held.tally.outcome |= verdict::outcome(&held).is_some();
             let done = verdict::done(&held, &self.id.id, &self.earlier(&held), &shared.rules);
             evaluate(&held, done, &mut self.gates, &shared.rules, &mut shared.fleet);
+            held.count(&mut shared.fleet);
             self.traces.insert(trace, held);
         }
     }
@@ -305,17 +310,28 @@ impl Session {
     pub(super) fn close(&mut self, reason: &str, shared: &mut Shared) {
         self.settle(shared);
         self.closed = true;
-        if let Some(agent) = self.first().map(|first| first.agent.clone())
-            && !self.close_counted
-        {
-            self.close_counted = true;
-            let (scores, worst) = (self.scores(&shared.rules), self.worst());
-            let verdict = verdict(scores.reliability, PASS);
-            let summary = shared.fleet.summary(&agent);
-            summary.count("sessions_closed", &[reason, verdict], 1);
-            summary.close(scores, worst);
-        }
+        self.count_close(reason, shared);
         self.refresh(shared);
+    }
+
+    /// Counts how the session went, once, and once it is certain whose it is.
+    fn count_close(&mut self, reason: &str, shared: &mut Shared) {
+        let first = self.first().filter(|first| !first.update.uncertain);
+        let Some(agent) = first.map(|first| first.agent.clone()).filter(|_| !self.close_counted)
+        else {
+            return;
+        };
+        self.close_counted = true;
+        let (scores, worst) = (self.scores(&shared.rules), self.worst());
+        let verdict = verdict(scores.reliability, PASS);
+        let summary = shared.fleet.summary(&agent);
+        summary.count("sessions_closed", &[reason, verdict], 1);
+        summary.close(scores, worst);
+    }
+
+    /// Whether it has a trace of which nothing is counted yet.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.traces.values().any(|held| held.update.uncertain)
     }
 
     /// Lets go of the session, which was closed: what it gave stays. Returns the traces that
@@ -324,7 +340,7 @@ impl Session {
         self.settle(shared);
         self.stand(BTreeMap::new(), shared);
         for held in self.traces.values() {
-            let open = held.given.is_none();
+            let open = held.given.is_none() || held.update.uncertain;
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
             shared.fleet.summary(&held.agent).held -= 1;
         }
@@ -549,9 +565,10 @@ impl Session {
                 self.count_in(&held, shared);
             }
         }
-        if held.given.is_some() && !held.tally.done {
+        if held.given.is_some() && !held.tally.done && !held.update.uncertain {
             self.unsettled.insert(trace);
         } else if let Some(given) = &held.given
+            && held.tally.done
             && !held.tally.outcome
             && verdict::outcome(&held).is_some()
         {

@@ -1,8 +1,7 @@
 //! What a trace has counted: counters rise by the excess over it and never fall.
 //!
-//! Loops count in flight. They count towards the agent that the trace has at the time, and
-//! again towards the one it turns out to have: until the outermost span has ended its name may
-//! not be known. Spend counts once a root or the end of the trace says whose it is, so that
+//! Nothing counts before it is certain whose it is: once a root is in, or the trace is final without one. From then on loops
+//! count in flight. Should a later span name another agent, they count towards that one as well; spend counts once, so that
 //! dollars add up over agents.
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::expected::expectations;
-pub use self::rows::{Added, Spans};
+pub use self::rows::{Added, Hanging, Spans};
 use self::seen::{Model, Said, Seen};
 use self::shape::{ModelCall, Shape};
 pub use self::symbol::Symbols;
@@ -150,6 +150,17 @@ pub fn evaluate(
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
     update.tools = tools::published(calls, rules.keep_content, goes_on);
     Some(update)
+}
+
+/// The agent that the spans of a trace name, if they do.
+pub fn named_agent(Laid { shape, .. }: &Laid<'_>) -> Option<AgentKey> {
+    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
+    agent(&outermost).0.filter(|agent| !agent.agent_name.is_empty())
+}
+
+/// Where the outermost span of a trace comes from.
+pub fn source<'a>(Laid { shape, .. }: &Laid<'a>) -> Option<(&'a Arc<Resource>, u64)> {
+    shape.outermost_first().next().map(|span| (span.resource, span.scope))
 }
 
 /// How it ended.
@@ -410,8 +421,8 @@ fn session(
     }
 }
 
-/// The trace's agent: the outermost agent span's name; version, environment and service from that span, else its
-/// resource. And the other agents in it.
+/// The trace's agent: the outermost agent span's name, empty if nobody says one; version, environment and service from that
+/// span, else its resource. And the other agents in it.
 fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
     let chosen = agents()
@@ -426,7 +437,7 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     let name = chosen
         .and_then(|span| agent_name(span))
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
-        .unwrap_or_else(|| service_name.clone());
+        .unwrap_or_default();
     let version = chosen.and_then(|span| span.agent_version).map(str::to_owned);
     let environment = chosen.and_then(|span| span.environment).map(str::to_owned);
     let key = AgentKey {

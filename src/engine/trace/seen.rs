@@ -18,6 +18,7 @@ use crate::engine::span::{
 pub(super) struct Seen<'a> {
     pub(super) span_id: SpanId,
     pub(super) parent: Option<SpanId>,
+    pub(super) remote_parent: Option<bool>,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
     /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.

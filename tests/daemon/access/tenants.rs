@@ -70,7 +70,12 @@ async fn with_tenants() -> (Running, [String; 2]) {
         assert_eq!(running.export(token, &spans(trace, "same")).await.status, StatusCode::OK);
     }
     running.daemon.flush().await;
-    eventually("both agents are on the board", async || running.daemon.board().len() == 2).await;
+    // Their traces are done: before, nobody has named the agents.
+    eventually("both agents are on the board by name", async || {
+        let board = running.daemon.board().sorted();
+        board.len() == 2 && board.iter().all(|update| !update.agent.agent_name.is_empty())
+    })
+    .await;
     (running, traces)
 }
 

@@ -162,7 +162,7 @@ fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
     feed(&mut stage, vec![tool(2)], at(0));
     stage.handle_timeout(at(10));
     assert_eq!(stage.drain()[0].state, TraceState::Open);
-    assert_eq!(stage.poll_timeout(), Some(at(60)));
+    assert_eq!(stage.poll_timeout(), Some(at(300)));
     for minute in 1..=90_u8 {
         feed(&mut stage, vec![tool(minute + 2)], at(u64::from(minute) * 50));
         stage.handle_timeout(at(u64::from(minute) * 50));

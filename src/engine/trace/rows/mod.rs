@@ -128,6 +128,28 @@ const OUTPUT_TOKENS: u16 = 1 << 5;
 const ENDS: u16 = 1 << 6;
 const ENDS_WITH_USER: u16 = 1 << 7;
 
+/// Whether its parent is of another process is known, and it is.
+const PARENT_KNOWN: u16 = 1 << 8;
+const PARENT_REMOTE: u16 = 1 << 9;
+
+/// What spans of one kind have in common that hang on something: where they come from, what they are about, and, of agents and of
+/// what is nothing known, how they are called.
+#[derive(Clone, Copy, Debug)]
+pub struct Hanging<'a> {
+    /// Where they come from.
+    pub resource: &'a Arc<Resource>,
+    /// Hash of the scope's name.
+    pub scope: u64,
+    /// What they are about.
+    pub operation: Operation,
+    /// The name of the span; empty for tool and model calls.
+    pub name: &'a str,
+    /// Whether the parent is of another process; `None`: not said.
+    pub remote: Option<bool>,
+    /// Whether the parent is in the trace.
+    pub has_parent: bool,
+}
+
 impl Spans {
     /// How many there are.
     pub fn len(&self) -> usize {
@@ -220,6 +242,35 @@ impl Spans {
         self.rows.iter().any(|row| {
             self.origins.get(place(row.origin)).is_some_and(|origin| origin.parent.is_none())
         })
+    }
+
+    /// The spans that have a parent, wherever that is; of equal ones that follow each other the first alone.
+    pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
+        let parents = self.origins.iter();
+        let parents: Vec<Option<bool>> =
+            parents.map(|origin| origin.parent.map(|id| self.contains(id))).collect();
+        let mut last = None;
+        self.rows.iter().filter_map(move |row| {
+            let at = place(row.origin);
+            let has_parent = (*parents.get(at)?)?;
+            let origin = self.origins.get(at)?;
+            let named = matches!(row.operation, Operation::InvokeAgent | Operation::Other);
+            let own = row.name.as_deref().filter(|_| named && !row.has(TOOL | MODEL));
+            let name = own.unwrap_or_default();
+            let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
+            let like = (row.origin, row.operation, flags, name);
+            if last.replace(like) == Some(like) {
+                return None;
+            }
+            let remote = row.remote_parent();
+            let (resource, operation) = (&origin.resource, row.operation);
+            Some(Hanging { resource, scope: origin.scope, operation, name, remote, has_parent })
+        })
+    }
+
+    /// Where spans come from: each resource with each scope, once or more.
+    pub fn sources(&self) -> impl Iterator<Item = (&Arc<Resource>, u64)> {
+        self.origins.iter().map(|origin| (&origin.resource, origin.scope))
     }
 
     /// Whether all come from one resource.
@@ -373,10 +424,13 @@ impl Whole {
             name: None,
             number: 0,
             origin: 0,
-            flags: if span.failed { FAILED } else { 0 },
+            flags: 0,
             operation: span.operation,
             status: span.status,
         };
+        row.set(FAILED, span.failed);
+        row.set(PARENT_KNOWN, span.remote_parent.is_some());
+        row.set(PARENT_REMOTE, span.remote_parent == Some(true));
         let (tool, model) = (span.tool.as_ref(), span.model.as_ref());
         let tool = tool.map(|facts| ToolRow::of(facts, symbols, texts));
         let model = model.map(|facts| ModelRow::of(facts, symbols, texts));
@@ -445,6 +499,10 @@ impl SpanRow {
         model.response_id
     }
 
+    fn remote_parent(&self) -> Option<bool> {
+        self.has(PARENT_KNOWN).then(|| self.has(PARENT_REMOTE))
+    }
+
     fn asked_by_user(&self) -> Option<bool> {
         self.has(ENDS).then(|| self.has(ENDS_WITH_USER))
     }
@@ -480,6 +538,7 @@ impl SpanRow {
         Seen {
             span_id: self.span_id,
             parent: origin.parent,
+            remote_parent: self.remote_parent(),
             start: self.start,
             end: self.end,
             name: name.unwrap_or_default(),

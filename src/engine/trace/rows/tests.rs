@@ -45,7 +45,7 @@ fn model() -> impl Strategy<Value = ModelFacts> {
 }
 
 fn span() -> impl Strategy<Value = Span> {
-    let ids = (0_u8..9, any::<Option<[u8; 8]>>(), any::<(u64, u64)>());
+    let ids = (0_u8..9, any::<Option<[u8; 8]>>(), any::<(u64, u64)>(), any::<Option<bool>>());
     let what = (0_usize..8, 0_usize..3, any::<bool>(), 0_u64..3, any::<bool>());
     let names = (name(), name(), name(), name(), name(), name(), name());
     let facts = (prop::option::of(tool()), prop::option::of(model()), text(), text());
@@ -58,6 +58,7 @@ fn span() -> impl Strategy<Value = Span> {
         Span {
             span_id: SpanId([ids.0; 8]),
             parent: ids.1.map(SpanId),
+            remote_parent: ids.3,
             start: Timestamp(ids.2.0.min(ids.2.1)),
             end: Timestamp(ids.2.0.max(ids.2.1)),
             name: name.unwrap_or_default(),
@@ -106,6 +107,7 @@ fn seen_of(span: &Span, texts: bool) -> Seen<'_> {
     Seen {
         span_id: span.span_id,
         parent: span.parent,
+        remote_parent: span.remote_parent,
         start: span.start,
         end: span.end,
         name: if named { &span.name } else { "" },

@@ -1,0 +1,434 @@
+//! When a trace is over, under which name it is shown, and when it is counted: roots come last, late, or never.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::route::Route;
+use agentgauge::engine::sessions::Nowhere;
+use agentgauge::engine::span::{
+    Arguments, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
+    TraceId,
+};
+use agentgauge::engine::update::{OverBy, TraceState};
+
+use crate::recorded::restarted;
+
+const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn at(after: Duration) -> Timestamp {
+    START.after(after)
+}
+
+/// A pipeline, and the names under which anything was ever shown.
+struct Daemon {
+    pipeline: Pipeline,
+    shown: BTreeSet<String>,
+}
+
+impl Daemon {
+    fn new(shards: u32) -> Self {
+        let pipeline = Pipeline::new(&EngineOptions::default(), shards);
+        Self { pipeline, shown: BTreeSet::new() }
+    }
+
+    /// Runs the clock; every second somebody looks.
+    fn run_to(&mut self, from: Duration, to: Duration) {
+        let mut now = from;
+        while now < to {
+            now = (now + SECOND).min(to);
+            self.pipeline.advance(at(now));
+            self.look();
+        }
+    }
+
+    fn send(&mut self, spans: Vec<Span>, now: Duration) {
+        self.pipeline.apply(spans, vec![], vec![], at(now));
+        self.look();
+    }
+
+    fn look(&mut self) {
+        for agent in self.pipeline.board().keys() {
+            if !self.shown.contains(&agent.agent_name) {
+                self.shown.insert(agent.agent_name.clone());
+            }
+        }
+    }
+
+    /// All counters of a family, added up over agents of this name.
+    fn count(&self, agent: &str, family: &str, labels: &[&str]) -> u64 {
+        let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+        let board = self.pipeline.board().iter();
+        let of_name = board.filter(|(key, _)| key.agent_name == agent);
+        of_name.filter_map(|(_, update)| update.counters.get(family)?.get(&labels)).sum()
+    }
+
+    /// Verdicts of whole traces: passed and failed.
+    fn verdicts(&self, agent: &str) -> (u64, u64) {
+        let of = |verdict| self.count(agent, "trace_evaluations", &["trace_risk", verdict]);
+        (of("pass"), of("fail"))
+    }
+
+    fn decided_on(&mut self, session: &str, trace: u64) -> (String, bool) {
+        let (_, _, sessions, _) = self.pipeline.lasting();
+        let explained = sessions
+            .iter()
+            .find_map(|stage| stage.explain(("", session), trace_id(trace), &Nowhere))
+            .unwrap();
+        (explained.decided_on, explained.counted)
+    }
+}
+
+fn trace_id(trace: u64) -> TraceId {
+    TraceId((u128::from(trace) + 1).to_be_bytes())
+}
+
+/// A span of a service, of a trace, begun and ended so long after the start.
+fn span(trace: u64, id: u8, parent: u8, times: (Duration, Duration)) -> Span {
+    Span {
+        trace_id: trace_id(trace),
+        span_id: SpanId([id; 8]),
+        parent: (parent > 0).then_some(SpanId([parent; 8])),
+        start: at(times.0),
+        end: at(times.1),
+        convention: Some("test"),
+        scope: 7,
+        resource: Arc::new(Resource {
+            service_name: Some(Arc::from("shop")),
+            ..Resource::default()
+        }),
+        ..Span::default()
+    }
+}
+
+fn tool(trace: u64, id: u8, parent: u8, times: (Duration, Duration)) -> Span {
+    let facts = ToolFacts {
+        name: Some(Arc::from("search")),
+        arguments: Some(Arguments::from_canonical("{}", vec![])),
+        result_hash: Some(1),
+        ..ToolFacts::default()
+    };
+    let operation = Operation::ExecuteTool;
+    Span { tool: Some(facts), operation, ..span(trace, id, parent, times) }
+}
+
+/// The root, which alone names the agent and the session, and failed.
+fn root(trace: u64, times: (Duration, Duration)) -> Span {
+    Span {
+        operation: Operation::InvokeAgent,
+        name: Arc::from("invoke_agent support"),
+        agent_name: Some(Arc::from("support")),
+        session: Some(SessionName {
+            attribute: Arc::from("session.id"),
+            id: Arc::from(format!("conversation {trace}")),
+        }),
+        status: Status::Error,
+        failed: true,
+        ..span(trace, 1, 0, times)
+    }
+}
+
+/// A model call, then a tool call that takes so long, and the root: each is sent when it ends.
+fn run(daemon: &mut Daemon, trace: u64, begun: Duration, step: Duration) -> Duration {
+    let chat = begun + SECOND;
+    let model = Span { operation: Operation::Chat, ..span(trace, 2, 1, (begun, chat)) };
+    daemon.send(vec![model], chat);
+    let done = chat + step;
+    daemon.run_to(chat, done);
+    daemon.send(vec![tool(trace, 3, 1, (chat, done))], done);
+    let ended = done + SECOND;
+    daemon.run_to(done, ended);
+    daemon.send(vec![root(trace, (begun, ended))], ended);
+    ended
+}
+
+#[test]
+fn a_run_with_a_long_step_is_its_agent_s_and_counts_once() {
+    for (step, shards) in [(90 * SECOND, 1), (7 * MINUTE, 1), (50 * MINUTE, 1), (7 * MINUTE, 3)] {
+        let mut daemon = Daemon::new(shards);
+        let mut now = Duration::ZERO;
+        for trace in 0..5 {
+            let ended = run(&mut daemon, trace, now, step);
+            now = ended + 20 * SECOND;
+            daemon.run_to(ended, now);
+            assert_eq!(daemon.verdicts("support"), (0, trace + 1), "{step:?}");
+            let session = format!("conversation {trace}");
+            assert_eq!(daemon.decided_on(&session, trace), ("root".to_owned(), true));
+        }
+        let document = daemon.pipeline.document();
+        assert_eq!(document.agents.len(), 1);
+        daemon.run_to(now, now + 2 * HOUR);
+        assert_eq!(daemon.verdicts("support"), (0, 5), "{step:?}");
+        assert_eq!(daemon.count("support", "tool_calls", &["ok"]), 5);
+        assert_eq!(daemon.count("support", "traces", &[]), 5);
+        let names: Vec<&str> = daemon.shown.iter().map(String::as_str).collect();
+        assert_eq!(names, ["", "support"], "no name but what a span said");
+    }
+}
+
+#[test]
+fn where_parents_come_a_trace_waits_for_its_root_from_the_second_run_on() {
+    let mut daemon = Daemon::new(1);
+    let ended = run(&mut daemon, 0, Duration::ZERO, SECOND);
+    let now = ended + 20 * SECOND;
+    daemon.run_to(ended, now);
+    daemon.send(vec![tool(1, 3, 1, (now, now))], now);
+    daemon.run_to(now, now + 55 * MINUTE);
+    let trace = trace_id(1).to_string();
+    assert_eq!(daemon.decided_on(&trace, 1), ("parents_come".to_owned(), false));
+    let window = |daemon: &Daemon, traces| {
+        let board = daemon.pipeline.board().values();
+        assert_eq!(board.map(|update| update.view.traces).sum::<u64>(), traces);
+    };
+    window(&daemon, 1);
+    // Its agent died: it is judged as it stands, by the name of its service, when its time is over.
+    daemon.run_to(now + 55 * MINUTE, now + 66 * MINUTE);
+    window(&daemon, 2);
+    assert_eq!(daemon.decided_on(&trace, 1), ("age".to_owned(), true));
+    assert_eq!(daemon.verdicts("shop"), (1, 0));
+    let (_, stages, _, _) = daemon.pipeline.lasting();
+    assert_eq!(stages[0].counts().get("traces_partial", "age"), 1);
+}
+
+#[test]
+fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_with_the_root() {
+    let looping = |daemon: &Daemon, agent: &str| -> u64 {
+        let board = daemon.pipeline.board().iter();
+        let of_name = board.filter(|(key, _)| key.agent_name == agent);
+        of_name.flat_map(|(_, update)| update.sessions_looping.values()).sum()
+    };
+    let calls = |trace, now| (2..8).map(|id| tool(trace, id, 1, (now, now))).collect();
+    let mut daemon = Daemon::new(1);
+    daemon.send(calls(0, SECOND), SECOND);
+    assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (1, 0));
+    assert_eq!(daemon.count("", "loops", &["exact_repeat"]), 0);
+    // The root is in: it is not done, but whose it is is known, of this trace and of others.
+    daemon.send(vec![root(0, (Duration::ZERO, 2 * SECOND))], 2 * SECOND);
+    assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 1));
+    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 1);
+    daemon.send(calls(1, 3 * SECOND), 3 * SECOND);
+    assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 2));
+    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 1);
+    assert_eq!(daemon.count("support", "loops_detected", &["exact_repeat", "warning"]), 1);
+    daemon.run_to(3 * SECOND, 90 * SECOND);
+    daemon.send(vec![root(1, (3 * SECOND, 90 * SECOND))], 90 * SECOND);
+    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 2);
+    // A second agent of the same service: which of them it is nobody can say before the root.
+    let named =
+        Span { agent_name: Some(Arc::from("billing")), ..root(2, (91 * SECOND, 92 * SECOND)) };
+    daemon.send(vec![named], 92 * SECOND);
+    daemon.run_to(92 * SECOND, 120 * SECOND);
+    daemon.send(calls(3, 120 * SECOND), 120 * SECOND);
+    assert_eq!(looping(&daemon, ""), 1);
+    let names: Vec<&str> = daemon.shown.iter().map(String::as_str).collect();
+    assert_eq!(names, ["", "billing", "support"]);
+}
+
+/// When a trace is first shown as done; `None`: not within the time.
+fn done_after(daemon: &mut Daemon, from: Duration, within: Duration) -> Option<Duration> {
+    let traces = |daemon: &Daemon| -> u64 {
+        daemon.pipeline.board().values().map(|update| update.view.traces).sum()
+    };
+    let (before, mut now) = (traces(daemon), from);
+    while now < from + within {
+        daemon.run_to(now, now + SECOND);
+        now += SECOND;
+        if traces(daemon) > before {
+            return Some(now - from);
+        }
+    }
+    None
+}
+
+#[test]
+fn what_is_waited_for_follows_from_flags_and_from_earlier_traces() {
+    let agent = |trace, remote, now| Span {
+        remote_parent: Some(remote),
+        status: Status::Unset,
+        failed: false,
+        ..Span { parent: Some(SpanId([9; 8])), ..root(trace, (now, now)) }
+    };
+    let mut daemon = Daemon::new(1);
+    let mut now = Duration::ZERO;
+    let mut after = |daemon: &mut Daemon, span: Span, within: Duration| {
+        let sent = now;
+        daemon.send(vec![span], sent);
+        let after = done_after(daemon, sent, within);
+        now = sent + after.unwrap_or(within);
+        after
+    };
+    // The parent is of another process: what is there is the root.
+    let took = after(&mut daemon, agent(0, true, SECOND), MINUTE);
+    assert_eq!(took, Some(10 * SECOND));
+    assert_eq!(daemon.decided_on("conversation 0", 0), ("remote_parent".to_owned(), false));
+    // It is of this process, and nothing is known: its caller still runs.
+    let took = after(&mut daemon, agent(1, false, SECOND), 59 * MINUTE);
+    assert_eq!(took, None);
+    assert_eq!(daemon.decided_on("conversation 1", 1).0, "local_parent");
+    let took = after(&mut daemon, span(1, 8, 9, (SECOND, SECOND)), 61 * MINUTE);
+    assert_eq!(took, Some(MINUTE), "it is of age, whatever comes");
+    assert_eq!(daemon.decided_on("conversation 1", 1).0, "age");
+    // A model call says nothing by its flags.
+    for trace in 2..7 {
+        let model = Span {
+            operation: Operation::Chat,
+            scope: 8,
+            remote_parent: Some(false),
+            ..span(trace, 2, 1, (SECOND, SECOND))
+        };
+        let took = after(&mut daemon, model, 10 * MINUTE);
+        let learned = trace >= 5;
+        let (expected, evidence) = if learned {
+            (10 * SECOND, "parents_never_come")
+        } else if trace < 4 {
+            (5 * MINUTE, "nothing_known")
+        } else {
+            (5 * MINUTE, "parents_never_come")
+        };
+        assert_eq!(took, Some(expected), "{trace}");
+        let session = trace_id(trace).to_string();
+        assert_eq!(daemon.decided_on(&session, trace), (evidence.to_owned(), false));
+    }
+}
+
+#[test]
+fn verdicts_of_traces_without_a_root_count_when_they_are_final() {
+    let mut daemon = Daemon::new(1);
+    daemon.send(vec![tool(0, 3, 1, (SECOND, SECOND))], SECOND);
+    daemon.run_to(SECOND, 59 * MINUTE);
+    assert_eq!(daemon.shown, BTreeSet::from([String::new()]));
+    assert_eq!(daemon.verdicts(""), (0, 0));
+    // Its root comes in time: it is that agent's, and failed.
+    daemon.send(vec![root(0, (SECOND, 59 * MINUTE))], 59 * MINUTE);
+    daemon.run_to(59 * MINUTE, 59 * MINUTE + 20 * SECOND);
+    assert_eq!(daemon.verdicts("support"), (0, 1));
+    // Of another one it never comes: it goes by the name of its service.
+    daemon.send(vec![tool(1, 3, 1, (SECOND, SECOND))], HOUR);
+    daemon.run_to(HOUR, HOUR + 66 * MINUTE);
+    assert_eq!((daemon.verdicts("shop"), daemon.verdicts("support")), ((1, 0), (0, 1)));
+    assert!(daemon.pipeline.board().keys().all(|agent| !agent.agent_name.is_empty()));
+}
+
+#[test]
+fn a_hundred_thousand_traces_whose_root_never_comes_are_closed_at_their_age() {
+    const TRACES: u64 = 100_000;
+    let options = EngineOptions::default();
+    let new = || Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost);
+    let mut stage = new();
+    let apply = |stage: &mut Assemble, span: Span, now| {
+        stage.handle(Input::Span(Box::new(span)), at(now));
+    };
+    // Roots come here, so each of them is waited for.
+    apply(&mut stage, tool(TRACES, 2, 1, (SECOND, SECOND)), SECOND);
+    apply(&mut stage, root(TRACES, (SECOND, SECOND)), SECOND);
+    stage.handle_timeout(at(20 * SECOND));
+    stage.drain();
+    for trace in 0..TRACES {
+        let now = 20 * SECOND + Duration::from_millis(trace);
+        let model = Span {
+            operation: Operation::Chat,
+            failed: trace % 3 == 0,
+            ..span(trace, 2, 1, (now, now))
+        };
+        // Such a span has a parent that came: a tool call.
+        let call = tool(trace, 3, 1, (now, now));
+        apply(&mut stage, if trace % 2 == 0 { model } else { call }, now);
+    }
+    let (mut told, mut final_traces) = (0, 0);
+    let mut now = 2 * MINUTE;
+    while now < 70 * MINUTE {
+        stage.handle_timeout(at(now));
+        for update in stage.drain() {
+            told += 1;
+            let trace = u64::try_from(u128::from_be_bytes(update.trace_id.0) - 1).unwrap();
+            if update.state == TraceState::Sealed && trace < TRACES {
+                assert!(!update.uncertain);
+                assert_eq!(update.error, trace % 6 == 0, "{trace}");
+                assert_eq!(update.partial, trace % 2 == 1, "{trace}");
+                final_traces += 1;
+            } else if trace < TRACES {
+                assert!(update.uncertain, "{update:?}");
+            }
+        }
+        assert!(stage.open_traces() <= options.assemble.max_open_traces);
+        if now == 30 * MINUTE {
+            assert_eq!(stage.open_traces() as u64, TRACES);
+            let mut next = new();
+            let saved = rmp_serde::to_vec_named(&stage.save()).unwrap();
+            next.restore(rmp_serde::from_slice(&saved).unwrap());
+            assert_eq!(next.ages(at(now)), stage.ages(at(now)));
+            assert_eq!(
+                next.ages(at(now))[3],
+                50_000,
+                "the others are done, and wait for their roots"
+            );
+            stage = next;
+        }
+        now += MINUTE;
+    }
+    assert_eq!((final_traces, stage.open_traces(), stage.ages(at(now))), (TRACES, 0, [0; 5]));
+    assert_eq!(stage.counts().get("traces_partial", "age"), TRACES / 2);
+    assert!(told <= 3 * TRACES + 10, "{told}");
+}
+
+#[test]
+fn over_the_bound_the_quietest_open_trace_goes_as_partial() {
+    let mut options = EngineOptions::default();
+    options.assemble.max_open_traces = 100;
+    let mut stage = Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost);
+    let mut gone = Vec::new();
+    for trace in 0..300_u64 {
+        let now = SECOND * u32::try_from(trace).unwrap() / 100;
+        stage.handle(Input::Span(Box::new(tool(trace, 2, 1, (now, now)))), at(now));
+        // The first ones go on, so they are not the quietest.
+        for early in 0..10 {
+            let id = u8::try_from(trace % 200).unwrap() + 20;
+            stage.handle(Input::Span(Box::new(tool(early, id, 1, (now, now)))), at(now));
+        }
+        gone.extend(stage.drain().into_iter().filter(|update| update.state == TraceState::Sealed));
+        assert!(stage.open_traces() <= 101);
+    }
+    assert_eq!(gone.len(), 200);
+    assert!(gone.iter().all(|update| update.partial && update.evidence == OverBy::Room));
+    let ids: Vec<TraceId> = gone.iter().map(|update| update.trace_id).collect();
+    let expected: Vec<TraceId> = (10..210).map(trace_id).collect();
+    assert_eq!(ids, expected);
+    assert_eq!(stage.counts().get("traces_partial", "room"), 200);
+}
+
+#[test]
+fn a_crash_changes_no_verdict_of_traces_without_a_root() {
+    let options = EngineOptions::default();
+    let verdicts = |crash: Option<u32>| {
+        let mut pipeline = Pipeline::new(&options, 2);
+        let calls = (0..200).map(|trace| {
+            let call = tool(trace, 2, 1, (SECOND, SECOND));
+            Span { failed: trace % 3 == 0, ..call }
+        });
+        pipeline.apply(calls.collect(), vec![], vec![], at(SECOND));
+        for minute in 1..70 {
+            pipeline.advance(at(minute * MINUTE));
+            if crash == Some(minute) {
+                pipeline = restarted(pipeline, &options, Route::new(2, 0));
+            }
+        }
+        let board = pipeline.board().iter();
+        let counted: BTreeMap<_, _> = board
+            .map(|(agent, update)| {
+                let of = |family: &str| update.counters.get(family).cloned();
+                (agent.clone(), (of("traces"), of("trace_evaluations"), of("tool_calls")))
+            })
+            .collect();
+        format!("{counted:?}")
+    };
+    let straight = verdicts(None);
+    assert!(straight.contains("\"trace_risk\""), "{straight}");
+    for crash in [1, 7, 59, 61] {
+        assert_eq!(straight, verdicts(Some(crash)), "{crash}");
+    }
+}
