@@ -18,7 +18,7 @@ pub struct ConventionOptions {
     /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
     pub session_json_keys: Vec<String>,
     /// Attributes of your own: concept to attribute names, best first; asked before any
-    /// convention. Concepts: `agent_name`, `agent_version`, `environment`, `operation`, `tool_name`,
+    /// convention. Concepts: `agent_name`, `workflow`, `agent_id`, `agent_version`, `environment`, `operation`, `tool_name`,
     /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`,
     /// `user`, `session`.
     pub attributes: BTreeMap<String, Vec<String>>,

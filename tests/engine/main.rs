@@ -13,6 +13,7 @@ mod drift;
 mod drops;
 mod lenient;
 mod loops;
+mod names;
 mod princeton;
 mod properties;
 mod recorded;
