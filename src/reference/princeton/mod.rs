@@ -176,7 +176,8 @@ fn task_scores(runs: &[&RunRecord], options: &TaskOptions) -> Scores {
         last.iter().filter_map(|run| run.resources.errors).collect(),
         last.iter().filter_map(|run| run.resources.call_latency_seconds).collect(),
     ];
-    let outcomes: Vec<bool> = runs.iter().filter_map(|run| run.success).collect();
+    let outcomes = runs.iter().filter_map(|run| run.success);
+    let outcomes: Vec<f64> = outcomes.map(|success| f64::from(u8::from(success))).collect();
     let confidences: Vec<f64> =
         runs.iter().filter_map(|run| run.confidence.map(Quanta::to_f64)).collect();
     let formula: Formula = options.formula;
