@@ -122,8 +122,7 @@ pub fn scores(runs: &[RunRecord], options: &TaskOptions) -> Scores {
     all.insert("fault_robustness", robustness(&baseline, &under(Condition::Fault)));
     all.insert("environment_robustness", robustness(&baseline, &under(Condition::Environment)));
     all.insert("prompt_robustness", robustness(&baseline, &under(Condition::Prompt)));
-    let analysed: Vec<_> = runs.iter().filter_map(|run| run.violations.clone()).collect();
-    let safety = safety::safety(&analysed);
+    let safety = safety::safety(&safety::analysed(runs));
     all.insert("compliance", safety.map(|safety| safety.compliance));
     all.insert("harm", safety.map(|safety| safety.harm));
     all.insert("safety", safety.map(|safety| safety.safety));

@@ -315,7 +315,11 @@ fn safety(case: &Value, tolerance: f64) -> Result<(), String> {
     });
     same("safety", expected, &ours, tolerance)?;
     let unseen = vec![None; runs.len() - all.len()];
-    let records = all.into_iter().map(Some).chain(unseen).map(|violations| RunRecord { violations, ..RunRecord::default() });
+    let records = all.into_iter().map(Some).chain(unseen).map(|violations| RunRecord {
+        looked: violations.is_some(),
+        violations,
+        ..RunRecord::default()
+    });
     let wanted = [
         ("compliance", &expected["s_comp"]),
         ("harm", &expected["s_harm"]),
@@ -452,6 +456,7 @@ fn engine(runs: Vec<RunRecord>, formula: Formula) -> princeton::Scores {
             success: run.success.map(|success| !success),
             actions: vec![Arc::from("other")],
             violations: Some(vec![Severity::High]),
+            looked: true,
             ..run.clone()
         };
         let other = RunRecord { id: Arc::from("other"), ..run.clone() };
