@@ -287,6 +287,7 @@ impl Default for SessionOptions {
             ("confidence", 1.0),
             ("error", 1.0),
             ("loop_detection", 1.0),
+            ("outcome", 1.0),
             ("tool_correctness", 0.8),
             ("tool_loop", 1.0),
         ];

@@ -108,3 +108,51 @@ fn sessions_come_by_the_start_of_their_first_trace_then_id() {
     let ids: Vec<_> = stage.sessions().map(|view| view.session_id).collect();
     assert_eq!(ids, ["b", "c", "a"]);
 }
+
+#[test]
+fn a_failed_outcome_fails_its_trace_and_that_of_a_session_its_last_trace() {
+    let mut stage = stage();
+    let failed = Attempt { success: Some(false), ..Attempt::default() };
+    let failed = TraceUpdate { attempt: Some(Box::new(failed)), ..trace(2, 20) };
+    stage.handle(trace(1, 10).done(), at(30));
+    stage.handle(failed.done(), at(31));
+    assert_eq!(stage.session("", "s").unwrap().flagged, [hex(2)]);
+
+    let outcome = Report {
+        target: Target::Session { tenant: None, id: "q".into() },
+        name: "outcome".into(),
+        score: Quanta(0),
+        label: None,
+        explanation: None,
+        source: Source::Reported,
+        identifier: "x".into(),
+        judge: None,
+        time: Timestamp(1),
+        tenant: None,
+    };
+    stage.handle(trace(3, 10).session("q").done(), at(32));
+    stage.report(outcome, at(33));
+    assert_eq!(stage.session("", "q").unwrap().flagged, [hex(3)]);
+    // Whichever is the last one, in whatever order they come.
+    stage.handle(trace(5, 50).session("q").done(), at(34));
+    stage.handle(trace(4, 40).session("q").done(), at(35));
+    assert_eq!(stage.session("", "q").unwrap().flagged, [hex(5)]);
+    let gone = TraceUpdate { tombstone: true, ..trace(5, 50).session("q").revision(2) };
+    stage.handle(gone, at(36));
+    assert_eq!(stage.session("", "q").unwrap().flagged, [hex(4)]);
+}
+
+#[test]
+fn drops_hear_of_an_outcome_apart_from_the_verdict() {
+    let mut stage = stage();
+    let failed = Attempt { success: Some(false), ..Attempt::default() };
+    let failed = TraceUpdate { attempt: Some(Box::new(failed)), ..trace(1, 10) };
+    stage.handle(failed.done(), at(20));
+    stage.handle_timeout(at(10_000));
+    let update = only(stage.drain());
+    let done: Vec<_> =
+        update.done_traces.iter().map(|done| (done.failed, done.outcome_failed)).collect();
+    assert_eq!(done, [(Some(false), Some(true))]);
+    assert_eq!(counter(&update, "trace_evaluations", &["outcome", "fail"]), 1);
+    assert_eq!(counter(&update, "trace_evaluations", &["trace_risk", "fail"]), 1);
+}
