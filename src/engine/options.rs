@@ -212,8 +212,12 @@ pub struct AgentOptions {
     pub windows: Vec<Duration>,
     /// Also score the last this many traces, whatever their age.
     pub last_traces: usize,
-    /// Agents with series of their own; over it the rest share `__overflow__`.
+    /// Agents with series of their own; over it the rest share `__overflow__`, until those that were quiet for longest, and for longer
+    /// than the longest window, have made room.
     pub max_agents: usize,
+    /// How long an agent of which nothing comes is remembered, with its last traces, totals and counters.
+    #[serde(with = "human")]
+    pub memory: Duration,
     /// Signals without a weight that an agent has sums of; further names have none.
     pub max_signals_per_agent: usize,
     /// Runs of an agent that scores over runs are made of; over it the oldest goes.
@@ -320,6 +324,7 @@ impl Default for AgentOptions {
             windows: [300, 3600, 86_400].map(Duration::from_secs).into(),
             last_traces: 50,
             max_agents: 1_000,
+            memory: Duration::from_secs(30 * 86_400),
             max_signals_per_agent: 32,
             max_runs: 10_000,
             run_memory: Duration::from_secs(7 * 86_400),

@@ -552,6 +552,8 @@ facts! {
         pub last: Vec<LastTrace>,
         /// Monotone since the process started.
         pub counters: Vec<Family>,
+        /// What earlier processes counted, of the families whose totals are shown.
+        pub earlier: Vec<Family>,
         /// Open sessions.
         pub sessions_active: u64,
         /// Labels: kind, severity.
