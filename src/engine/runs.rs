@@ -134,9 +134,9 @@ pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Op
 
 /// What our judge last said of an outcome, in `[0,1]`.
 pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
-    let judged = reported.iter().filter(|score| {
-        OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Judge
-    });
+    let judged = reported
+        .iter()
+        .filter(|score| OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Judge);
     let last = judged
         .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
     last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))

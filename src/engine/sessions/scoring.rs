@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::pane::Unasked;
 use super::rules::{Rules, four_decimals};
 use crate::engine::few::Few;
 use crate::engine::loops::{OUTPUT_REPEAT, WARNING};
 use crate::engine::math::Quanta;
 use crate::engine::runs::{judged_outcome, told_outcome};
-use crate::engine::score::risk::TraceRisk;
+use crate::engine::score::risk::{CONFIDENCE, TraceRisk};
 use crate::engine::signal::{self, coherence, loop_detection};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{Loop, OutputDigest, ReportedScore, TraceState, TraceUpdate};
@@ -124,6 +125,28 @@ fn behaviour(
         scores.into_iter().filter_map(|(name, score)| Some((Cow::Borrowed(name), score?)));
     computed.extend(present.map(|(name, score)| (name, (score, Source::Computed))));
     computed
+}
+
+/// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
+/// adds up whatever there is.
+pub(super) fn unasked(
+    update: &TraceUpdate,
+    signals: &Few<SignalName, (Quanta, Source)>,
+    rules: &Rules,
+) -> Option<Unasked> {
+    let is_judged =
+        |name: &str, source: Source| source == Source::Judge && rules.weights.contains_key(name);
+    if rules.pandaprobe || !signals.iter().any(|(name, (_, source))| is_judged(name, *source)) {
+        return None;
+    }
+    let judged = signals.get(CONFIDENCE).is_some_and(|(_, source)| *source == Source::Judge);
+    let confidence = || signal::confidence::score(update.steps, update.wasted_steps);
+    let confidence = if judged { confidence() } else { None };
+    let rest = signals.iter().filter(|(_, (_, source))| *source != Source::Judge);
+    let rest = rest.map(|(name, (score, _))| (name.as_ref(), *score));
+    let rest = rest.chain(confidence.map(|score| (CONFIDENCE, score)));
+    let TraceRisk { risk, uncertainty, .. } = TraceRisk::new(rest, &rules.weights);
+    Some(Unasked { risk, uncertainty, confidence })
 }
 
 /// The outcome of a trace, if anybody speaks of one.

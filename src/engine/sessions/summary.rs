@@ -103,6 +103,9 @@ pub(super) struct Summary {
 struct Worth {
     risk: Option<Quanta>,
     uncertainty: Option<Quanta>,
+    /// With what the judge said.
+    #[serde(default)]
+    judged: Option<Quanta>,
 }
 
 /// Distributions of the two scores of sessions.
@@ -217,8 +220,12 @@ impl Summary {
     ) -> (Vec<PaneKey>, usize) {
         let keys = self.panes.keys(end, wall);
         self.panes.observe(&keys, trace);
-        let Contribution { risk, uncertainty, .. } = *trace;
-        self.last.insert((start, id), Worth { risk, uncertainty });
+        let worth = Worth {
+            risk: trace.own_risk(),
+            uncertainty: trace.own_uncertainty(),
+            judged: trace.judged_risk(),
+        };
+        self.last.insert((start, id), worth);
         if self.last.len() > self.max_last {
             self.last.pop_first();
         }
@@ -378,6 +385,7 @@ fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrac
         trace_id: *id,
         risk_quanta: worth.risk.map(|risk| risk.0),
         uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
+        judged_quanta: worth.judged.map(|risk| risk.0),
     }
 }
 
