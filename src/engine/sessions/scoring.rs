@@ -272,8 +272,7 @@ mod tests {
         let attempt = Attempt { success: Some(true), ..Attempt::default() };
         let scored = |reported: Vec<ReportedScore>, of_session: Option<bool>| {
             let attempt = Some(Box::new(attempt.clone()));
-            let update =
-                TraceUpdate { attempt, reported: reported.into(), ..TraceUpdate::default() };
+            let update = TraceUpdate { attempt, reported, ..TraceUpdate::default() };
             Scored::new(&update, None, &[], of_session, &rules)
         };
         let own = scored(Vec::new(), None);
