@@ -262,6 +262,7 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     check.within("agents.max_runs", agents.max_runs, 1, 1_000_000);
     let (short, long) = (Duration::from_secs(60), Duration::from_secs(366 * 86_400));
     check.lasting("agents.run_memory", agents.run_memory, short, long);
+    check.lasting("agents.memory", agents.memory, short, long);
     let tasks = &config.tasks;
     check.within("tasks.last_runs", tasks.last_runs, 2, AgentTasks::MAX_LAST_RUNS);
     check.within("tasks.max_tasks", tasks.max_tasks, 1, 1_000_000);

@@ -8,7 +8,7 @@ use super::math::Quanta;
 use super::predict::{KnownRun, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::TraceId;
-use super::update::{AgentKey, Exemplar, ScoreHistogram, SessionUpdate};
+use super::update::{AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
 
 /// Everything about an agent, to show and to export.
@@ -22,6 +22,8 @@ pub struct AgentUpdate {
     pub windows: BTreeMap<String, WindowView>,
     /// Counters by family and label values.
     pub counters: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
+    /// What earlier processes counted, of the families whose totals are shown.
+    pub earlier: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
     /// Open sessions.
     pub sessions_active: u64,
     /// Open traces of which nothing has come for long.
@@ -68,12 +70,8 @@ impl AgentUpdate {
 
     /// Adds what one shard says.
     pub(super) fn add(&mut self, shard: &SessionUpdate) {
-        for family in &shard.counters {
-            let held = self.counters.entry(family.name.clone()).or_default();
-            for counter in &family.counters {
-                *held.entry(counter.labels.clone()).or_default() += counter.value;
-            }
-        }
+        add_up(&mut self.counters, &shard.counters);
+        add_up(&mut self.earlier, &shard.earlier);
         self.sessions_active += shard.sessions_active;
         self.traces_stalled += shard.traces_stalled;
         if !shard.spread.is_empty() {
@@ -114,13 +112,21 @@ impl AgentUpdate {
         self.view.ars.clone_from(&all.ars);
     }
 
-    /// What the API shows: the formula over all done traces, and the counters in words.
+    /// What the API shows: the formula over all done traces, and totals in words, whatever process counted.
     pub(super) fn describe(&self, all: &WindowView) -> AgentView {
+        let total = |family: &str| -> BTreeMap<&[String], u64> {
+            let mut total = BTreeMap::new();
+            let both = [self.counters.get(family), self.earlier.get(family)];
+            for (labels, count) in both.into_iter().flatten().flatten() {
+                *total.entry(labels.as_slice()).or_default() += count;
+            }
+            total
+        };
         let counter = |family: &str, labels: &[&str]| -> Option<u64> {
             let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-            self.counters.get(family)?.get(&labels).copied()
+            total(family).get(labels.as_slice()).copied()
         };
-        let loops = self.counters.get("loops").into_iter().flatten();
+        let loops = total("loops").into_iter();
         let cost = counter("cost_usd", &[])
             .and_then(|cost| i64::try_from(cost).ok())
             .map(|cost| Quanta(cost).to_f64());
@@ -132,7 +138,7 @@ impl AgentUpdate {
             reliability: all.reliability,
             consistency: all.consistency,
             loops: loops
-                .filter_map(|(labels, count)| Some((labels.first()?.clone(), *count)))
+                .filter_map(|(labels, count)| Some((labels.first()?.clone(), count)))
                 .collect(),
             tokens: TokensView {
                 input: counter("tokens", &["input"]),
@@ -141,6 +147,16 @@ impl AgentUpdate {
             cost_usd: cost,
             windows: self.windows.clone(),
             ..AgentView::default()
+        }
+    }
+}
+
+/// Adds families of counters to others.
+fn add_up(held: &mut BTreeMap<String, BTreeMap<Vec<String>, u64>>, families: &[Family]) {
+    for family in families {
+        let held = held.entry(family.name.clone()).or_default();
+        for counter in &family.counters {
+            *held.entry(counter.labels.clone()).or_default() += counter.value;
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct ConventionOptions {
     /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
     pub session_json_keys: Vec<String>,
     /// Attributes of your own: concept to attribute names, best first; asked before any
-    /// convention. Concepts: `agent_name`, `agent_version`, `environment`, `operation`, `tool_name`,
+    /// convention. Concepts: `agent_name`, `workflow`, `agent_id`, `agent_version`, `environment`, `operation`, `tool_name`,
     /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`,
     /// `user`, `session`.
     pub attributes: BTreeMap<String, Vec<String>>,
@@ -222,8 +222,12 @@ pub struct AgentOptions {
     pub windows: Vec<Duration>,
     /// Also score the last this many traces, whatever their age.
     pub last_traces: usize,
-    /// Agents with series of their own; over it the rest share `__overflow__`.
+    /// Agents with series of their own; over it the rest share `__overflow__`, until those that were quiet for longest, and for longer
+    /// than the longest window, have made room.
     pub max_agents: usize,
+    /// How long an agent of which nothing comes is remembered, with its last traces, totals and counters.
+    #[serde(with = "human")]
+    pub memory: Duration,
     /// Signals without a weight that an agent has sums of; further names have none.
     pub max_signals_per_agent: usize,
     /// Runs of an agent that scores over runs are made of; over it the oldest goes.
@@ -304,6 +308,7 @@ impl Default for SessionOptions {
             ("confidence", 1.0),
             ("error", 1.0),
             ("loop_detection", 1.0),
+            ("outcome", 1.0),
             ("tool_correctness", 0.8),
             ("tool_loop", 1.0),
         ];
@@ -336,6 +341,7 @@ impl Default for AgentOptions {
             windows: [300, 3600, 86_400].map(Duration::from_secs).into(),
             last_traces: 50,
             max_agents: 1_000,
+            memory: Duration::from_secs(30 * 86_400),
             max_signals_per_agent: 32,
             max_runs: 10_000,
             run_memory: Duration::from_secs(7 * 86_400),

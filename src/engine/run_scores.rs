@@ -465,6 +465,7 @@ fn record(key: &RunKey, run: &Run) -> RunRecord {
         violations: run.violations.as_ref().map(|severities| {
             severities.iter().map(|severity| Severity::named(severity.as_deref())).collect()
         }),
+        looked: run.looked,
     }
 }
 

@@ -65,8 +65,10 @@ pub struct Run {
     pub cost: Option<Quanta>,
     /// Nanoseconds in model calls.
     pub model_nanos: u64,
-    /// Severities of the rules that it broke; `None`: nobody looked.
+    /// Severities of the rules that it broke; `None`: nobody said.
     pub violations: Option<Vec<Option<Arc<str>>>>,
+    /// Somebody looked for broken rules: our judge, or who says that none was found.
+    pub looked: bool,
     /// Documents found.
     pub retrieved: Vec<Arc<str>>,
     /// Documents cited.
@@ -126,6 +128,16 @@ pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Op
         .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
     last.map(|score| score.score_quanta >= Quanta::ONE)
         .or_else(|| attempt.and_then(|attempt| attempt.success))
+}
+
+/// What our judge last said of an outcome, in `[0,1]`.
+pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
+    let judged = reported
+        .iter()
+        .filter(|score| OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Judge);
+    let last = judged
+        .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
+    last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))
 }
 
 /// Whether a report of this name is of an outcome.
@@ -301,6 +313,7 @@ impl Parts {
                 .map(Quanta),
             model_nanos: sum(traces().map(|trace| trace.model_nanos)),
             violations: self.violations(&attempts),
+            looked: self.looked(),
             retrieved: distinct(&attempts, |attempt| &attempt.retrieved),
             cited: distinct(&attempts, |attempt| &attempt.cited),
         }
@@ -318,6 +331,18 @@ impl Parts {
             (source(score), score.time_unix_nano, id, Quanta(score.score_quanta))
         });
         reports.chain(own).max().map(|(.., score)| score)
+    }
+
+    /// Whether there is a verdict on rules, and not just word of a broken one.
+    fn looked(&self) -> bool {
+        let is_verdict =
+            |source: Source, score: i64| source == Source::Judge || score >= Quanta::ONE;
+        let mut of_run =
+            self.reports.values().filter(|report| &*report.name == CONSTRAINT_VIOLATION);
+        let of_traces = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
+        let mut of_traces = of_traces.filter(|score| score.name == CONSTRAINT_VIOLATION);
+        of_run.any(|report| is_verdict(report.source, report.score.0))
+            || of_traces.any(|score| is_verdict(source(score), score.score_quanta))
     }
 
     /// Severities of broken rules, in order; `None` if neither the traces nor anybody else speaks of rules.
@@ -471,10 +496,27 @@ mod tests {
     fn a_violation_makes_a_run_analysed_and_so_does_a_clean_verdict() {
         let (mut runs, mut counts) = (Runs::new(10), Counts::default());
         let clean = report("constraint_violation", 1.0, 1);
-        assert_eq!(set(runs.report(&target(), clean, &mut counts)).violations, Some(Vec::new()));
+        let run = set(runs.report(&target(), clean, &mut counts));
+        assert_eq!((run.violations, run.looked), (Some(Vec::new()), true));
         let broken =
             Report { label: Some(Arc::from("high")), ..report("constraint_violation", 0.0, 2) };
         let run = set(runs.report(&target(), broken, &mut counts));
         assert_eq!(run.violations, Some(vec![Some(Arc::from("high"))]));
+        assert!(run.looked);
+    }
+
+    #[test]
+    fn who_tells_of_a_broken_rule_alone_has_not_looked_at_other_runs() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let broken = report("constraint_violation", 0.0, 2);
+        let run = set(runs.report(&target(), broken, &mut counts));
+        assert_eq!((run.violations, run.looked), (Some(vec![None]), false));
+    }
+
+    #[test]
+    fn a_verdict_of_the_judge_says_that_it_looked() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let broken = Report { source: Source::Judge, ..report("constraint_violation", 0.0, 2) };
+        assert!(set(runs.report(&target(), broken, &mut counts)).looked);
     }
 }

@@ -242,6 +242,10 @@ pub struct Span {
     pub resource: Arc<Resource>,
     /// Agent name on this span.
     pub agent_name: Option<Arc<str>>,
+    /// The workflow that the span is part of; on spans of agents and of steps alone.
+    pub workflow: Option<Arc<str>>,
+    /// Agent id on this span; on spans of agents and of steps alone.
+    pub agent_id: Option<Arc<str>>,
     /// Agent version on this span.
     pub agent_version: Option<Arc<str>>,
     /// Environment on this span.

@@ -498,8 +498,10 @@ facts! {
         pub traces: u64,
         /// Those with a risk.
         pub risk_count: u64,
-        /// Their risks.
+        /// Their risks, as far as nobody had to be asked.
         pub levels: Vec<Level>,
+        /// The risks of those that our judge was asked about, with what it said.
+        pub judged_levels: Vec<Level>,
         /// Those with an uncertainty.
         pub uncertainty_count: u64,
         /// Sum of their squares, in quanta squared.
@@ -516,10 +518,12 @@ facts! {
         pub start_unix_nano: u64,
         /// The trace.
         pub trace_id: TraceId,
-        /// Its risk, in quanta of 1e-12.
+        /// Its risk, in quanta of 1e-12, as far as nobody had to be asked.
         pub risk_quanta: Option<i64>,
         /// Its weighted uncertainty, likewise.
         pub uncertainty_quanta: Option<i64>,
+        /// Its risk with what our judge said, if that was asked.
+        pub judged_quanta: Option<i64>,
     }
 
     /// What drops are found by, of a trace that was done for the first time; or an outcome that was told of a trace or of a
@@ -607,6 +611,8 @@ facts! {
         pub last: Vec<LastTrace>,
         /// Monotone since the process started.
         pub counters: Vec<Family>,
+        /// What earlier processes counted, of the families whose totals are shown.
+        pub earlier: Vec<Family>,
         /// Open sessions.
         pub sessions_active: u64,
         /// Sessions in which a loop goes on.

@@ -487,12 +487,16 @@ pub struct WindowView {
     pub traces: u64,
     /// Sessions with a trace in the window.
     pub sessions: u64,
-    /// Traces with at least one weighted signal: what the reliability is over.
+    /// Traces with at least one weighted signal that nobody had to be asked for: what the reliability is over.
     pub traces_evaluated: u64,
     /// Traces with a confidence: what the consistency is over.
     pub traces_with_confidence: u64,
-    /// Null over nothing.
+    /// Traces with a weighted signal of our judge: what the judged reliability is over.
+    pub traces_judged: u64,
+    /// By signals that are computed or reported; null over nothing.
     pub reliability: Option<f64>,
+    /// By all signals of the traces that our judge was asked about; null over none.
+    pub judged_reliability: Option<f64>,
     /// Share of the evaluated traces that fail, as their risk is over one half; null over nothing.
     pub failure_ratio: Option<f64>,
     /// Null over nothing.

@@ -30,6 +30,7 @@ pub struct Window {
     sessions: u64,
     risks: u64,
     levels: BTreeMap<i32, u64>,
+    judged_levels: BTreeMap<i32, u64>,
     consistency: AgentConsistency,
     signals: BTreeMap<String, (u64, i128)>,
 }
@@ -43,6 +44,9 @@ impl Window {
         for level in &pane.levels {
             *self.levels.entry(level.level).or_default() += level.count;
         }
+        for level in &pane.judged_levels {
+            *self.judged_levels.entry(level.level).or_default() += level.count;
+        }
         self.consistency.merge(consistency(pane));
         for (name, sum) in &pane.signals {
             self.add_signal(name, sum.count, sum.sum_quanta);
@@ -54,12 +58,16 @@ impl Window {
         self.traces -= pane.traces;
         self.sessions -= pane.sessions;
         self.risks -= pane.risk_count;
-        for level in &pane.levels {
-            if let Some(count) = self.levels.get_mut(&level.level) {
-                *count -= level.count;
+        for (held, levels) in
+            [(&mut self.levels, &pane.levels), (&mut self.judged_levels, &pane.judged_levels)]
+        {
+            for level in levels {
+                if let Some(count) = held.get_mut(&level.level) {
+                    *count -= level.count;
+                }
             }
+            held.retain(|_, count| *count > 0);
         }
-        self.levels.retain(|_, count| *count > 0);
         self.consistency.unmerge(consistency(pane));
         for (name, sum) in &pane.signals {
             if let Some(held) = self.signals.get_mut(name) {
@@ -78,6 +86,9 @@ impl Window {
         for (level, count) in &other.levels {
             *self.levels.entry(*level).or_default() += count;
         }
+        for (level, count) in &other.judged_levels {
+            *self.judged_levels.entry(*level).or_default() += count;
+        }
         self.consistency.merge(other.consistency);
         for (name, (count, sum)) in &other.signals {
             self.add_signal(name, *count, *sum);
@@ -95,9 +106,14 @@ impl Window {
 
     /// The scores; each is `None` over nothing.
     pub fn view(&self) -> WindowView {
-        let greatest_first =
-            self.levels.iter().rev().map(|(level, count)| (i128::from(*level), *count));
-        let reliability = reliability(self.risks, greatest_first, LEVELS);
+        let over = |levels: &BTreeMap<i32, u64>, traces: u64| {
+            let greatest_first =
+                levels.iter().rev().map(|(level, count)| (i128::from(*level), *count));
+            reliability(traces, greatest_first, LEVELS)
+        };
+        let judged = self.judged_levels.values().sum::<u64>();
+        let (reliability, with_judge) =
+            (over(&self.levels, self.risks), over(&self.judged_levels, judged));
         let mean = |(name, (count, sum)): (&String, &(u64, i128))| {
             (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
         };
@@ -108,6 +124,8 @@ impl Window {
             sessions: self.sessions,
             traces_evaluated: self.risks,
             traces_with_confidence: self.consistency.count,
+            traces_judged: judged,
+            judged_reliability: with_judge.map(|found| found.score),
             reliability: reliability.map(|found| found.score),
             failure_ratio: (self.risks > 0).then(|| ratio(i128::from(failing), whole)),
             consistency: self.consistency.result().map(|found| found.score),
@@ -127,7 +145,11 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
     let failing = risks.iter().take_while(|risk| **risk > FLAG_OVER.0).count() as u64;
     let whole = i128::from(risks.len() as u64);
     let greatest_first = risks.iter().map(|risk| (i128::from(*risk), 1));
-    let reliability = reliability(risks.len() as u64, greatest_first, i128::from(Quanta::ONE));
+    let found = reliability(risks.len() as u64, greatest_first, i128::from(Quanta::ONE));
+    let mut judged: Vec<i64> = traces.iter().filter_map(|trace| trace.judged_quanta).collect();
+    judged.sort_unstable_by(|a, b| b.cmp(a));
+    let greatest_first = judged.iter().map(|risk| (i128::from(*risk), 1));
+    let with_judge = reliability(judged.len() as u64, greatest_first, i128::from(Quanta::ONE));
     let mut consistency = AgentConsistency::default();
     traces
         .iter()
@@ -137,10 +159,12 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
         traces: traces.len() as u64,
         traces_evaluated: risks.len() as u64,
         traces_with_confidence: consistency.count,
-        reliability: reliability.map(|found| found.score),
+        traces_judged: judged.len() as u64,
+        judged_reliability: with_judge.map(|found| found.score),
+        reliability: found.map(|found| found.score),
         failure_ratio: (whole > 0).then(|| ratio(i128::from(failing), whole)),
         consistency: consistency.result().map(|found| found.score),
-        max_risk: reliability.map(|found| found.max_risk),
+        max_risk: found.map(|found| found.max_risk),
         ..WindowView::default()
     }
 }

@@ -38,6 +38,12 @@ pub(super) const RELIABILITY: Family = family(
     &["window"],
     "Worst-case reliability over the window's traces, from 0 to 1.",
 );
+pub(super) const JUDGED_RELIABILITY: Family = family(
+    "agentgauge_agent_judged_reliability_score",
+    Kind::Gauge,
+    &["window"],
+    "Reliability over the window's traces that our judge was asked about, with what it said, from 0 to 1.",
+);
 pub(super) const CONSISTENCY: Family = family(
     "agentgauge_agent_consistency_score",
     Kind::Gauge,
@@ -435,8 +441,9 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
 
 /// All families, in the order of the exposition, and whether they are exported without `metrics.detail = "full"`.
 pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
-    let windows: [&'static Family; 7] = [
+    let windows: [&'static Family; 8] = [
         &RELIABILITY,
+        &JUDGED_RELIABILITY,
         &CONSISTENCY,
         &MAX_RISK,
         &WINDOW_TRACES,

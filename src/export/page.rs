@@ -57,6 +57,7 @@ const SOURCES: &[Source] = sources! {
     "confidence" => "signal/confidence.rs",
     "error" => "signal/error.rs",
     "loop_detection" => "signal/loop_detection.rs",
+    "outcome" => "signal/outcome.rs",
     "tool_loop" => "signal/tool_loop.rs",
     "thresholds and bands of signals" => "signal/thresholds.rs",
     "error_retry" => "loops/error_retry.rs",

@@ -209,7 +209,7 @@ fn traces_are_held_against_expectations() {
     assert_eq!(
         path["details"],
         json!({
-            "tool_recall": 1.0, "tool_precision": 1.0, "sequence_similarity": 1.0, "loops": 0,
+            "tool_recall": 1.0, "tool_precision": 1.0, "tool_f1": 1.0, "sequence_similarity": 1.0, "edit_similarity": 1.0, "loops": 0,
             "match": true, "forbidden": [],
         })
     );

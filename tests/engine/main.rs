@@ -13,6 +13,7 @@ mod drift;
 mod drops;
 mod lenient;
 mod loops;
+mod names;
 mod over;
 mod predict;
 mod princeton;

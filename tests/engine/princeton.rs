@@ -85,6 +85,8 @@ fn run() -> impl Strategy<Value = RunRecord> {
                 condition,
                 actions,
                 resources,
+                // A broken rule with a verdict, and without.
+                looked: violations.as_ref().is_some_and(|found| found.len() % 2 == 0),
                 violations,
             }
         },

@@ -149,6 +149,7 @@ fn records(world: &[(One, Vec<One>)]) -> Vec<(Timestamp, RunRecord)> {
                 call_latency_seconds: Some(0.5),
             },
             violations: None,
+            looked: false,
         };
         (end(one), record)
     })

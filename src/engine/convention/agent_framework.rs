@@ -19,8 +19,16 @@ impl Convention for AgentFramework {
         "put `session.id` on a span around the run: a local session's id is not exported, only that of a service-managed thread (`gen_ai.conversation.id`)"
     }
 
+    fn agent(&self) -> &'static str {
+        "the agent's `name`"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Scope("agent_framework"), Mark::Scope("semantic_kernel")]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["UnnamedAgent"]
     }
 
     fn also(&self) -> &'static [&'static str] {

@@ -60,6 +60,10 @@ impl Convention for AgentGauge {
         "any of the session keys"
     }
 
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on the agent's span"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
     }

@@ -21,6 +21,10 @@ impl Convention for Anthropic {
         "put `session.id` on a span around the turn; the SDK sends `gen_ai.conversation.id` and `anthropic.session.id` for its own sessions"
     }
 
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on a span around the turn"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
     }

@@ -20,6 +20,10 @@ impl Convention for AutoGen {
         "put `session.id` on a span around the run: the library sends no id"
     }
 
+    fn agent(&self) -> &'static str {
+        "the agent's `name`"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Scope("autogen")]
     }

@@ -1,6 +1,6 @@
 //! Claude Code and the Claude Agent SDK: `span.type` and bare attribute names. Input tokens exclude cached ones.
 
-use super::draft::{Draft, count, flag};
+use super::draft::{Draft, count, flag, name};
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, text};
@@ -12,7 +12,6 @@ pub(super) struct ClaudeCode;
 const LINES: &[Line] = &[
     line(Says::Operation(operation), 75, "span.type"),
     line(Says::User, 85, "user.email"),
-    line(Says::AgentName, 70, "subagent_type"),
     line(Says::Failed(no), 35, "success"),
     line(Says::Failed(super::lines::present), 36, "error"),
     line(Says::ToolName, 40, "tool_name"),
@@ -42,6 +41,10 @@ impl Convention for ClaudeCode {
         "`session.id` is sent by itself; for texts and tool inputs set `OTEL_LOG_USER_PROMPTS=1` and `OTEL_LOG_TOOL_DETAILS=1`"
     }
 
+    fn agent(&self) -> &'static str {
+        "`OTEL_SERVICE_NAME`; sub-agents have names of their own"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Key("span.type")]
     }
@@ -50,14 +53,22 @@ impl Convention for ClaudeCode {
         LINES
     }
 
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["claude_code.interaction", "interaction"]
+    }
+
     fn also(&self) -> &'static [&'static str] {
         &[
+            "`subagent_type` names the agent on agent spans; on the tool span that began it, another one is at work.",
             "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
             "The span event `tool.output`: `output`, `content` or `diff` is the result.",
         ]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if draft.operation.get() == Some(&Operation::InvokeAgent) {
+            draft.agent_name.offer(70, raw.attributes.get("subagent_type").and_then(name));
+        }
         let tokens = |key: &str| raw.attributes.get(key).and_then(count);
         let cached =
             tokens("cache_read_tokens").unwrap_or(0) + tokens("cache_creation_tokens").unwrap_or(0);

@@ -24,6 +24,8 @@ pub(super) struct Draft<'v> {
     pub(super) convention: Ranked<&'static str>,
     pub(super) operation: Ranked<Operation>,
     pub(super) agent_name: Ranked<Cow<'v, str>>,
+    pub(super) workflow: Ranked<Cow<'v, str>>,
+    pub(super) agent_id: Ranked<Cow<'v, str>>,
     pub(super) agent_version: Ranked<Cow<'v, str>>,
     pub(super) environment: Ranked<Cow<'v, str>>,
     pub(super) user: Ranked<Cow<'v, str>>,

@@ -73,6 +73,8 @@ impl Conventions {
                 || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
             convention: draft.convention.take(),
             agent_name: shared(draft.agent_name.take()),
+            workflow: shared(draft.workflow.take()),
+            agent_id: shared(draft.agent_id.take()),
             agent_version: shared(draft.agent_version.take()),
             environment: shared(draft.environment.take()),
             user: shared(draft.user.take()),

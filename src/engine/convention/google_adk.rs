@@ -28,6 +28,10 @@ impl Convention for GoogleAdk {
         "the ADK session's id is sent by itself; for texts and arguments set `OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental` and `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_and_event`"
     }
 
+    fn agent(&self) -> &'static str {
+        "`Agent(name=\"...\")`"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Scope("gcp.vertex.agent"), Mark::Key("gcp.vertex.agent.event_id")]
     }

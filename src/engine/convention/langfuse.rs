@@ -16,6 +16,7 @@ pub(super) struct Langfuse;
 const LINES: &[Line] = &[
     line(Says::Operation(operation), 5, "langfuse.observation.type"),
     line(Says::User, 10, "langfuse.user.id"),
+    line(Says::Workflow, 30, "langfuse.trace.name"),
     line(Says::AgentVersion, 20, "langfuse.version"),
     line(Says::Environment, 10, "langfuse.environment"),
     line(Says::Failed(error_level), 20, "langfuse.observation.level"),
@@ -46,6 +47,10 @@ impl Convention for Langfuse {
 
     fn session(&self) -> &'static str {
         "`with propagate_attributes(session_id=\"...\"):` (Python), `propagateAttributes({ sessionId }, ...)` (JavaScript)"
+    }
+
+    fn agent(&self) -> &'static str {
+        "the name of the observation of type `agent`, else the trace's name"
     }
 
     fn lines(&self) -> &'static [Line] {

@@ -3,9 +3,10 @@
 //! Every span has `gen_ai.prompt` and `gen_ai.completion`, whatever it is. `langsmith.trace.session_name` is the project,
 //! not a session.
 
-use super::Convention;
+use super::draft::Draft;
 use super::lines::{Line, Says, line};
-use super::operation_named;
+use super::raw::RawSpan;
+use super::{Convention, Look, langchain, operation_named};
 
 /// The convention.
 pub(super) struct LangSmith;
@@ -31,7 +32,25 @@ impl Convention for LangSmith {
         "`config={\"metadata\": {\"session_id\": \"...\"}}`, or `configurable: {\"thread_id\": \"...\"}` with LangGraph"
     }
 
+    fn agent(&self) -> &'static str {
+        "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`; else the name of the root run"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &["A root of kind `chain` is the workflow."]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Key("langsmith.span.kind")]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if raw.attributes.get("langsmith.span.kind").is_some() {
+            langchain::root_chain(raw, draft);
+        }
     }
 }

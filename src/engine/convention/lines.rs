@@ -26,6 +26,9 @@ pub(super) enum Says {
     Session,
     User,
     AgentName,
+    /// What an agent is called that no span names: the workflow that it is part of.
+    Workflow,
+    AgentId,
     AgentVersion,
     Environment,
     /// It failed, if this is true of the value.
@@ -64,11 +67,13 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 31] = [
+    pub(super) const ALL: [Self; 33] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
         Self::AgentName,
+        Self::Workflow,
+        Self::AgentId,
         Self::AgentVersion,
         Self::Environment,
         Self::Failed(truth),
@@ -105,6 +110,8 @@ impl Says {
             Self::Session => "session",
             Self::User => "user",
             Self::AgentName => "agent_name",
+            Self::Workflow => "workflow",
+            Self::AgentId => "agent_id",
             Self::AgentVersion => "agent_version",
             Self::Environment => "environment",
             Self::Failed(_) => "failed",
@@ -154,6 +161,9 @@ impl Says {
             | Self::OutputTokens
             | Self::Cost => matches!(operation, Operation::Chat | Operation::InvokeAgent),
             Self::Input | Self::Output => operation != Operation::ExecuteTool,
+            Self::Workflow | Self::AgentId => {
+                matches!(operation, Operation::InvokeAgent | Operation::Other)
+            }
             Self::Operation(_)
             | Self::Session
             | Self::User
@@ -193,6 +203,8 @@ impl Says {
             }
             Self::User => draft.user.offer(rank, name(value)),
             Self::AgentName => draft.agent_name.offer(rank, name(value)),
+            Self::Workflow => draft.workflow.offer(rank, name(value)),
+            Self::AgentId => draft.agent_id.offer(rank, name(value)),
             Self::AgentVersion => draft.agent_version.offer(rank, name(value)),
             Self::Environment => draft.environment.offer(rank, name(value)),
             Self::Failed(failed) => draft.failed |= failed(value),

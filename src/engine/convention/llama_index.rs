@@ -20,6 +20,10 @@ impl Convention for LlamaIndex {
         "`with using_session(session_id=\"...\"):` of OpenInference around the run"
     }
 
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on a span around the run"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[
             Mark::Scope("openinference.instrumentation.llama_index"),
@@ -33,6 +37,10 @@ impl Convention for LlamaIndex {
             "Spans `*._prepare_chat_with_tools` prepare a model call and are none, whatever their kind.",
             "Without a kind, by the name: `FunctionTool.call` is a tool of unknown name, `*.chat`, `*.complete` and their streaming and `a` forms are model calls, `*Agent.run` an agent.",
         ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["agent", "AgentWorkflow", "CodeActAgent", "FunctionAgent", "ReActAgent"]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

@@ -41,6 +41,10 @@ impl Convention for Logfire {
         "`with trace(\"...\", group_id=\"...\"):` of the Agents SDK, or `session.id` as baggage or attribute of the root span"
     }
 
+    fn agent(&self) -> &'static str {
+        "the agent's `name` in the Agents SDK, or `gen_ai.agent.name` on a span of your own"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Key("logfire.msg_template"), Mark::Scope("logfire")]
     }
@@ -54,6 +58,10 @@ impl Convention for Logfire {
             "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
             "`events`: the choice in the list of message events is the answer.",
         ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["Agent run: {name!r}", "{agent}"]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -39,6 +39,10 @@ impl Convention for Mastra {
         "a memory thread (`memory: { thread, resource }`), or `tracingOptions: { metadata: { sessionId } }`"
     }
 
+    fn agent(&self) -> &'static str {
+        "the agent's `name`"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
     }

@@ -2,9 +2,8 @@
 
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
-use super::messages;
 use super::raw::RawSpan;
-use super::{Convention, Look};
+use super::{Convention, Look, langchain, messages};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -38,12 +37,19 @@ impl Convention for Mlflow {
         "set `session.id` as an attribute of the root span (`span.set_attribute(\"session.id\", \"...\")`): the trace's own session metadata is not exported over OTLP; LangGraph's `thread_id` is read"
     }
 
+    fn agent(&self) -> &'static str {
+        "the name of the span of type `AGENT`, else of the root"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
     }
 
     fn also(&self) -> &'static [&'static str] {
-        &["`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`."]
+        &[
+            "`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`.",
+            "`lc_agent_name` in `metadata` names the agent; a root that is a chain is the workflow.",
+        ]
     }
 
     fn looks_for(&self) -> &'static [Look] {
@@ -56,10 +62,10 @@ impl Convention for Mlflow {
         draft.input_tokens.offer(60, count("input_tokens"));
         draft.output_tokens.offer(60, count("output_tokens"));
         draft.cached_tokens.offer(60, count("cache_read_input_tokens"));
-        let metadata = raw.attributes.get("metadata").filter(|_| is_own(raw));
-        let agent = metadata.and_then(messages::parsed);
-        let agent = agent.as_ref().and_then(|metadata| metadata.get("lc_agent_name")?.as_str());
-        draft.agent_name.offer(49, agent.map(|agent| agent.to_owned().into()));
+        if is_own(raw) {
+            draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
+            langchain::root_chain(raw, draft);
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod flat;
 mod google_adk;
 mod index;
 mod json;
+mod langchain;
 mod langfuse;
 mod langsmith;
 mod lines;
@@ -78,6 +79,9 @@ trait Convention: Sync {
     /// What a user sets to get a session id, as a line of Markdown.
     fn session(&self) -> &'static str;
 
+    /// What names the agent, as a line of Markdown.
+    fn agent(&self) -> &'static str;
+
     /// By which keys and scopes it is recognised; without any its keys speak for themselves.
     fn marks(&self) -> &'static [Mark] {
         &[]
@@ -95,6 +99,11 @@ trait Convention: Sync {
 
     /// Names that stand for no tool.
     fn phantoms(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Names that the library gives an agent which the user did not name, in any case.
+    fn generic_names(&self) -> &'static [&'static str] {
         &[]
     }
 
@@ -146,6 +155,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &langfuse::Langfuse,
     &vercel_ai::VercelAi,
     &mastra::Mastra,
+    &langchain::LangChain,
     &langsmith::LangSmith,
     &logfire::Logfire,
     &pydantic_ai::PydanticAi,
@@ -160,6 +170,17 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &llama_index::LlamaIndex,
     &agentgauge::AgentGauge,
 ];
+
+/// Whether some library gives this name to an agent which the user did not name.
+pub(super) fn is_generic(name: &str) -> bool {
+    let lists = CONVENTIONS.iter().map(|convention| convention.generic_names());
+    lists.flatten().any(|generic| generic.eq_ignore_ascii_case(name))
+}
+
+/// Whether a name is a random one: a UUID, or hex of that length.
+pub(super) fn is_random(name: &str) -> bool {
+    name.len() >= 32 && name.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+}
 
 /// The names of all conventions.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

@@ -5,6 +5,7 @@
 //! tool's arguments and result. `tool.parameters` is a schema, not arguments. The SDK's limit of attributes may have
 //! pushed out the oldest: session and values, while messages stay.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::draft::{Draft, lower, name};
 use super::flat::Messages;
 use super::lines::{Line, Says, line};
 use super::raw::{RawAttributes, RawSpan};
-use super::{Convention, Mark, messages};
+use super::{Convention, Mark, is_random, messages};
 use crate::engine::span::Operation;
 
 /// The convention.
@@ -51,6 +52,10 @@ impl Convention for OpenInference {
         "`with using_session(session_id=\"...\"):` (Python), `setSession(context.active(), { sessionId })` (JavaScript); raise `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`, or long conversations push it out"
     }
 
+    fn agent(&self) -> &'static str {
+        "the framework's own name of the agent, or `agent.name` on a span of kind `AGENT`"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[
             Mark::Key("openinference.span.kind"),
@@ -67,7 +72,7 @@ impl Convention for OpenInference {
         &[
             "`llm.input_messages.N.message.*` and `llm.output_messages.N.message.*`; where there are none, `input.value` and `output.value`.",
             "`retrieval.documents.N.document.id` and `reranker.output_documents.N.document.id`.",
-            "`graph.node.id` names an agent that has no `agent.name`, if it is a word and not an id.",
+            "`graph.node.id` names an agent that has no `agent.name`, if it is a word and not an id; else the span's name does, without `.run`.",
             "Scores: `annotations.N.annotation.*`, `evaluations.N.evaluation.*`, also under `trace.` and `session.`, about what the span links to.",
         ]
     }
@@ -76,13 +81,19 @@ impl Convention for OpenInference {
         &["final_answer"]
     }
 
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["Agent workflow", "CodeAgent", "MultiStepAgent", "ToolCallingAgent"]
+    }
+
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         let attributes = &raw.attributes;
         match draft.operation.get() {
             Some(Operation::ExecuteTool) => return,
             Some(Operation::InvokeAgent) => {
                 let node = attributes.get("graph.node.id").and_then(name);
-                draft.agent_name.offer(60, node.filter(|node| !is_id(node)));
+                draft.agent_name.offer(60, node.filter(|node| !is_random(node)));
+                // smolagents and Agno name the span after the agent's method.
+                draft.agent_name.offer(95, raw.name.strip_suffix(".run").map(Cow::from));
             }
             Some(Operation::Retrieval) => {
                 draft.attempt().retrieved.offer(20, documents(attributes));
@@ -141,9 +152,4 @@ fn documents(attributes: &RawAttributes<'_>) -> Option<Vec<Arc<str>>> {
         }
     }
     (!documents.is_empty()).then(|| documents.into_values().collect())
-}
-
-/// Whether a node's id is a random one: a UUID, or hex of that length.
-fn is_id(node: &str) -> bool {
-    node.len() >= 32 && node.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }

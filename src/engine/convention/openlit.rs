@@ -26,6 +26,10 @@ impl Convention for OpenLit {
         "`trace.set_metadata({\"session.id\": \"...\"})` on the span of `openlit.start_trace(...)`; with LangGraph the `thread_id` is sent"
     }
 
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on a span around the turn"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Scope("openlit")]
     }

@@ -22,6 +22,7 @@ const LINES: &[Line] = &[
     line(Says::User, 30, "traceloop.association.properties.user_id"),
     line(Says::User, 81, "llm.user"),
     line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
+    line(Says::Workflow, 40, "traceloop.workflow.name"),
     line(Says::AgentVersion, 30, "traceloop.entity.version"),
     line(Says::Failed(failure), 60, "gen_ai.task.status"),
     line(Says::ToolName, 60, "traceloop.entity.name"),
@@ -43,6 +44,10 @@ impl Convention for OpenLlmetry {
 
     fn session(&self) -> &'static str {
         "`Traceloop.set_association_properties({\"session_id\": \"...\"})`, or `@conversation(conversation_id=\"...\")`; in JavaScript `traceloop.withAssociationProperties({ session_id })`"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`@agent(name=\"...\")`, else `@workflow(name=\"...\")`"
     }
 
     fn lines(&self) -> &'static [Line] {

@@ -32,6 +32,8 @@ const LINES: &[Line] = &[
     line(Says::User, 70, "enduser.id"),
     line(Says::User, 80, "gen_ai.user"),
     line(Says::AgentName, 10, "gen_ai.agent.name"),
+    line(Says::Workflow, 10, "gen_ai.workflow.name"),
+    line(Says::AgentId, 10, "gen_ai.agent.id"),
     line(Says::AgentVersion, 10, "gen_ai.agent.version"),
     line(Says::Environment, 20, "deployment.environment.name"),
     line(Says::Environment, 30, "deployment.environment"),
@@ -71,6 +73,10 @@ impl Convention for OtelGenAi {
         "set `gen_ai.conversation.id` on the agent's span; libraries rarely do it by themselves"
     }
 
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on the agent's span"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
     }
@@ -86,6 +92,10 @@ impl Convention for OtelGenAi {
 
     fn phantoms(&self) -> &'static [&'static str] {
         &["(merged tools)"]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["agent", "default", "invoke_agent", "OpenAI Agent", "unknown"]
     }
 
     fn looks_for(&self) -> &'static [Look] {

@@ -25,13 +25,22 @@ trace is its own session, or, with `assemble.session_fallback = \"instance\"`, a
 
 ";
 
+const AGENT: &str = "
+## Agent
+
+A trace's agent has the name of its outermost agent span that has one of its own, else that of the outermost other span that names an
+agent; then `gen_ai.main_agent.name` of the resource, the outermost `workflow`, the outermost `agent_id` if it is no random one, and in
+the end the service's name. Names that libraries give by themselves are none, in any case, and the name of a model is none:
+
+";
+
 const LIBRARIES: &str = "
 ## Libraries
 
-What to set to get a session id, and what tells the library where its keys alone do not.
+What to set to get a session id and a name, and what tells the library where its keys alone do not.
 
-| Library | In counts | Told by | To get a session id |
-|---|---|---|---|
+| Library | In counts | Told by | To get a session id | The agent's name |
+|---|---|---|---|---|
 ";
 
 const CONCEPTS: &str = "
@@ -62,17 +71,22 @@ pub fn page() -> String {
     for key in SESSION_JSON_KEYS {
         line(&mut page, format_args!("1. `{key}`: a key inside the JSON of the attribute"));
     }
+    page.push_str(AGENT);
+    let generic = CONVENTIONS.iter().flat_map(|convention| convention.generic_names());
+    let generic: BTreeSet<String> = generic.map(|name| format!("`{name}`")).collect();
+    line(&mut page, format_args!("{}.", generic.into_iter().collect::<Vec<_>>().join(", ")));
     page.push_str(LIBRARIES);
     for convention in CONVENTIONS {
         let told: Vec<String> = convention.marks().iter().map(told).collect();
         line(
             &mut page,
             format_args!(
-                "| {} | `{}` | {} | {} |",
+                "| {} | `{}` | {} | {} | {} |",
                 convention.title(),
                 convention.name(),
                 told.join(", "),
-                convention.session()
+                convention.session(),
+                convention.agent()
             ),
         );
     }

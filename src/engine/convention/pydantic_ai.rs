@@ -35,6 +35,10 @@ impl Convention for PydanticAi {
         "pass `conversation_id=\"...\"` to `agent.run(...)`; without it each run makes its own"
     }
 
+    fn agent(&self) -> &'static str {
+        "`Agent(..., name=\"...\")`"
+    }
+
     fn marks(&self) -> &'static [Mark] {
         &[Mark::Scope("pydantic-ai"), Mark::Key("agent_name"), Mark::Key("tool_arguments")]
     }
@@ -48,6 +52,10 @@ impl Convention for PydanticAi {
             "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
             "`events` (version 1): the last user message and the choice in the list of message events.",
         ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["agent", "agent run"]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

@@ -27,6 +27,10 @@ impl Convention for Strands {
         "`Agent(trace_attributes={\"session.id\": \"...\"})`"
     }
 
+    fn agent(&self) -> &'static str {
+        "`Agent(name=\"...\")`"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
     }
@@ -35,6 +39,10 @@ impl Convention for Strands {
         &[
             "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
         ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["Strands Agents"]
     }
 
     fn looks_for(&self) -> &'static [Look] {

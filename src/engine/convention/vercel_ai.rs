@@ -57,8 +57,16 @@ impl Convention for VercelAi {
         "4 to 6: `experimental_telemetry: { isEnabled: true, functionId: \"agent\", metadata: { sessionId } }`; 7: `runtimeContext: { sessionId }` and the integration's `runtimeContext: true`, as its default drops the context"
     }
 
+    fn agent(&self) -> &'static str {
+        "`functionId`"
+    }
+
     fn lines(&self) -> &'static [Line] {
         LINES
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText"]
     }
 }
 

@@ -8,12 +8,16 @@
 //! forbidden_tools            none of them was used                               (FAIL)
 //! expected_tools             recall >= min_tool_recall (1 if not given); an empty list: no tool was used
 //! min_tool_precision         precision >= limit; only with expected_tools, and if tools were used
-//! min_sequence_similarity    LCS similarity with the baseline >= limit; only with a baseline
+//! min_sequence_similarity    LCS similarity with the baseline >= limit
 //! max_loops                  adjacent calls of equal name <= limit; always, 3 if not given
 //! expected_tool_sequence     equal, call by call
 //! match_mode                 against the baseline; always if there is one, `subset` if not given
 //! expected_handoff, expected_handoffs_available, max_handoff_count
 //! ```
+//!
+//! What compares with a baseline is not checked without one, and says so. The details hold `tool_recall`, `tool_precision` and `tool_f1`
+//! where tools are expected, `sequence_similarity` (LCS) and `edit_similarity` where there is a baseline; no rule gates the F1
+//! or the edit similarity.
 //!
 //! Source: AgentCI v2, metrics reference, "Layer 2: Path"; `engine/path.py`.
 
@@ -24,9 +28,9 @@ use serde_json::json;
 use super::baseline::Baseline;
 use super::observed::{Handoffs, Observed};
 use super::result::{Findings, LayerResult, LayerStatus, rounded};
-use super::sets::{precision, recall};
+use super::sets::{f1, precision, recall};
 use super::spec::{MatchMode, PathSpec};
-use crate::engine::math::sequence::{adjacent_repeats, lcs_similarity};
+use crate::engine::math::sequence::{adjacent_repeats, edit_similarity, lcs_similarity};
 
 /// The least recall where none is given.
 const MIN_RECALL: f64 = 1.0;
@@ -43,11 +47,7 @@ pub fn evaluate(spec: &PathSpec, observed: &Observed, baseline: Option<&Baseline
     }
     let forbidden = forbidden(&mut found, spec, &used);
     expected(&mut found, spec, &used);
-    if let (Some(least), Some(reference)) = (spec.min_sequence_similarity, &reference) {
-        let similarity = lcs_similarity(&used, reference);
-        found.details.insert("sequence_similarity", json!(rounded(similarity, 3)));
-        found.at_least("similarity to the baseline's sequence", similarity, least);
-    }
+    similar(&mut found, spec.min_sequence_similarity, &used, reference.as_deref());
     let loops = adjacent_repeats(&used) as u64;
     found.details.insert("loops", json!(loops));
     found.at_most("loops", Some(loops), spec.max_loops);
@@ -59,9 +59,7 @@ pub fn evaluate(spec: &PathSpec, observed: &Observed, baseline: Option<&Baseline
             format!("expected the tools {}, were {}", list(expected), list(&used)),
         );
     }
-    if let Some(reference) = &reference {
-        matched(&mut found, spec.match_mode, &used, reference);
-    }
+    matched(&mut found, spec.match_mode, &used, reference.as_deref());
     handoffs(&mut found, spec, observed.handoffs.as_ref());
     found.result(if forbidden { LayerStatus::Fail } else { LayerStatus::Warn })
 }
@@ -111,6 +109,7 @@ fn expected(found: &mut Findings, spec: &PathSpec, used: &[&str]) {
     let least = spec.min_tool_recall.unwrap_or(MIN_RECALL);
     let missing: Vec<&str> = expected.difference(&used).copied().collect();
     found.details.insert("tool_recall", json!(rounded(recall, 3)));
+    found.details.insert("tool_f1", json!(rounded(f1(&expected, &used), 3)));
     found.check(
         recall >= least,
         format!("tool recall: {recall:.3} >= {least}"),
@@ -126,7 +125,37 @@ fn expected(found: &mut Findings, spec: &PathSpec, used: &[&str]) {
     }
 }
 
-fn matched(found: &mut Findings, mode: MatchMode, used: &[&str], reference: &[&str]) {
+/// How alike the calls and those of the baseline are, in their order.
+fn similar(found: &mut Findings, least: Option<f64>, used: &[&str], reference: Option<&[&str]>) {
+    let Some(reference) = reference else {
+        if least.is_some() {
+            found.cannot("min_sequence_similarity: there is no baseline of this query");
+        }
+        return;
+    };
+    let similarity = lcs_similarity(used, reference);
+    found.details.insert("sequence_similarity", json!(rounded(similarity, 3)));
+    let edits = edit_similarity(used, reference);
+    found.details.insert("edit_similarity", json!(rounded(edits, 3)));
+    if let Some(least) = least {
+        found.at_least("similarity to the baseline's sequence", similarity, least);
+    }
+}
+
+fn matched(
+    found: &mut Findings,
+    mode: Option<MatchMode>,
+    used: &[&str],
+    reference: Option<&[&str]>,
+) {
+    let Some(reference) = reference else {
+        if let Some(mode) = mode {
+            let name = mode.name();
+            found.cannot(&format!("match_mode {name}: there is no baseline of this query"));
+        }
+        return;
+    };
+    let mode = mode.unwrap_or_default();
     let holds = mode.holds(used, reference);
     found.details.insert("match", json!(holds));
     let name = mode.name();
@@ -218,6 +247,36 @@ mod tests {
         assert_eq!(status(&[Some("a"), Some("b")]), LayerStatus::Pass);
         assert_eq!(status(&[Some("b"), Some("a")]), LayerStatus::Warn);
         assert_eq!(status(&[Some("a")]), LayerStatus::Warn);
+    }
+
+    #[test]
+    fn sets_and_sequences_stand_in_the_details() {
+        let spec = PathSpec {
+            expected_tools: Some(vec!["a".into(), "b".into(), "d".into()]),
+            match_mode: Some(MatchMode::Strict),
+            min_sequence_similarity: Some(0.9),
+            ..PathSpec::default()
+        };
+        let observed = calls(&[Some("a"), Some("c"), Some("b")]);
+        let baseline = Baseline { tools: vec!["a".into(), "b".into(), "c".into()], cost_usd: 0.0 };
+        let compared = evaluate(&spec, &observed, Some(&baseline));
+        let detail = |name: &str| compared.details[name].as_f64().unwrap();
+        for name in ["tool_recall", "tool_precision", "tool_f1", "sequence_similarity"] {
+            assert!((detail(name) - 0.667).abs() < 1e-9, "{name}: {}", detail(name));
+        }
+        assert!((detail("edit_similarity") - 0.333).abs() < 1e-9);
+
+        let alone = evaluate(&spec, &observed, None);
+        let unchecked = alone.notes.iter().filter(|note| note.starts_with("not checked: "));
+        let unchecked: Vec<&str> = unchecked.map(String::as_str).collect();
+        assert_eq!(
+            unchecked,
+            [
+                "not checked: min_sequence_similarity: there is no baseline of this query",
+                "not checked: match_mode strict: there is no baseline of this query",
+            ]
+        );
+        assert_eq!(alone.details.get("edit_similarity"), None);
     }
 
     #[test]

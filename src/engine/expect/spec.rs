@@ -169,8 +169,8 @@ pub struct PathSpec {
     /// The most adjacent calls of equal name, from 1.
     #[serde(deserialize_with = "from_one")]
     pub max_loops: u64,
-    /// How the tools are compared with the baseline's.
-    pub match_mode: MatchMode,
+    /// How the tools are compared with the baseline's; `subset` if not given.
+    pub match_mode: Option<MatchMode>,
     /// The least share of the expected tools that is used.
     #[serde(deserialize_with = "some_share")]
     pub min_tool_recall: Option<f64>,
@@ -368,7 +368,7 @@ impl Default for PathSpec {
             expected_tools: None,
             forbidden_tools: None,
             max_loops: 3,
-            match_mode: MatchMode::default(),
+            match_mode: None,
             min_tool_recall: None,
             min_tool_precision: None,
             min_sequence_similarity: None,

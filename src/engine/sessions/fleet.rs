@@ -30,8 +30,9 @@ pub(super) struct Fleet {
     widths: Arc<[u64]>,
     // Until when no pane has to go, by wall time.
     edge: Timestamp,
-    /// How long an agent of which nothing is held is remembered.
+    /// How long an agent of which nothing is held is remembered, and how long if there is no room for others.
     remember: Duration,
+    remember_in_need: Duration,
     shard: u32,
     // One sequence for all agents: an agent that comes back goes on above its tombstone.
     revision: u64,
@@ -47,7 +48,8 @@ pub(super) struct Saved<A> {
 }
 
 impl Fleet {
-    /// No agents yet; one is forgotten when it was quiet for `idle` and the longest window.
+    /// No agents yet; one is forgotten when it was quiet for the agents' memory, or, where there is no room for others, for `idle` and the
+    /// longest window.
     pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
         let longest = options.windows.iter().max().copied().unwrap_or_default();
         Self {
@@ -59,7 +61,8 @@ impl Fleet {
             overflow: Agent::overflow(),
             widths: pane::widths(&options.windows),
             edge: Timestamp::default(),
-            remember: idle.saturating_add(longest),
+            remember: options.memory.max(idle.saturating_add(longest)),
+            remember_in_need: idle.saturating_add(longest),
             shard,
             revision: 0,
             options,
@@ -161,10 +164,10 @@ impl Fleet {
         self.handle_timeout(moment);
     }
 
-    /// Lets old panes go, and agents that nothing was heard of for long.
-    pub(super) fn handle_timeout(&mut self, Moment { now, wall }: Moment) {
+    /// Lets old panes go, and agents that nothing was heard of for long; returns how many of these had to make room.
+    pub(super) fn handle_timeout(&mut self, Moment { now, wall }: Moment) -> usize {
         if wall < self.edge {
-            return;
+            return 0;
         }
         self.edge = self.edge_after(wall);
         self.current = None;
@@ -174,9 +177,33 @@ impl Fleet {
                 self.gone.insert(agent.clone());
             }
         }
+        let making_room = self.make_room(now);
         for agent in &self.gone {
             self.dirty.insert(agent.clone());
         }
+        making_room
+    }
+
+    /// Where there is no room for another agent, lets a few go that were quiet for longest; returns how many.
+    fn make_room(&mut self, now: Timestamp) -> usize {
+        let max = self.options.max_agents;
+        if self.agents.len() - self.gone.len() < max {
+            return 0;
+        }
+        let is_quiet = |summary: &Summary| {
+            summary.held == 0 && summary.active.after(self.remember_in_need) <= now
+        };
+        let quiet = self.agents.iter().filter(|(agent, summary)| {
+            is_quiet(summary) && *agent != self.overflow && !self.gone.contains(agent)
+        });
+        let mut quiet: Vec<(Timestamp, &Agent)> =
+            quiet.map(|(agent, summary)| (summary.active, agent)).collect();
+        quiet.sort_unstable();
+        quiet.truncate((max / 16).max(1));
+        let quiet: Vec<Agent> = quiet.into_iter().map(|(_, agent)| agent.clone()).collect();
+        let count = quiet.len();
+        self.gone.extend(quiet);
+        count
     }
 
     /// One message for each agent that changed, in the order of their names; so many at most.

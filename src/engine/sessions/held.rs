@@ -7,7 +7,7 @@ use super::fleet::Fleet;
 use super::key::Agent;
 use super::pane::{Contribution, PaneKey};
 use super::rules::Rules;
-use super::scoring::{Scored, is_done};
+use super::scoring::{Scored, is_done, unasked};
 use super::tally::{Growths, Tally, growth};
 use crate::engine::loops::{Severity, worst};
 use crate::engine::span::{Timestamp, TraceId};
@@ -117,7 +117,8 @@ impl Held {
             .map(|(name, (score, _))| (name.clone(), *score))
             .collect();
         let risk = &self.scored.risk;
-        Some(Contribution { risk: risk.risk, uncertainty: risk.uncertainty, signals })
+        let unasked = unasked(&self.update, &self.scored.signals, rules);
+        Some(Contribution { risk: risk.risk, uncertainty: risk.uncertainty, signals, unasked })
     }
 
     /// Returns whether it has given exactly this, to its agent, at its time.

@@ -28,6 +28,7 @@
 //! | | `lost` | those of them that could not be read |
 //! | | `trace_not_done` | traces that were not done when their session went: in no score |
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
+//! | `agents` | `forgotten` | quiet agents that had to make room for others before `agents.memory` was over |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
 //! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
 //! | `reported_scores` | `malformed` | reported scores out of `[0,1]`, without name or of unknown source |
@@ -243,7 +244,8 @@ impl Sessions {
             self.change_known(&id, Session::refresh);
         }
         self.shared.counts.add_many("reports", "unmatched", self.waiting.handle_timeout(now));
-        self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
+        let forgotten = self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
+        self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
     }
 
     /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; ends of traces are held

@@ -19,7 +19,7 @@ use super::key::{Agent, SessionId};
 use super::packed_trace as trace;
 use super::rules::Rules;
 use super::run;
-use super::scoring::named;
+use super::scoring::{named, unasked};
 use super::session::{Session, Standing};
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::score::risk::TraceRisk;
@@ -163,7 +163,12 @@ fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
         && session.deadline.is_none()
         && !session.is_unsettled()
         && !session.order.is_empty();
-    let known = |held: &Held| !session.restored || risk(held, rules) == held.scored.risk;
+    let as_told = |held: &Held| {
+        let given = held.given.as_ref().map(|given| given.contribution.unasked);
+        risk(held, rules) == held.scored.risk
+            && given == Some(unasked(&held.update, &held.scored.signals, rules))
+    };
+    let known = |held: &Held| !session.restored || as_told(held);
     let tells = |held: &Held| match &held.run {
         Some(told) => run::trace(held, &session.id.id, &session.reports).as_ref() == Some(&told.1),
         None => true,

@@ -11,7 +11,7 @@ use super::held::{Given, Held, Past};
 use super::key::{Agent, SessionId};
 use super::pane::Contribution;
 use super::rules::Rules;
-use super::scoring::{Scored, SignalName, named};
+use super::scoring::{Scored, SignalName, named, unasked};
 use super::tally::{Growths, Tally};
 use crate::engine::bytes::{Reader, Writer};
 use crate::engine::few::Few;
@@ -194,8 +194,9 @@ pub(super) fn read(
     let tally = rare.tally.unwrap_or_else(|| Tally::all_of(&update, true));
     let scores = signals.iter().map(|(name, (score, _))| (name.as_ref(), *score));
     let risk = rules.map(|rules| TraceRisk::new(scores, &rules.weights)).unwrap_or_default();
-    let contribution =
-        Contribution { risk: risk.risk, uncertainty: risk.uncertainty, signals: given };
+    let unasked = rules.and_then(|rules| unasked(&update, &signals, rules));
+    let TraceRisk { risk: own, uncertainty, .. } = risk;
+    let contribution = Contribution { risk: own, uncertainty, signals: given, unasked };
     let past = Past { given: None, tally, growth: rare.growth, run: None };
     let mut held = Held::new(id, update, agent, past);
     let (start, end) = (Timestamp(held.update.start_unix_nano), held.end());

@@ -15,6 +15,7 @@ use super::scoring::SignalName;
 use crate::engine::few::Few;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_consistency::AgentConsistency;
+use crate::engine::score::risk::CONFIDENCE;
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Level, PaneSum, SignalSum};
 
@@ -31,7 +32,19 @@ pub(super) struct PaneKey {
     pub(super) era: u32,
 }
 
-/// What a done trace adds to a pane.
+/// What a trace would be worth had our judge not been asked.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Unasked {
+    /// Its greatest weighted risk.
+    pub(super) risk: Option<Quanta>,
+    /// Its weighted uncertainty.
+    pub(super) uncertainty: Option<Quanta>,
+    /// The confidence that is computed, where the judge's stands in its place.
+    pub(super) confidence: Option<Quanta>,
+}
+
+/// What a done trace adds to a pane. Scores of agents are over what all traces have: of one that the judge was asked about, what it
+/// would be worth without; with it, it is in the judged scores.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Contribution {
     /// Its greatest weighted risk; `None` if no weighted signal is present.
@@ -40,6 +53,36 @@ pub(super) struct Contribution {
     pub(super) uncertainty: Option<Quanta>,
     /// Its signals.
     pub(super) signals: Few<SignalName, Quanta>,
+    /// Present if the judge said something that has a weight.
+    #[serde(default)]
+    pub(super) unasked: Option<Unasked>,
+}
+
+impl Contribution {
+    /// Its risk, as far as nobody had to be asked.
+    pub(super) fn own_risk(&self) -> Option<Quanta> {
+        self.unasked.map_or(self.risk, |unasked| unasked.risk)
+    }
+
+    /// Its weighted uncertainty, likewise.
+    pub(super) fn own_uncertainty(&self) -> Option<Quanta> {
+        self.unasked.map_or(self.uncertainty, |unasked| unasked.uncertainty)
+    }
+
+    /// Its risk with what the judge said; `None` if that was not asked, or said nothing that has a weight.
+    pub(super) fn judged_risk(&self) -> Option<Quanta> {
+        self.unasked.and(self.risk)
+    }
+
+    /// The signals to be added up: confidence that is computed and confidence that is judged are two.
+    pub(super) fn sums(&self) -> impl Iterator<Item = (&str, Quanta)> {
+        let computed = self.unasked.and_then(|unasked| unasked.confidence);
+        let named = self.signals.iter().map(move |(name, score)| match computed {
+            Some(_) if name.as_ref() == CONFIDENCE => (JUDGED_CONFIDENCE, *score),
+            Some(_) | None => (name.as_ref(), *score),
+        });
+        computed.map(|score| (CONFIDENCE, score)).into_iter().chain(named)
+    }
 }
 
 /// The panes of one agent.
@@ -59,6 +102,8 @@ struct Pane {
     traces: u64,
     risks: u64,
     levels: BTreeMap<i32, u64>,
+    #[serde(default)]
+    judged_levels: BTreeMap<i32, u64>,
     uncertainty: AgentConsistency,
     signals: BTreeMap<String, (u64, i128)>,
     sessions: u64,
@@ -179,16 +224,19 @@ impl Panes {
 impl Pane {
     fn observe(&mut self, trace: &Contribution) {
         self.traces += 1;
-        if let Some(risk) = trace.risk {
+        if let Some(risk) = trace.own_risk() {
             self.risks += 1;
             *self.levels.entry(level(risk)).or_default() += 1;
         }
-        if let Some(uncertainty) = trace.uncertainty {
+        if let Some(risk) = trace.judged_risk() {
+            *self.judged_levels.entry(level(risk)).or_default() += 1;
+        }
+        if let Some(uncertainty) = trace.own_uncertainty() {
             self.uncertainty.observe(uncertainty);
         }
-        for (name, score) in trace.signals.iter() {
+        for (name, score) in trace.sums() {
             let score = i128::from(score.0);
-            if let Some((count, sum)) = self.signals.get_mut(name.as_ref()) {
+            if let Some((count, sum)) = self.signals.get_mut(name) {
                 *count += 1;
                 *sum += score;
             } else {
@@ -199,28 +247,24 @@ impl Pane {
 
     fn forget(&mut self, trace: &Contribution) {
         self.traces -= 1;
-        if let Some(risk) = trace.risk {
+        if let Some(risk) = trace.own_risk() {
             self.risks -= 1;
-            let level = level(risk);
-            let left = self.levels.get_mut(&level).map(|count| {
-                *count -= 1;
-                *count
-            });
-            if left == Some(0) {
-                self.levels.remove(&level);
-            }
+            lower(&mut self.levels, level(risk));
         }
-        if let Some(uncertainty) = trace.uncertainty {
+        if let Some(risk) = trace.judged_risk() {
+            lower(&mut self.judged_levels, level(risk));
+        }
+        if let Some(uncertainty) = trace.own_uncertainty() {
             self.uncertainty.forget(uncertainty);
         }
-        for (name, score) in trace.signals.iter() {
-            let left = self.signals.get_mut(name.as_ref()).map(|(count, sum)| {
+        for (name, score) in trace.sums() {
+            let left = self.signals.get_mut(name).map(|(count, sum)| {
                 *count -= 1;
                 *sum -= i128::from(score.0);
                 *count
             });
             if left == Some(0) {
-                self.signals.remove(name.as_ref());
+                self.signals.remove(name);
             }
         }
     }
@@ -235,6 +279,9 @@ impl Pane {
         for (level, count) in &other.levels {
             *self.levels.entry(*level).or_default() += count;
         }
+        for (level, count) in &other.judged_levels {
+            *self.judged_levels.entry(*level).or_default() += count;
+        }
         self.uncertainty.merge(other.uncertainty);
         for (name, (count, sum)) in &other.signals {
             let held = self.signals.entry(name.clone()).or_default();
@@ -245,12 +292,16 @@ impl Pane {
 
     fn message(self, key: PaneKey) -> PaneSum {
         let sums = self.signals.into_iter();
+        let levels = |levels: BTreeMap<i32, u64>| {
+            levels.into_iter().map(|(level, count)| Level { level, count }).collect()
+        };
         PaneSum {
             width_nanos: key.width,
             index: key.index,
             traces: self.traces,
             risk_count: self.risks,
-            levels: self.levels.into_iter().map(|(level, count)| Level { level, count }).collect(),
+            levels: levels(self.levels),
+            judged_levels: levels(self.judged_levels),
             uncertainty_count: self.uncertainty.count,
             uncertainty_squares: self.uncertainty.squares,
             signals: sums
@@ -258,6 +309,17 @@ impl Pane {
                 .collect(),
             sessions: self.sessions,
         }
+    }
+}
+
+/// One less of a level.
+fn lower(levels: &mut BTreeMap<i32, u64>, level: i32) {
+    let left = levels.get_mut(&level).map(|count| {
+        *count -= 1;
+        *count
+    });
+    if left == Some(0) {
+        levels.remove(&level);
     }
 }
 
@@ -309,6 +371,9 @@ fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
     let open = wall.0 / width;
     open.saturating_sub(PANES + STRAGGLERS)..=open.saturating_add(PANES)
 }
+
+/// What the judge's confidence is called where one is computed as well.
+const JUDGED_CONFIDENCE: &str = "judged_confidence";
 
 /// The pane that every done trace is in.
 const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0, era: 0 };
@@ -397,7 +462,8 @@ mod tests {
         let trace = Contribution {
             risk: Some(Quanta(3)),
             uncertainty: Some(Quanta(4)),
-            signals: [("error".into(), Quanta(5))].into_iter().collect(),
+            signals: [("confidence".into(), Quanta(5))].into_iter().collect(),
+            unasked: Some(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() }),
         };
         panes.observe(&keys, &trace);
         panes.mark(&keys);
@@ -405,7 +471,7 @@ mod tests {
         panes.forget(&keys, &trace);
         panes.unmark(&keys);
         let sums = panes.drain();
-        assert!(sums.iter().all(|sum| sum.traces == 0 && sum.levels.is_empty()));
+        assert!(sums.iter().all(|sum| sum.traces == 0 && sum.judged_levels.is_empty()));
         assert!(sums.iter().all(|sum| sum.signals.is_empty() && sum.uncertainty_count == 0));
         assert!(panes.drain().is_empty() && panes.is_empty());
     }

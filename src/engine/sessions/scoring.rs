@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::pane::Unasked;
 use super::rules::{Rules, four_decimals};
 use crate::engine::few::Few;
 use crate::engine::loops::{Evidence, LoopKind, Severity};
 use crate::engine::math::Quanta;
-use crate::engine::score::risk::TraceRisk;
+use crate::engine::runs::{judged_outcome, told_outcome};
+use crate::engine::score::risk::{CONFIDENCE, TraceRisk};
 use crate::engine::signal::{self, coherence, loop_detection};
 use crate::engine::span::{Source, TraceId};
 use crate::engine::update::{Loop, OutputDigest, ReportedScore, TraceState, TraceUpdate};
@@ -40,16 +42,19 @@ pub(super) struct Scored {
 }
 
 impl Scored {
-    /// Scores a trace; `earlier` are the last few traces before it, oldest first.
+    /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported of the
+    /// session if this is its last trace.
     pub(super) fn new(
         update: &TraceUpdate,
         loop_severity: Option<Severity>,
         earlier: &[Earlier<'_>],
+        of_session: Option<bool>,
         rules: &Rules,
     ) -> Self {
         let (mut signals, similarity) = computed(update, loop_severity, earlier, rules);
         let (reported, malformed) = reported(&update.reported);
         signals.extend(reported);
+        signals.extend(outcome(update, of_session, rules));
         let scores = signals.iter().map(|(name, (score, _))| (name.as_ref(), *score));
         let risk = TraceRisk::new(scores, &rules.weights);
         let repeats = is_done(update)
@@ -122,6 +127,43 @@ fn behaviour(
     computed
 }
 
+/// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
+/// adds up whatever there is.
+pub(super) fn unasked(
+    update: &TraceUpdate,
+    signals: &Few<SignalName, (Quanta, Source)>,
+    rules: &Rules,
+) -> Option<Unasked> {
+    let is_judged =
+        |name: &str, source: Source| source == Source::Judge && rules.weights.contains_key(name);
+    if rules.pandaprobe || !signals.iter().any(|(name, (_, source))| is_judged(name, *source)) {
+        return None;
+    }
+    let judged = signals.get(CONFIDENCE).is_some_and(|(_, source)| *source == Source::Judge);
+    let confidence = || signal::confidence::score(update.steps, update.wasted_steps);
+    let confidence = if judged { confidence() } else { None };
+    let rest = signals.iter().filter(|(_, (_, source))| *source != Source::Judge);
+    let rest = rest.map(|(name, (score, _))| (name.as_ref(), *score));
+    let rest = rest.chain(confidence.map(|score| (CONFIDENCE, score)));
+    let TraceRisk { risk, uncertainty, .. } = TraceRisk::new(rest, &rules.weights);
+    Some(Unasked { risk, uncertainty, confidence })
+}
+
+/// The outcome of a trace, if anybody speaks of one.
+fn outcome(
+    update: &TraceUpdate,
+    of_session: Option<bool>,
+    rules: &Rules,
+) -> Option<(SignalName, (Quanta, Source))> {
+    if rules.pandaprobe {
+        return None;
+    }
+    let of_trace = told_outcome(&update.reported, update.attempt.as_deref());
+    let judged = judged_outcome(&update.reported);
+    let found = signal::outcome::score(of_trace, of_session, judged)?;
+    Some((Cow::Borrowed(signal::outcome::NAME), found))
+}
+
 /// A name, not copied if it is that of a signal that is computed.
 pub(super) fn named(name: &str) -> SignalName {
     let known = signal::SIGNALS.iter().find(|known| known.name == name);
@@ -173,8 +215,8 @@ fn output_repeat(update: &TraceUpdate, earlier: &[Earlier<'_>]) -> Loop {
     }
 }
 
-/// Signals that are computed, at most.
-const COMPUTED: usize = 5;
+/// Signals that are computed or known by name, at most.
+const COMPUTED: usize = 6;
 
 fn four_decimal_quanta(score: Quanta) -> Quanta {
     Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)
@@ -184,6 +226,7 @@ fn four_decimal_quanta(score: Quanta) -> Quanta {
 mod tests {
     use super::*;
     use crate::engine::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
+    use crate::engine::update::Attempt;
 
     fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
         ReportedScore {
@@ -214,6 +257,7 @@ mod tests {
             &update,
             None,
             &[],
+            None,
             &Rules::new(SessionOptions::default(), LoopOptions::default()),
         );
         assert_eq!(scored.signals["confidence"], (Quanta(4), Source::Reported));
@@ -223,10 +267,31 @@ mod tests {
     }
 
     #[test]
+    fn an_outcome_is_a_signal_of_whoever_tells_it() {
+        let rules = Rules::new(SessionOptions::default(), LoopOptions::default());
+        let attempt = Attempt { success: Some(true), ..Attempt::default() };
+        let scored = |reported: Vec<ReportedScore>, of_session: Option<bool>| {
+            let attempt = Some(Box::new(attempt.clone()));
+            let update = TraceUpdate { attempt, reported, ..TraceUpdate::default() };
+            Scored::new(&update, None, &[], of_session, &rules)
+        };
+        let own = scored(Vec::new(), None);
+        assert_eq!(own.signals["outcome"], (Quanta(Quanta::ONE), Source::Reported));
+        assert!(!own.risk.is_flagged());
+        let failed = scored(vec![score("outcome", "reported", Quanta::ONE / 2, 1)], None);
+        assert_eq!(failed.signals["outcome"], (Quanta(0), Source::Reported));
+        assert!(failed.risk.is_flagged());
+        assert!(scored(Vec::new(), Some(false)).risk.is_flagged());
+        let none = Scored::new(&TraceUpdate::default(), None, &[], None, &rules);
+        assert!(!none.signals.contains_key("outcome"));
+    }
+
+    #[test]
     fn the_documents_profile_computes_only_loop_detection() {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
-        let scored = Scored::new(&update, None, &[], &Rules::new(options, LoopOptions::default()));
+        let scored =
+            Scored::new(&update, None, &[], None, &Rules::new(options, LoopOptions::default()));
         assert!(scored.signals.iter().map(|(name, _)| name).eq([loop_detection::NAME]));
     }
 
@@ -239,6 +304,7 @@ mod tests {
             &update,
             None,
             &earlier,
+            None,
             &Rules::new(options.clone(), LoopOptions::default()),
         );
         assert!(!scored.signals.contains_key(loop_detection::NAME));
@@ -247,6 +313,7 @@ mod tests {
             &update,
             None,
             &earlier,
+            None,
             &Rules::new(options.clone(), LoopOptions::default()),
         );
         assert_eq!(scored.signals[loop_detection::NAME].0, Quanta(Quanta::ONE));

@@ -184,6 +184,7 @@ impl Session {
         summary.held += 1;
         summary.active = shared.now;
         self.left.remove(&trace);
+        let last = self.order.last().copied();
         let mut stale = BTreeSet::from([trace]);
         let mut places = vec![(Timestamp(update.start_unix_nano), trace)];
         let old = self.traces.remove(&trace);
@@ -208,6 +209,7 @@ impl Session {
         }
         self.traces.insert(trace, Box::new(held));
         stale.extend(self.relink(&places, shared));
+        stale.extend(self.outlived(last));
         stale.iter().for_each(|trace| self.rescore(*trace, shared));
         self.note_unusable(trace, shared);
         stale.iter().for_each(|trace| self.grow(*trace, shared.now));
@@ -233,6 +235,7 @@ impl Session {
             // It was done here: where it goes it is not done for the first time.
             self.settle(shared);
         }
+        let last = self.order.last().copied();
         let mut held = self.traces.remove(&trace)?;
         self.retract(&mut held, shared);
         held.tell_run(None, &mut shared.fleet);
@@ -243,6 +246,7 @@ impl Session {
         self.open.remove(&trace);
         let mut stale = BTreeSet::from_iter(self.after(held.position()));
         stale.extend(self.relink(&[held.position()], shared));
+        stale.extend(self.outlived(last));
         stale.into_iter().for_each(|trace| self.rescore(trace, shared));
         self.refresh(shared);
         Some(held.tally)
@@ -257,7 +261,7 @@ impl Session {
         if held.is_none() && self.reports.len() >= shared.rules.max_reports {
             shared.counts.add("reports", "session_full");
         } else if held.is_none_or(|held| rank(held) < rank(&report)) {
-            let about_runs = is_about_runs(&report.name);
+            let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
             self.tell_outcome(&report, shared);
             self.reports.insert(Arc::clone(&report.name), report);
             let traces = self.traces.values_mut().filter(|_| about_runs);
@@ -265,7 +269,29 @@ impl Session {
                 let run = run::trace(held, &self.id.id, &self.reports);
                 held.tell_run(run, &mut shared.fleet);
             }
+            if let Some((_, last)) = self.order.last().copied().filter(|_| is_outcome) {
+                self.rescore(last, shared);
+                self.refresh(shared);
+            }
         }
+    }
+
+    /// What came of the session, if somebody reported it: the last report holds.
+    fn outcome(&self) -> Option<bool> {
+        let told = self.reports.values();
+        let told =
+            told.filter(|report| report.source == Source::Reported && is_outcome(&report.name));
+        let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
+        last.map(|report| report.score.0 >= Quanta::ONE)
+    }
+
+    /// The traces whose share in the session's outcome changes when its last trace is not this one any more.
+    fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
+        let now = self.order.last().copied();
+        if now == last || self.outcome().is_none() {
+            return Vec::new();
+        }
+        now.into_iter().chain(last).map(|(_, trace)| trace).collect()
     }
 
     /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
@@ -555,7 +581,10 @@ impl Session {
     fn rescore(&mut self, trace: TraceId, shared: &mut Shared) {
         let Some(mut held) = self.traces.remove(&trace) else { return };
         let earlier = self.earlier(&held);
-        held.scored = Scored::new(&held.update, held.loop_severity(), &earlier, &shared.rules);
+        let is_last = self.order.last() == Some(&held.position());
+        let outcome = if is_last { self.outcome() } else { None };
+        held.scored =
+            Scored::new(&held.update, held.loop_severity(), &earlier, outcome, &shared.rules);
         let contribution = held.contribution(&shared.rules, &mut shared.fleet);
         if !held.gives(contribution.as_ref()) {
             self.retract(&mut held, shared);

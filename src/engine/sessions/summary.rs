@@ -76,6 +76,9 @@ pub(super) struct Summary {
     // Counters belong to a process or, over several machines, to a shard. By family; each list in the order of its labels.
     #[serde(default, deserialize_with = "saved::by_name")]
     counters: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
+    // What earlier processes counted, of the families whose totals the API shows.
+    #[serde(default, deserialize_with = "saved::by_name")]
+    earlier: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
     sessions_active: u64,
     /// Open traces of which nothing has come for long.
     #[serde(default)]
@@ -103,6 +106,9 @@ pub(super) struct Summary {
 struct Worth {
     risk: Option<Quanta>,
     uncertainty: Option<Quanta>,
+    /// With what the judge said.
+    #[serde(default)]
+    judged: Option<Quanta>,
 }
 
 /// Distributions of the two scores of sessions.
@@ -140,6 +146,7 @@ impl Summary {
             last: BTreeMap::new(),
             max_last,
             counters: BTreeMap::new(),
+            earlier: BTreeMap::new(),
             sessions_active: 0,
             stalled: 0,
             looping: BTreeMap::new(),
@@ -182,23 +189,7 @@ impl Summary {
         if more == 0 {
             return;
         }
-        let values = self.counters.entry(family).or_default();
-        // They are few, and whether two are equal is told by their lengths.
-        let known = values.iter_mut().find(|(held, _)| held == labels);
-        if let Some((_, value)) = known {
-            *value = value.saturating_add(more);
-            return;
-        }
-        let place = values.binary_search_by(|(held, _)| {
-            held.iter().map(String::as_str).cmp(labels.iter().copied())
-        });
-        match place {
-            Ok(at) => values[at].1 = values[at].1.saturating_add(more),
-            Err(at) => {
-                let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-                values.insert(at, (labels, more));
-            }
-        }
+        raise(self.counters.entry(family).or_default(), labels, more);
     }
 
     /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
@@ -213,9 +204,14 @@ impl Summary {
         }
     }
 
-    /// Lets every counter and every histogram that only rises begin at zero.
+    /// Lets every counter and every histogram that only rises begin at zero; totals go on.
     pub(super) fn restart_counts(&mut self) {
-        self.counters.clear();
+        for (family, values) in std::mem::take(&mut self.counters) {
+            for (labels, value) in values.iter().filter(|_| TOTALS.contains(&family)) {
+                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+                raise(self.earlier.entry(family).or_default(), &labels, *value);
+            }
+        }
         self.closed = Closed::default();
         self.trace_signals.clear();
     }
@@ -229,8 +225,12 @@ impl Summary {
     ) -> (Vec<PaneKey>, usize) {
         let keys = self.panes.keys(end, wall);
         self.panes.observe(&keys, trace);
-        let Contribution { risk, uncertainty, .. } = *trace;
-        self.last.insert((start, id), Worth { risk, uncertainty });
+        let worth = Worth {
+            risk: trace.own_risk(),
+            uncertainty: trace.own_uncertainty(),
+            judged: trace.judged_risk(),
+        };
+        self.last.insert((start, id), worth);
         if self.last.len() > self.max_last {
             self.last.pop_first();
         }
@@ -343,6 +343,7 @@ impl Summary {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
             counters: self.counters.iter().map(|(name, values)| family(name, values)).collect(),
+            earlier: self.earlier.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
             traces_stalled: self.stalled,
             sessions_looping: self.looping.clone(),
@@ -371,12 +372,31 @@ impl Scores {
     }
 }
 
+/// Raises one of the counters of a family.
+fn raise(values: &mut Vec<(Vec<String>, u64)>, labels: &[&str], more: u64) {
+    // They are few, and whether two are equal is told by their lengths.
+    let known = values.iter_mut().find(|(held, _)| held == labels);
+    if let Some((_, value)) = known {
+        *value = value.saturating_add(more);
+        return;
+    }
+    let place = values
+        .binary_search_by(|(held, _)| held.iter().map(String::as_str).cmp(labels.iter().copied()));
+    let (Ok(at) | Err(at)) = place;
+    let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+    values.insert(at, (labels, more));
+}
+
+/// Families whose totals the API shows, whatever process counted.
+const TOTALS: [&str; 3] = ["cost_usd", "loops", "tokens"];
+
 fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
     LastTrace {
         start_unix_nano: start.0,
         trace_id: *id,
         risk_quanta: worth.risk.map(|risk| risk.0),
         uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
+        judged_quanta: worth.judged.map(|risk| risk.0),
     }
 }
 

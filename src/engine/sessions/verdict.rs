@@ -4,7 +4,7 @@
 use super::fleet::Fleet;
 use super::held::Held;
 use super::rules::Rules;
-use super::scoring::{Earlier, SignalName};
+use super::scoring::{self, Earlier, SignalName};
 use crate::engine::few::Few;
 use crate::engine::math::Quanta;
 use crate::engine::runs::told_outcome;
@@ -30,12 +30,12 @@ pub(super) fn evaluate(
         let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
         summary.count("expectations", &[layer, result.name()], 1);
     }
-    for (name, score) in given.contribution.signals.iter() {
-        let verdict = verdict(Some(*score), rules.threshold(name));
+    for (name, score) in given.contribution.sums() {
+        let verdict = verdict(Some(score), rules.threshold(name));
         summary.count("trace_evaluations", &[name, verdict], 1);
-        summary.observe_signal(name, *score, (given.end, held.id));
-        if rules.weights.contains_key(name.as_ref()) {
-            let turn = gates.or_default(name.clone()).observe(score.to_f64(), &rules.gate);
+        summary.observe_signal(name, score, (given.end, held.id));
+        if rules.weights.contains_key(name) {
+            let turn = gates.or_default(scoring::named(name)).observe(score.to_f64(), &rules.gate);
             summary.count("gate_breaches", &[name, "stall"], u64::from(turn.stalled));
             summary.count("gate_breaches", &[name, "regression"], u64::from(turn.regressed));
         }
@@ -43,7 +43,9 @@ pub(super) fn evaluate(
     let absent =
         rules.weights.keys().filter(|name| !given.contribution.signals.contains_key(name.as_str()));
     absent.for_each(|name| summary.count("trace_evaluations", &[name, SKIPPED], 1));
-    let safety = given.contribution.risk.map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
+    // By what all traces have, so that it does not change with how much is judged.
+    let safety =
+        given.contribution.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
     summary.count("trace_evaluations", &["trace_risk", verdict(safety, PASS)], 1);
 }
 
@@ -79,7 +81,7 @@ pub(super) fn done(
         risk_quanta: held
             .given
             .as_ref()
-            .and_then(|given| given.contribution.risk)
+            .and_then(|given| given.contribution.own_risk())
             .map(|risk| risk.0),
         failed: greatest.map(|(_, risk)| !passes(risk)),
         outcome_failed: outcome(held).map(|success| !success),

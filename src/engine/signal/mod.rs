@@ -7,13 +7,14 @@ pub mod coherence;
 pub mod confidence;
 pub mod error;
 pub mod loop_detection;
+pub mod outcome;
 pub mod thresholds;
 pub mod tool_loop;
 
 /// The reported score that says that a rule was broken; its label is the severity.
 pub const CONSTRAINT_VIOLATION: &str = "constraint_violation";
 
-/// A signal that we compute.
+/// A signal that we know by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Signal {
     /// Its name in results and labels.
@@ -25,7 +26,7 @@ pub struct Signal {
 }
 
 /// All signals that are computed, two of them from what a model was asked: coherence from its embeddings,
-/// `argument_correctness` from its verdicts.
+/// `argument_correctness` from its verdicts; and the outcome, which is reported or judged.
 pub const SIGNALS: &[Signal] = &[
     Signal {
         name: argument_correctness::NAME,
@@ -47,6 +48,11 @@ pub const SIGNALS: &[Signal] = &[
         name: loop_detection::NAME,
         doc: "Unlikeness of the output to the ones before",
         in_documents: true,
+    },
+    Signal {
+        name: outcome::NAME,
+        doc: "Whether the trace did what it was there for",
+        in_documents: false,
     },
     Signal { name: tool_loop::NAME, doc: "Whether tool calls went in a loop", in_documents: false },
 ];

@@ -24,6 +24,7 @@ use self::seen::{Model, Said, Seen};
 use self::shape::{ModelCall, Shape};
 pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
+use super::convention::{is_generic, is_random};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
@@ -421,22 +422,29 @@ fn session(
     }
 }
 
-/// The trace's agent: the outermost agent span's name, empty if nobody says one; version, environment and service from that
-/// span, else its resource. And the other agents in it.
+/// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
+/// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
+/// outermost workflow and the agent's id do; empty if nobody says one. And the other agents in it.
 fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
-    let chosen = agents()
-        .next()
-        .or_else(|| outermost.iter().find(|span| span.agent_name.is_some()))
-        .or_else(|| outermost.first());
+    let named = agents().find(|span| agent_name(span).is_some());
+    let named = named.or_else(|| outermost.iter().find(|span| agent_name(span).is_some()));
+    let chosen = named.or_else(|| agents().next()).or_else(|| outermost.first());
     let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
         let own = chosen.and_then(|span| of(span.resource));
         own.or_else(|| outermost.iter().find_map(|span| of(span.resource))).map(ToString::to_string)
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
-    let name = chosen
+    // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
+    let outer = |of: fn(&Seen<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
+    let workflow = || outer(|span| span.workflow.map(str::to_owned));
+    let id = || outer(|span| span.agent_id.map(str::to_owned));
+    let is_own = |name: &String| !is_generic(name) && !is_random(name);
+    let name = named
         .and_then(|span| agent_name(span))
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
+        .or_else(|| workflow().filter(is_own))
+        .or_else(|| id().filter(is_own))
         .unwrap_or_default();
     let version = chosen.and_then(|span| span.agent_version).map(str::to_owned);
     let environment = chosen.and_then(|span| span.environment).map(str::to_owned);
@@ -458,14 +466,16 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     (Some(key), others.into_iter().collect())
 }
 
-/// The agent that a span names, or an agent's span is named after.
+/// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.
 fn agent_name(span: &Seen<'_>) -> Option<String> {
     let agent = span.operation == Operation::InvokeAgent;
     let from_span = || {
         let name = span.name.trim_start_matches("invoke_agent").trim();
-        Some(name).filter(|name| agent && !name.is_empty())
+        let model = span.model.as_ref().and_then(|model| model.name);
+        let is_model = model.is_some_and(|model| model.starts_with(name));
+        Some(name).filter(|name| agent && !name.is_empty() && !is_model && !is_random(name))
     };
-    span.agent_name.or_else(from_span).map(str::to_owned)
+    span.agent_name.or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)
 }
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.

@@ -29,6 +29,8 @@ pub(super) struct Seen<'a> {
     pub(super) scope: u64,
     pub(super) resource: &'a Arc<Resource>,
     pub(super) agent_name: Option<&'a str>,
+    pub(super) workflow: Option<&'a str>,
+    pub(super) agent_id: Option<&'a str>,
     pub(super) agent_version: Option<&'a str>,
     pub(super) environment: Option<&'a str>,
     pub(super) session: Option<Session<'a>>,

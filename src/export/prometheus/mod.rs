@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use self::line::label_block;
 use self::page::{Page, number};
 use super::families::{
-    ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, Family, MAX_RISK, OPEN_SESSIONS,
-    PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
+    ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, Family, JUDGED_RELIABILITY, MAX_RISK,
+    OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
     SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, ScoreFamily, TRACE_SIGNAL,
     VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
 };
@@ -183,6 +183,7 @@ impl Part {
         let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;
         let windows = [
             Self::Window(&RELIABILITY, |window| window.reliability),
+            Self::Window(&JUDGED_RELIABILITY, |window| window.judged_reliability),
             Self::Window(&CONSISTENCY, |window| window.consistency),
             Self::Window(&MAX_RISK, |window| window.max_risk),
             Self::Window(&WINDOW_TRACES, |window| Some(number(window.traces))),

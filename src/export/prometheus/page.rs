@@ -123,10 +123,13 @@ impl Page {
     fn evaluated(&mut self, agent: &Exported) {
         for (name, window) in &agent.update.windows {
             let counts = [
-                ("consistency", window.traces_with_confidence),
-                ("reliability", window.traces_evaluated),
+                ("consistency", Some(window.traces_with_confidence)),
+                ("judged_reliability", Some(window.traces_judged).filter(|traces| *traces > 0)),
+                ("reliability", Some(window.traces_evaluated)),
             ];
-            for (score, count) in counts {
+            for (score, count) in
+                counts.into_iter().filter_map(|(score, count)| Some((score, count?)))
+            {
                 let labels = [score, name.as_str()];
                 self.sample(&WINDOW_EVALUATED, "", &agent.labels, &labels, number(count));
             }

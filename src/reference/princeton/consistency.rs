@@ -10,7 +10,9 @@
 //! C_res    = exp(-mean of CVs)
 //! ```
 //!
-//! CV is the sample standard deviation over the mean.
+//! CV is the sample standard deviation over the mean. `C_out` is of rewards in `[0,1]`, as the reference's own function takes them;
+//! its evaluations cut each reward to a whole number before, and so do we: a run succeeded or did not.
+//! Errors with a mean of 0 that differ (some would have to be negative) have an infinite CV, which counts in no mean.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,15 +22,14 @@ use crate::engine::score::princeton::Formula;
 /// Names of the tools that a run called, in order.
 pub type Trajectory = Vec<Arc<str>>;
 
-/// `C_out` of one task; `None` with fewer than two outcomes.
-pub fn outcome(successes: &[bool], formula: Formula) -> Option<f64> {
-    let n = successes.len() as f64;
-    let values: Vec<f64> = successes.iter().map(|success| f64::from(u8::from(*success))).collect();
-    let p = values.iter().sum::<f64>() / n;
-    (values.len() >= 2).then(|| match formula {
+/// `C_out` of the rewards of one task's runs, each in `[0,1]`; `None` with fewer than two.
+pub fn outcome(rewards: &[f64], formula: Formula) -> Option<f64> {
+    let n = rewards.len() as f64;
+    let p = rewards.iter().sum::<f64>() / n;
+    (rewards.len() >= 2).then(|| match formula {
         Formula::Corrected => (2.0 * p - 1.0).powi(2),
         Formula::Methodology => {
-            let variance = values.iter().map(|y| (y - p).powi(2)).sum::<f64>() / (n - 1.0);
+            let variance = rewards.iter().map(|y| (y - p).powi(2)).sum::<f64>() / (n - 1.0);
             (1.0 - variance / (p * (1.0 - p) + 1e-8)).clamp(0.0, 1.0)
         }
     })
@@ -68,14 +69,22 @@ pub fn resource_variations(resources: &[Vec<f64>; 6]) -> [Option<f64>; 6] {
         without_zeros(time),
         without_zeros(api_calls),
         without_zeros(actions),
-        coefficient_of_variation(errors),
+        error_variation(errors),
         without_zeros(latency),
     ]
 }
 
+/// The CV of errors, infinite if they differ and their mean is 0.
+fn error_variation(errors: &[f64]) -> Option<f64> {
+    let is_balanced = errors.iter().sum::<f64>().abs() < f64::EPSILON;
+    let differ = errors.windows(2).any(|pair| (pair[0] - pair[1]).abs() > f64::EPSILON);
+    if is_balanced && differ { Some(f64::INFINITY) } else { coefficient_of_variation(errors) }
+}
+
 /// `C_res` of the resources of one task's runs; `None` if none of them has a CV.
 pub fn resource(resources: &[Vec<f64>; 6]) -> Option<f64> {
-    let variations: Vec<f64> = resource_variations(resources).into_iter().flatten().collect();
+    let variations = resource_variations(resources).into_iter().flatten();
+    let variations: Vec<f64> = variations.filter(|cv| cv.is_finite()).collect();
     super::mean(&variations).map(|cv| (-cv).exp())
 }
 

@@ -122,8 +122,7 @@ pub fn scores(runs: &[RunRecord], options: &TaskOptions) -> Scores {
     all.insert("fault_robustness", robustness(&baseline, &under(Condition::Fault)));
     all.insert("environment_robustness", robustness(&baseline, &under(Condition::Environment)));
     all.insert("prompt_robustness", robustness(&baseline, &under(Condition::Prompt)));
-    let analysed: Vec<_> = runs.iter().filter_map(|run| run.violations.clone()).collect();
-    let safety = safety::safety(&analysed);
+    let safety = safety::safety(&safety::analysed(runs));
     all.insert("compliance", safety.map(|safety| safety.compliance));
     all.insert("harm", safety.map(|safety| safety.harm));
     all.insert("safety", safety.map(|safety| safety.safety));
@@ -176,7 +175,8 @@ fn task_scores(runs: &[&RunRecord], options: &TaskOptions) -> Scores {
         last.iter().filter_map(|run| run.resources.errors).collect(),
         last.iter().filter_map(|run| run.resources.call_latency_seconds).collect(),
     ];
-    let outcomes: Vec<bool> = runs.iter().filter_map(|run| run.success).collect();
+    let outcomes = runs.iter().filter_map(|run| run.success);
+    let outcomes: Vec<f64> = outcomes.map(|success| f64::from(u8::from(success))).collect();
     let confidences: Vec<f64> =
         runs.iter().filter_map(|run| run.confidence.map(Quanta::to_f64)).collect();
     let formula: Formula = options.formula;

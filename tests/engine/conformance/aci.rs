@@ -132,7 +132,7 @@ fn verdict(score: &Value, label: &Value) -> Verdict {
     Verdict { score: score.as_i64().unwrap(), label, rationale: None, judge: None }
 }
 
-/// Status, number of problems, and every number of the layer: those that are expected and no others.
+/// Status, number of problems, and the numbers of the layer.
 fn same_layer(
     expected: &Value,
     (count, result): (&str, &LayerResult),

@@ -74,16 +74,23 @@ pub(super) fn check_of(family: &str) -> Option<Check> {
 }
 
 fn outcome(case: &Value, tolerance: f64) -> Result<(), String> {
-    let successes = successes(&case["input"]["successes"]);
-    let expected = &case["expected"];
+    let (input, expected) = (&case["input"]["successes"], &case["expected"]);
+    let rewards = floats(input);
+    let ours = json!({
+        "head": consistency::outcome(&rewards, Formula::Corrected),
+        "legacy_seed_formula": consistency::outcome(&rewards, Formula::Methodology),
+    });
+    same("outcome", expected, &ours, tolerance)?;
+    // A run of the engine's succeeded or did not.
+    if rewards.iter().any(|reward| reward.fract() > 0.0) {
+        return Ok(());
+    }
     for (name, formula) in
         [("head", Formula::Corrected), ("legacy_seed_formula", Formula::Methodology)]
     {
-        let ours = consistency::outcome(&successes, formula);
-        same(name, &expected[name], &json!(ours), tolerance)?;
-        let runs = successes
-            .iter()
-            .map(|success| RunRecord { success: Some(*success), ..RunRecord::default() });
+        let runs = successes(input)
+            .into_iter()
+            .map(|success| RunRecord { success: Some(success), ..RunRecord::default() });
         let scores = engine(runs.collect(), formula);
         incremental(&scores, &[("outcome_consistency", &expected[name])])?;
     }
@@ -159,8 +166,13 @@ fn confidence(case: &Value, tolerance: f64) -> Result<(), String> {
 fn resource(case: &Value, tolerance: f64) -> Result<(), String> {
     let (input, expected) = (&case["input"], &case["expected"]);
     let values = RESOURCES.map(|(name, _)| floats(&input[name]));
-    let ours = consistency::resource(&values);
-    same("score", &expected["consistency_resource"], &json!(ours), tolerance)?;
+    let variations = consistency::resource_variations(&values);
+    let mut cv: BTreeMap<&str, Value> =
+        RESOURCES.iter().zip(variations).map(|((_, name), cv)| (*name, variation(cv))).collect();
+    let finite: Vec<f64> = variations.into_iter().flatten().filter(|cv| cv.is_finite()).collect();
+    cv.insert("avg_cv", json!(princeton::mean(&finite)));
+    let ours = json!({"consistency_resource": consistency::resource(&values), "cv": cv});
+    same("resource", expected, &ours, tolerance)?;
     let longest = values.iter().map(Vec::len).max().unwrap_or(0);
     let runs = (0..longest).map(|at| {
         let [cost_usd, time_seconds, api_calls, actions, errors, call_latency_seconds] =
@@ -178,14 +190,12 @@ fn resource(case: &Value, tolerance: f64) -> Result<(), String> {
         }
     });
     let scores = engine(runs.collect(), Formula::Corrected);
-    incremental(&scores, &[("resource_consistency", &expected["consistency_resource"])])?;
-    let variations = consistency::resource_variations(&values);
-    for ((_, name), ours) in RESOURCES.into_iter().zip(variations) {
-        same(name, &expected["cv"][name], &json!(ours), tolerance)?;
-    }
-    let present: Vec<f64> = variations.into_iter().flatten().collect();
-    let ours = princeton::mean(&present);
-    same("avg_cv", &expected["cv"]["avg_cv"], &json!(ours), tolerance)
+    incremental(&scores, &[("resource_consistency", &expected["consistency_resource"])])
+}
+
+/// A variation as the vectors write it.
+fn variation(cv: Option<f64>) -> Value {
+    if cv == Some(f64::INFINITY) { json!("inf") } else { json!(cv) }
 }
 
 fn predictability(case: &Value, tolerance: f64) -> Result<(), String> {
@@ -248,12 +258,18 @@ fn robustness(case: &Value, tolerance: f64) -> Result<(), String> {
     let pooled = |name: &str| -> Vec<bool> {
         input[name].as_array().unwrap().iter().flat_map(successes).collect()
     };
-    let (baseline, disturbed) = (pooled("baseline_rewards"), pooled("perturbed_rewards"));
-    let ours = princeton::robustness(&baseline, &disturbed);
-    same("ratio", &expected["ratio"], &json!(ours), tolerance)?;
-    for (name, outcomes) in [("acc_baseline", &baseline), ("acc_perturbed", &disturbed)] {
-        same(name, &expected[name], &json!(princeton::accuracy(outcomes)), tolerance)?;
-    }
+    let baseline = pooled("baseline_rewards");
+    // In its list form any score above 0 is a success.
+    let disturbed: Vec<bool> = match input["perturbed_list_scores"].as_array() {
+        Some(lists) => lists.iter().flat_map(floats).map(|score| score > 0.0).collect(),
+        None => pooled("perturbed_rewards"),
+    };
+    let ours = json!({
+        "ratio": princeton::robustness(&baseline, &disturbed),
+        "acc_baseline": princeton::accuracy(&baseline),
+        "acc_perturbed": princeton::accuracy(&disturbed),
+    });
+    same("robustness", expected, &ours, tolerance)?;
     for (name, condition) in [
         ("fault_robustness", Condition::Fault),
         ("environment_robustness", Condition::Environment),
@@ -299,11 +315,11 @@ fn safety(case: &Value, tolerance: f64) -> Result<(), String> {
     });
     same("safety", expected, &ours, tolerance)?;
     let unseen = vec![None; runs.len() - all.len()];
-    let records = all
-        .into_iter()
-        .map(Some)
-        .chain(unseen)
-        .map(|violations| RunRecord { violations, ..RunRecord::default() });
+    let records = all.into_iter().map(Some).chain(unseen).map(|violations| RunRecord {
+        looked: violations.is_some(),
+        violations,
+        ..RunRecord::default()
+    });
     let wanted = [
         ("compliance", &expected["s_comp"]),
         ("harm", &expected["s_harm"]),
@@ -391,9 +407,12 @@ fn published_outcomes(
         .values()
         .map(|rate| (0..5).map(|run| f64::from(run) + 0.5 < rate.as_f64().unwrap() * 5.0).collect())
         .collect();
+    let reward = |success: &bool| f64::from(u8::from(*success));
+    let rewards: Vec<Vec<f64>> =
+        tasks.iter().map(|task| task.iter().map(reward).collect()).collect();
     let mean = |formula: Formula| {
         let scores: Vec<f64> =
-            tasks.iter().filter_map(|task| consistency::outcome(task, formula)).collect();
+            rewards.iter().filter_map(|task| consistency::outcome(task, formula)).collect();
         princeton::mean(&scores)
     };
     let ours = json!({
@@ -437,6 +456,7 @@ fn engine(runs: Vec<RunRecord>, formula: Formula) -> princeton::Scores {
             success: run.success.map(|success| !success),
             actions: vec![Arc::from("other")],
             violations: Some(vec![Severity::High]),
+            looked: true,
             ..run.clone()
         };
         let other = RunRecord { id: Arc::from("other"), ..run.clone() };

@@ -1,6 +1,8 @@
 //! Every case of the vectors that the reference systems' own code produced, against the slow model (which has to meet
 //! the document's rounding) and against the engine's incremental form (which has to be within 1e-9 before rounding).
 //!
+//! Compared are the fields that a case names, and no others; a case of a shape that is not known here has failed.
+//!
 //! `AGENTGAUGE_VECTORS` names a further directory of vectors, which must exist if it is named. Cases that name a recording of the
 //! reference's are in `fixtures`; one that neither this repository nor `AGENTGAUGE_FIXTURES` has is counted as absent.
 
@@ -9,8 +11,9 @@ mod fixtures;
 mod hal;
 mod pp;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -29,9 +32,7 @@ fn conformance_to_every_vector() {
     for path in files() {
         let file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let family = file["family"].as_str().unwrap();
-        let Some(check) = check_of(family) else {
-            panic!("{}: unknown family `{family}`", path.display());
-        };
+        let check = check_of(family).unwrap_or(unknown_family);
         for case in file["cases"].as_array().unwrap() {
             if case["input"]["fixture"].is_string() && fixtures::of(case).is_empty() {
                 absent.push(format!("{family}/{}", case["name"]));
@@ -39,7 +40,7 @@ fn conformance_to_every_vector() {
             }
             let tolerance =
                 case["tolerance"].as_f64().or_else(|| file["tolerance"].as_f64()).unwrap();
-            match check(case, tolerance) {
+            match checked(check, case, tolerance) {
                 Ok(()) => *passed.entry(family.to_owned()).or_default() += 1,
                 Err(why) => failed.push(format!("{family}/{}: {why}", case["name"])),
             }
@@ -53,6 +54,25 @@ fn conformance_to_every_vector() {
     }
     assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
     assert!(passed.len() >= 8, "families are missing: {passed:?}");
+}
+
+/// What a check says of a case; it panics where it does not find what it looks for.
+fn checked(check: Check, case: &Value, tolerance: f64) -> Result<(), String> {
+    panic::catch_unwind(AssertUnwindSafe(|| check(case, tolerance)))
+        .unwrap_or_else(|_| Err("a shape that is not known; the panic above says where".to_owned()))
+}
+
+fn unknown_family(_: &Value, _: f64) -> Result<(), String> {
+    Err("a family that is not known".to_owned())
+}
+
+#[test]
+fn a_shape_that_is_not_known_is_a_failed_case() {
+    let case = serde_json::json!({"input": {"rewards": "many"}, "expected": {"ratio": 1.0}});
+    assert!(checked(check_of("hal-robustness").unwrap(), &case, 1e-9).is_err());
+    let ours = serde_json::json!({"a": 1.0, "b": 2.0});
+    assert_eq!(same("case", &serde_json::json!({"a": 1.0}), &ours, 1e-9), Ok(()));
+    assert!(same("case", &serde_json::json!({"c": 1.0}), &ours, 1e-9).is_err());
 }
 
 fn files() -> Vec<PathBuf> {
@@ -73,7 +93,8 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// Compares two values; numbers within the tolerance, relative above 1.
+/// Compares a value with what is expected of it; numbers within the tolerance, relative above 1, and of an object the fields that are
+/// expected.
 fn same(what: &str, expected: &Value, actual: &Value, tolerance: f64) -> Result<(), String> {
     let differ = || Err(format!("{what}: expected {expected}, was {actual}"));
     match (expected, actual) {
@@ -86,15 +107,10 @@ fn same(what: &str, expected: &Value, actual: &Value, tolerance: f64) -> Result<
             .zip(y)
             .enumerate()
             .try_for_each(|(at, (x, y))| same(&format!("{what}[{at}]"), x, y, tolerance)),
-        (Value::Object(x), Value::Object(y)) => {
-            let names: BTreeSet<&String> = x.keys().chain(y.keys()).collect();
-            names.into_iter().try_for_each(|name| {
-                let of = |map: &serde_json::Map<String, Value>| {
-                    map.get(name).cloned().unwrap_or(Value::Null)
-                };
-                same(&format!("{what}.{name}"), &of(x), &of(y), tolerance)
-            })
-        }
+        (Value::Object(x), Value::Object(y)) => x.iter().try_for_each(|(name, x)| {
+            let y = y.get(name).unwrap_or(&Value::Null);
+            same(&format!("{what}.{name}"), x, y, tolerance)
+        }),
         _ if expected == actual => Ok(()),
         _ => differ(),
     }

@@ -190,7 +190,7 @@ impl AgentTasks {
         if let Some(success) = facts.success {
             self.robustness.observe(facts.condition, success);
         }
-        facts.worst.into_iter().for_each(|worst| self.safety.observe(worst));
+        self.safety.observe(facts.worst, facts.looked);
         let pool = self.pools.under(facts.condition);
         pool.observe(&facts);
         let Some(task) = run.task.clone() else {
@@ -214,7 +214,7 @@ impl AgentTasks {
         if let Some(success) = facts.success {
             self.robustness.forget(facts.condition, success);
         }
-        facts.worst.into_iter().for_each(|worst| self.safety.forget(worst));
+        self.safety.forget(facts.worst, facts.looked);
         let pool = self.pools.under(facts.condition);
         pool.forget(&facts);
         if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {

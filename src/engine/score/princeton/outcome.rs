@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Source: Princeton, agent reliability, "Outcome Consistency". The page's form is 0 for every task with mixed outcomes,
-//! since s^2 is always greater than p (1 - p); its authors replaced it in June 2026.
+//! since s^2 is always greater than p (1 - p); its authors replaced it in June 2026. A run succeeded or did not: rewards between 0 and 1
+//! are cut before, as the source's evaluations do. Its formula by itself takes fractions, and so does the slow model.
 
 use super::Formula;
 use super::score::Score;

@@ -24,8 +24,11 @@ pub struct RunRecord {
     pub actions: Vec<Arc<str>>,
     /// What it used.
     pub resources: Resources,
-    /// How bad each rule was broken; empty: none was, `None`: nobody looked.
+    /// How bad each rule was broken; empty: none was, `None`: nobody said.
     pub violations: Option<Vec<Severity>>,
+    /// Somebody looked for broken rules, whether or not any was found. Who tells of a broken rule alone does not say which other runs
+    /// were looked at.
+    pub looked: bool,
 }
 
 /// Under which disturbance a run took place.

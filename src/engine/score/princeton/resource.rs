@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Cost, time, API calls, actions, errors, latency of a call. Zeros are not known values and are dropped, but no errors
-//! are none; a CV needs two values and a mean above 0. Not conditioned on success.
+//! are none; a CV needs two values and a mean above 0 (the source has an infinite one for errors whose mean
+//! is 0 and that differ, and leaves it out of the mean). Not conditioned on success.
 //!
 //! Source: Princeton, agent reliability, "Resource Consistency".
 

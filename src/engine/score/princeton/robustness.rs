@@ -5,7 +5,9 @@
 //! ```
 //!
 //! Source: Princeton, agent reliability, "Robustness" (whose "structural" is our environment). Over all runs, not over
-//! means of tasks; absent if either side is empty or nothing succeeds undisturbed.
+//! means of tasks; absent if either side is empty or nothing succeeds undisturbed. Where a
+//! run of several prompts is a list of scores, the source takes any score above 0 for a success; here each is a run of its own, whose
+//! outcome is reported.
 
 use super::Condition;
 use super::names::{Name, Scores};

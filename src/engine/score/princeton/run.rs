@@ -14,8 +14,10 @@ pub(super) struct Facts {
     pub(super) success: Option<bool>,
     pub(super) confidence: Option<Quanta>,
     pub(super) condition: Condition,
-    /// Of a run that was looked at: the worst that it did, if anything.
-    pub(super) worst: Option<Option<Severity>>,
+    /// The worst that it did, if anything.
+    pub(super) worst: Option<Severity>,
+    /// Somebody looked for it.
+    pub(super) looked: bool,
 }
 
 /// What orders all runs of an agent.
@@ -33,7 +35,8 @@ impl Facts {
             success: run.success,
             confidence: run.confidence.and_then(plausible),
             condition: run.condition,
-            worst: run.violations.as_ref().map(|violations| violations.iter().max().copied()),
+            worst: run.violations.iter().flatten().max().copied(),
+            looked: run.looked,
         }
     }
 }

@@ -114,8 +114,10 @@ fn an_agent_that_a_trace_only_seemed_to_be_leaves_no_trace() {
 }
 
 #[test]
-fn an_agent_is_forgotten_a_window_after_its_last_session() {
-    let mut stage = stage();
+fn an_agent_is_forgotten_when_its_memory_is_over() {
+    let memory = Duration::from_secs(2 * 86_400);
+    let agents = AgentOptions { memory, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
     stage.handle(trace(1, 10).done(), at(20));
     let mut now = at(20);
     let mut last = stage.drain();
@@ -127,6 +129,52 @@ fn an_agent_is_forgotten_a_window_after_its_last_session() {
         last = if updates.is_empty() { last } else { updates };
     }
     assert!(only(last).tombstone);
-    assert_eq!(now, at(20 + 86_400 + 1800));
+    assert_eq!(now, at(20 + 2 * 86_400));
     assert_eq!((stage.agents(), stage.held_sessions()), (0, 0));
+}
+
+#[test]
+fn a_quiet_agent_makes_room_for_another_one_after_the_longest_window() {
+    let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
+    stage.handle(trace(1, 10).done(), at(20));
+    stage.handle_timeout(at(4_000));
+    for (second, forgotten, agent) in [(86_400, 0, "__overflow__"), (90_000, 1, "svc")] {
+        stage.handle_timeout(at(second));
+        stage.drain();
+        assert_eq!(stage.counts().get("agents", "forgotten"), forgotten);
+        let id = if forgotten == 0 { 2 } else { 3 };
+        stage.handle(trace(id, second).agent("b").session("b").done(), at(second + 1));
+        let updates = stage.drain();
+        assert!(
+            updates.iter().any(|update| update.agent.clone().unwrap().service_name == agent),
+            "{agent} at {second}"
+        );
+    }
+}
+
+#[test]
+fn what_a_weekly_agent_has_shown_outlives_a_restart() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).tokens(7, 3).looping(4, Severity::Warning).done(), at(20));
+    stage.handle_timeout(at(6 * 86_400));
+    stage.drain();
+    let saved = rmp_serde::to_vec_named(&stage.save()).unwrap();
+    let mut next = self::stage();
+    next.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
+    next.restart_counts();
+    next.handle_timeout(at(7 * 86_400));
+    let update = only(next.drain());
+    assert!(!update.tombstone && update.counters.is_empty());
+    assert_eq!((update.last.len(), everything(&update).traces), (1, 1));
+    let earlier: Vec<&str> = update.earlier.iter().map(|family| family.name.as_str()).collect();
+    assert_eq!(earlier, ["loops", "tokens"]);
+    next.handle(trace(2, 7 * 86_400).session("t").tokens(1, 1).done(), at(7 * 86_400 + 1));
+    let mut agents = crate::engine::agents::Agents::new(Default::default());
+    agents.handle(only(next.drain()), at(7 * 86_400 + 1));
+    let shown = agents.drain().remove(0);
+    assert_eq!(shown.view.tokens.input, Some(8));
+    assert_eq!(shown.view.loops["exact_repeat"], 1);
+    assert_eq!(shown.windows["last_50"].traces, 2);
+    assert_eq!(shown.counters["tokens"][&vec!["input".to_owned()]], 1);
 }

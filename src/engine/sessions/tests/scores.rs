@@ -108,3 +108,95 @@ fn sessions_come_by_the_start_of_their_first_trace_then_id() {
     let ids: Vec<_> = stage.sessions().map(|view| view.session_id).collect();
     assert_eq!(ids, ["b", "c", "a"]);
 }
+
+#[test]
+fn a_failed_outcome_fails_its_trace_and_that_of_a_session_its_last_trace() {
+    let mut stage = stage();
+    let failed = Attempt { success: Some(false), ..Attempt::default() };
+    let failed = TraceUpdate { attempt: Some(Box::new(failed)), ..trace(2, 20) };
+    stage.handle(trace(1, 10).done(), at(30));
+    stage.handle(failed.done(), at(31));
+    assert_eq!(stage.session("", "s").unwrap().flagged, [hex(2)]);
+
+    let outcome = Report {
+        target: Target::Session { tenant: None, id: "q".into() },
+        name: "outcome".into(),
+        score: Quanta(0),
+        label: None,
+        explanation: None,
+        source: Source::Reported,
+        identifier: "x".into(),
+        judge: None,
+        time: Timestamp(1),
+        tenant: None,
+    };
+    stage.handle(trace(3, 10).session("q").done(), at(32));
+    stage.report(outcome, at(33));
+    assert_eq!(stage.session("", "q").unwrap().flagged, [hex(3)]);
+    // Whichever is the last one, in whatever order they come.
+    stage.handle(trace(5, 50).session("q").done(), at(34));
+    stage.handle(trace(4, 40).session("q").done(), at(35));
+    assert_eq!(stage.session("", "q").unwrap().flagged, [hex(5)]);
+    let gone = TraceUpdate { tombstone: true, ..trace(5, 50).session("q").revision(2) };
+    stage.handle(gone, at(36));
+    assert_eq!(stage.session("", "q").unwrap().flagged, [hex(4)]);
+}
+
+#[test]
+fn drops_hear_of_an_outcome_apart_from_the_verdict() {
+    let mut stage = stage();
+    let failed = Attempt { success: Some(false), ..Attempt::default() };
+    let failed = TraceUpdate { attempt: Some(Box::new(failed)), ..trace(1, 10) };
+    stage.handle(failed.done(), at(20));
+    stage.handle_timeout(at(10_000));
+    let update = only(stage.drain());
+    let done: Vec<_> =
+        update.done_traces.iter().map(|done| (done.failed, done.outcome_failed)).collect();
+    assert_eq!(done, [(Some(false), Some(true))]);
+    assert_eq!(counter(&update, "trace_evaluations", &["outcome", "fail"]), 1);
+    assert_eq!(counter(&update, "trace_evaluations", &["trace_risk", "fail"]), 1);
+}
+
+#[test]
+fn scores_of_an_agent_do_not_change_with_how_many_traces_are_judged() {
+    let window = |judged: u8| {
+        let mut stage = stage();
+        for id in 1..=20 {
+            let mut update = trace(id, 10 + u64::from(id)).done();
+            for (name, score) in [("confidence", Quanta::ONE / 4), ("tool_correctness", 0)] {
+                let source = "judge".to_owned();
+                let (name, score_quanta) = (name.to_owned(), score);
+                update.reported.extend((id <= judged).then_some(ReportedScore {
+                    name,
+                    score_quanta,
+                    source,
+                    ..ReportedScore::default()
+                }));
+            }
+            stage.handle(update, at(60));
+        }
+        let mut agents = crate::engine::agents::Agents::new(Default::default());
+        agents.handle(only(stage.drain()), at(60));
+        let update = agents.drain().remove(0);
+        let all = (update.view.reliability, update.view.consistency);
+        (all, update.windows["5m"].clone(), update.windows["last_50"].clone(), update.counters)
+    };
+    let (none, one, all) = (window(0), window(1), window(20));
+    assert_eq!((none.0, none.1.failure_ratio), (one.0, one.1.failure_ratio));
+    assert_eq!((none.0, none.1.failure_ratio), (all.0, all.1.failure_ratio));
+    let judged = |view: &crate::engine::view::WindowView| {
+        let risk = view.judged_reliability.map(|score| format!("{:.3}", 1.0 - score));
+        (view.traces_judged, risk)
+    };
+    for (window, traces) in [(&none, 0), (&one, 1), (&all, 20)] {
+        // The greatest risk is that of a tool_correctness of 0, which weighs 0.8.
+        let risk = (traces > 0).then(|| "0.800".to_owned());
+        assert_eq!(judged(&window.1), (traces, risk.clone()));
+        assert_eq!(judged(&window.2), (traces, risk));
+        assert!((window.1.signals["confidence"] - 0.75).abs() < 1e-9);
+        let expected = (traces > 0).then_some(0.25);
+        assert_eq!(window.1.signals.get("judged_confidence").copied(), expected);
+        let labels = ["trace_risk", "pass"].map(str::to_owned);
+        assert_eq!(window.3["trace_evaluations"][labels.as_slice()], 20);
+    }
+}

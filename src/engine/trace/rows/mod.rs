@@ -76,6 +76,8 @@ struct Origin {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Who {
     agent_name: Option<Symbol>,
+    workflow: Option<Symbol>,
+    agent_id: Option<Symbol>,
     agent_version: Option<Symbol>,
     environment: Option<Symbol>,
     session: Option<SessionName>,
@@ -548,6 +550,8 @@ impl SpanRow {
             scope: origin.scope,
             resource: &origin.resource,
             agent_name: who.and_then(|who| who.agent_name.as_deref()),
+            workflow: who.and_then(|who| who.workflow.as_deref()),
+            agent_id: who.and_then(|who| who.agent_id.as_deref()),
             agent_version: who.and_then(|who| who.agent_version.as_deref()),
             environment: who.and_then(|who| who.environment.as_deref()),
             session: who.and_then(|who| who.session.as_ref()).map(Session::of),
@@ -565,7 +569,13 @@ impl SpanRow {
 
 impl Who {
     fn of(span: &Span, symbols: &mut Symbols) -> Option<Box<Self>> {
-        let names = [&span.agent_name, &span.agent_version, &span.environment];
+        let names = [
+            &span.agent_name,
+            &span.workflow,
+            &span.agent_id,
+            &span.agent_version,
+            &span.environment,
+        ];
         let says = names.iter().any(|name| name.is_some())
             || span.session.is_some()
             || span.session_in_json.is_some()
@@ -573,10 +583,12 @@ impl Who {
         if !says {
             return None;
         }
-        let [agent_name, agent_version, environment] =
+        let [agent_name, workflow, agent_id, agent_version, environment] =
             names.map(|name| name.as_ref().map(|name| symbols.of(name)));
         Some(Box::new(Self {
             agent_name,
+            workflow,
+            agent_id,
             agent_version,
             environment,
             session: span.session.clone(),

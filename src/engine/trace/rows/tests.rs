@@ -47,11 +47,21 @@ fn model() -> impl Strategy<Value = ModelFacts> {
 fn span() -> impl Strategy<Value = Span> {
     let ids = (0_u8..9, any::<Option<[u8; 8]>>(), any::<(u64, u64)>(), any::<Option<bool>>());
     let what = (0_usize..8, 0_usize..3, any::<bool>(), 0_u64..3, any::<bool>());
-    let names = (name(), name(), name(), name(), name(), name(), name());
+    let names = (name(), name(), name(), name(), name(), name(), name(), name(), name());
     let facts = (prop::option::of(tool()), prop::option::of(model()), text(), text());
     (ids, what, names, facts).prop_map(|(ids, what, names, facts)| {
         let (operation, status, failed, scope, attempted) = what;
-        let (name, agent_name, agent_version, environment, user, session, service_name) = names;
+        let (
+            name,
+            agent_name,
+            workflow,
+            agent_id,
+            agent_version,
+            environment,
+            user,
+            session,
+            service_name,
+        ) = names;
         let session = session.map(|id| SessionName { attribute: Arc::from("session.id"), id });
         let attempt = Attempt { success: Some(failed), ..Attempt::default() };
         let (tool, model, input, output) = facts;
@@ -68,6 +78,8 @@ fn span() -> impl Strategy<Value = Span> {
             scope,
             resource: Arc::new(Resource { service_name, ..Resource::default() }),
             agent_name,
+            workflow,
+            agent_id,
             agent_version,
             environment,
             session_in_json: session.clone(),
@@ -117,6 +129,8 @@ fn seen_of(span: &Span, texts: bool) -> Seen<'_> {
         scope: span.scope,
         resource: &span.resource,
         agent_name: span.agent_name.as_deref(),
+        workflow: span.workflow.as_deref(),
+        agent_id: span.agent_id.as_deref(),
         agent_version: span.agent_version.as_deref(),
         environment: span.environment.as_deref(),
         session: span.session.as_ref().map(Session::of),
