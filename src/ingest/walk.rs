@@ -87,7 +87,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
             match field? {
                 (1, Wire::Bytes(sent)) => several |= last.replace(sent).is_some(),
                 (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32(_)) => {
-                    self.odd.types += 1
+                    self.odd.types += 1;
                 }
                 _ => {}
             }
@@ -145,7 +145,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                     }
                 }
                 (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32(_)) => {
-                    self.odd.types += 1
+                    self.odd.types += 1;
                 }
                 _ => {}
             }

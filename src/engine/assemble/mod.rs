@@ -275,7 +275,7 @@ impl Assemble {
         if mem::take(&mut held.root_is_new) && !due && !may_loop {
             self.learn_name_of(id);
         }
-        let Some(held) = self.traces.get_mut(id) else { return None };
+        let held = self.traces.get_mut(id)?;
         let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
         if !due && !may_loop {
             return None;
