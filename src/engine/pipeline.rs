@@ -17,7 +17,7 @@ use super::embedding::Embedded;
 use super::expect::Suite;
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
-use super::predict::Predictors;
+use super::predict::Models;
 use super::resolve::Resolve;
 use super::route::Route;
 use super::score::ars::ArsOptions;
@@ -240,9 +240,9 @@ impl Pipeline {
             };
             start(a).cmp(&start(b)).then_with(|| a.session_id.cmp(&b.session_id))
         });
-        let mut predictors = Predictors::default();
+        let mut models = Models::default();
         for session in &mut sessions {
-            predictors.look_at(session, |agent| self.board.get(agent));
+            models.look_at(session, |agent| self.board.get(agent));
         }
         let agents = self
             .board

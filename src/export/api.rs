@@ -22,7 +22,7 @@ use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
-use crate::engine::predict::Predictors;
+use crate::engine::predict::Models;
 use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
@@ -262,13 +262,13 @@ async fn sessions<Q: Query>(
     // The semaphore is never closed.
     let _permit = exporter.lists.acquire().await.ok();
     let (mut sessions, mut traces) = (Vec::new(), 0);
-    let mut predictors = Predictors::default();
+    let mut models = Models::default();
     for row in page.sessions {
         let tenant = row.agent.tenant.as_deref().unwrap_or_default();
         // One that went meanwhile is left out.
         let session = exporter.query.session(tenant, &row.session_id).await;
         let Some(mut session) = session else { continue };
-        predictors.look_at(&mut session, |agent| exporter.board.agent(agent));
+        models.look_at(&mut session, |agent| exporter.board.agent(agent));
         traces += session.traces.len();
         if traces > MAX_TRACES && !sessions.is_empty() {
             break;
@@ -358,7 +358,7 @@ impl<Q: Query> Exporter<Q> {
     ) -> Result<SessionView, Refused> {
         let session = self.query.session(identity.instead_of(tenant), id).await;
         let session = session.map(|mut session| {
-            Predictors::default().look_at(&mut session, |agent| self.board.agent(agent));
+            Models::default().look_at(&mut session, |agent| self.board.agent(agent));
             session
         });
         session.ok_or_else(|| {

@@ -9,27 +9,19 @@ mod spread;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 
-pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked, ranked};
+pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked};
 pub use spread::{LEAST_RUNS, Measure, Spread};
 
 use super::agent_update::AgentUpdate;
 use super::update::AgentKey;
 use super::view::{PredictionView, SessionView};
 
-/// What is known of an agent's runs, to look at its sessions by.
-#[derive(Clone, Debug)]
-struct Predictor {
-    spreads: Vec<Arc<Spread>>,
-    model: Model,
-}
-
-/// Predictors of several agents, each made when it is first needed.
+/// Models of several agents, each made when it is first needed.
 #[derive(Debug, Default)]
-pub struct Predictors(BTreeMap<AgentKey, Option<Predictor>>);
+pub struct Models(BTreeMap<AgentKey, Option<Model>>);
 
-impl Predictors {
+impl Models {
     /// Looks at a session as its agent stands, which `find` knows.
     pub fn look_at<A: Borrow<AgentUpdate>>(
         &mut self,
@@ -37,46 +29,40 @@ impl Predictors {
         find: impl FnOnce(&AgentKey) -> Option<A>,
     ) {
         let key = AgentKey::from(&session.agent);
-        let predictor = match self.0.entry(key) {
+        let model = match self.0.entry(key) {
             Entry::Occupied(held) => held.into_mut(),
             Entry::Vacant(room) => {
-                let predictor = find(room.key()).map(|agent| Predictor::new(agent.borrow()));
-                room.insert(predictor)
+                let model = find(room.key()).map(|agent| {
+                    let agent = agent.borrow();
+                    Model::new(Spread::of_all(&agent.spreads), &agent.known_runs)
+                });
+                room.insert(model)
             }
         };
-        predictor.iter().for_each(|predictor| predictor.look_at(session));
+        model.iter().for_each(|model| look_at(session, model));
     }
 }
 
-impl Predictor {
-    /// As the agent stands.
-    fn new(agent: &AgentUpdate) -> Self {
-        let spreads = agent.spreads.clone();
-        let model = Model::new(&spreads, &agent.known_runs);
-        Self { spreads, model }
-    }
-
-    /// Says of a session of this agent how much effort it took, and how likely it failed; nothing before there are
-    /// [`LEAST_RUNS`] to compare it with.
-    fn look_at(&self, session: &mut SessionView) {
-        let effort = &session.took;
-        let Some(ranked) = ranked(&self.spreads, effort) else { return };
-        let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
-        let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
-        let predicted = self.model.predict(&session.session_id, task, effort);
-        session.effort = Some(ranked.effort);
-        session.predicted_failure = predicted.as_ref().map(|predicted| predicted.failure);
-        let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
-        session.prediction = predicted.map(|predicted| PredictionView {
-            more_than: ranks
-                .filter_map(|measure| Some((measure.name(), ranked.ranks[*measure as usize]?)))
-                .collect(),
-            carried_by: FEATURES
-                .iter()
-                .zip(predicted.carried_by)
-                .map(|(feature, carried)| (feature.name, carried))
-                .collect(),
-            outcomes_known: self.model.outcomes() as u64,
-        });
-    }
+/// Says of a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`] to
+/// compare it with.
+fn look_at(session: &mut SessionView, model: &Model) {
+    let effort = &session.took;
+    let Some(ranked) = model.ranked(effort) else { return };
+    let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
+    let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
+    let predicted = model.predict(&session.session_id, task, effort);
+    session.effort = Some(ranked.effort);
+    session.predicted_failure = predicted.as_ref().map(|predicted| predicted.failure);
+    let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
+    session.prediction = predicted.map(|predicted| PredictionView {
+        more_than: ranks
+            .filter_map(|measure| Some((measure.name(), ranked.ranks[*measure as usize]?)))
+            .collect(),
+        carried_by: FEATURES
+            .iter()
+            .zip(predicted.carried_by)
+            .map(|(feature, carried)| (feature.name, carried))
+            .collect(),
+        outcomes_known: model.outcomes() as u64,
+    });
 }

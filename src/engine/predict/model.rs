@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::spread::{Measure, Spread, rank};
+use super::spread::{Measure, Spread};
 use crate::engine::update::Effort;
 
 /// Steps of Newton's method at most; a handful is what it takes.
@@ -111,15 +111,6 @@ pub struct Ranked {
     pub ranks: [Option<f64>; Measure::ALL.len()],
 }
 
-/// Ranks a run among the others of its agent; `None` before there are enough.
-pub fn ranked(spreads: &[Arc<Spread>], effort: &Effort) -> Option<Ranked> {
-    let ranks = Measure::ALL.map(|measure| rank(spreads, measure, measure.of(effort)?));
-    let of_effort = Measure::ALL.iter().filter(|measure| measure.is_effort());
-    let known: Vec<f64> = of_effort.filter_map(|measure| ranks[*measure as usize]).collect();
-    let mean = known.iter().sum::<f64>() / known.len() as f64;
-    (!known.is_empty()).then_some(Ranked { effort: mean, ranks })
-}
-
 /// What is predicted of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -132,7 +123,7 @@ pub struct Prediction {
 /// A model of one agent.
 #[derive(Clone, Debug)]
 pub struct Model {
-    spreads: Vec<Arc<Spread>>,
+    spread: Spread,
     coefficients: [f64; N],
     tasks: BTreeMap<Arc<str>, Record>,
     // Log-odds of failure over all runs that are told, one success and one failure more.
@@ -149,7 +140,7 @@ struct Record {
 
 impl Model {
     /// Learns from the runs that are told.
-    pub fn new(spreads: &[Arc<Spread>], known: &[KnownRun]) -> Self {
+    pub fn new(spread: Spread, known: &[KnownRun]) -> Self {
         let failed = known.iter().filter(|run| run.failed).count() as f64;
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
         for run in known {
@@ -160,7 +151,7 @@ impl Model {
         }
         let sessions = known.iter();
         let mut model = Self {
-            spreads: spreads.to_vec(),
+            spread,
             coefficients: FEATURES.map(|feature| feature.prior),
             tasks,
             base: log_odds((failed + 1.0) / (known.len() as f64 + 2.0)),
@@ -186,6 +177,16 @@ impl Model {
         self.sessions.len()
     }
 
+    /// Ranks a run among the others; `None` before there are enough.
+    pub fn ranked(&self, effort: &Effort) -> Option<Ranked> {
+        let spread = &self.spread;
+        let ranks = Measure::ALL.map(|measure| spread.rank(measure, measure.of(effort)?));
+        let of_effort = Measure::ALL.iter().filter(|measure| measure.is_effort());
+        let known: Vec<f64> = of_effort.filter_map(|measure| ranks[*measure as usize]).collect();
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        (!known.is_empty()).then_some(Ranked { effort: mean, ranks })
+    }
+
     /// Predicts how a session went; what is told of that session itself has no part in its task's record. `None` before
     /// there are enough runs to rank it among.
     pub fn predict(
@@ -204,7 +205,7 @@ impl Model {
     }
 
     fn row(&self, session: &str, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
-        let Ranked { effort: mean, ranks } = ranked(&self.spreads, effort)?;
+        let Ranked { effort: mean, ranks } = self.ranked(effort)?;
         let inputs = Inputs {
             effort: mean,
             ranks,
@@ -311,10 +312,10 @@ mod tests {
     }
 
     /// Runs of 1 to 100 model calls.
-    fn spreads() -> Vec<Arc<Spread>> {
+    fn spread() -> Spread {
         let mut spread = Spread::default();
         (1..=100).for_each(|calls| spread.add(Timestamp(1), &effort(calls)));
-        vec![Arc::new(spread)]
+        spread
     }
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
@@ -328,16 +329,16 @@ mod tests {
 
     #[test]
     fn without_outcomes_more_effort_is_more_likely_a_failure() {
-        let model = Model::new(&spreads(), &[]);
+        let model = Model::new(spread(), &[]);
         assert!(chance(&model, 90, None) > 2.0 * chance(&model, 10, None));
         assert_eq!(model.outcomes(), 0);
-        assert_eq!(Model::new(&[], &[]).predict("s", None, &effort(5)), None);
+        assert_eq!(Model::new(Spread::default(), &[]).predict("s", None, &effort(5)), None);
     }
 
     #[test]
     fn where_short_runs_fail_fifty_outcomes_are_enough_to_learn_it() {
         let known: Vec<KnownRun> = (1..=50).map(|i| run(2 * i, None, i <= 20)).collect();
-        let model = Model::new(&spreads(), &known);
+        let model = Model::new(spread(), &known);
         assert!(chance(&model, 10, None) > 0.5 && chance(&model, 90, None) < 0.3);
     }
 
@@ -349,10 +350,10 @@ mod tests {
             run(30, Some("easy"), false),
             run(40, Some("easy"), false),
         ];
-        let model = Model::new(&spreads(), &known);
+        let model = Model::new(spread(), &known);
         assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None));
         assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None));
-        let alone = Model::new(&spreads(), &known[..1]);
+        let alone = Model::new(spread(), &known[..1]);
         let own = alone.predict("10", Some("hard"), &effort(10)).unwrap();
         assert!(own.carried_by[N - 1].abs() < 1e-12);
     }
@@ -360,7 +361,7 @@ mod tests {
     #[test]
     fn coefficients_are_those_at_which_the_slope_is_zero() {
         let known: Vec<KnownRun> = (1..=40).map(|i| run(2 * i, None, i % 3 == 0)).collect();
-        let model = Model::new(&spreads(), &known);
+        let model = Model::new(spread(), &known);
         for (i, feature) in FEATURES.iter().enumerate() {
             let precision = 1.0 / (feature.spread * feature.spread);
             let mut slope = precision * (model.coefficients[i] - feature.prior);

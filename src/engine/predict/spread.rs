@@ -94,11 +94,7 @@ impl Spread {
         }
         let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
         for (counts, bucket) in week.iter_mut().zip(buckets(effort)) {
-            let Some(bucket) = bucket else { continue };
-            match counts.binary_search_by_key(&bucket, |(held, _)| *held) {
-                Ok(at) => counts[at].1 = counts[at].1.saturating_add(1),
-                Err(at) => counts.insert(at, (bucket, 1)),
-            }
+            bucket.into_iter().for_each(|bucket| add(counts, bucket, 1));
         }
     }
 
@@ -119,33 +115,48 @@ impl Spread {
         }
     }
 
+    /// All of these as one: of the last two weeks that any of them has.
+    pub fn of_all(spreads: &[Arc<Self>]) -> Self {
+        let mut all = Self::default();
+        for (week, counts) in spreads.iter().flat_map(|spread| &spread.weeks) {
+            let held = all.weeks.entry(*week).or_default();
+            for (held, counts) in held.iter_mut().zip(counts) {
+                for (bucket, runs) in counts {
+                    add(held, *bucket, *runs);
+                }
+            }
+        }
+        while all.weeks.len() > WEEKS {
+            all.weeks.pop_first();
+        }
+        all
+    }
+
+    /// The share of runs that took less of this than `value`, those alike counted half, in `[0,1]`; `None` below [`LEAST_RUNS`]
+    /// that tell.
+    pub(super) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
+        let own = bucket(value);
+        let (mut less, mut alike, mut all) = (0_u64, 0_u64, 0_u64);
+        for (bucket, runs) in self.weeks.values().flat_map(|week| &week[measure as usize]) {
+            let runs = u64::from(*runs);
+            all += runs;
+            less += if *bucket < own { runs } else { 0 };
+            alike += if *bucket == own { runs } else { 0 };
+        }
+        (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
+    }
+
     /// Whether it holds no run.
     pub fn is_empty(&self) -> bool {
         self.weeks.is_empty()
     }
 }
 
-/// The share of runs that took less of this than `value`, those alike counted half, in `[0,1]`; `None` below [`LEAST_RUNS`] that tell.
-pub(super) fn rank(spreads: &[Arc<Spread>], measure: Measure, value: u64) -> Option<f64> {
-    let own = bucket(value);
-    let (mut less, mut alike, mut all) = (0_u64, 0_u64, 0_u64);
-    // The shards' newest weeks may differ: a run counts in the newest two of all.
-    let mut weeks: Vec<u64> =
-        spreads.iter().flat_map(|spread| spread.weeks.keys().copied()).collect();
-    weeks.sort_unstable();
-    weeks.dedup();
-    let kept = weeks.split_off(weeks.len().saturating_sub(WEEKS));
-    for spread in spreads {
-        for week in kept.iter().filter_map(|week| spread.weeks.get(week)) {
-            for (bucket, runs) in &week[measure as usize] {
-                let runs = u64::from(*runs);
-                all += runs;
-                less += if *bucket < own { runs } else { 0 };
-                alike += if *bucket == own { runs } else { 0 };
-            }
-        }
+fn add(counts: &mut Counts, bucket: u16, runs: u32) {
+    match counts.binary_search_by_key(&bucket, |(held, _)| *held) {
+        Ok(at) => counts[at].1 = counts[at].1.saturating_add(runs),
+        Err(at) => counts.insert(at, (bucket, runs)),
     }
-    (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
 }
 
 fn buckets(effort: &Effort) -> [Option<u16>; Measure::ALL.len()] {
@@ -188,12 +199,11 @@ mod tests {
         for calls in 0..19 {
             spread.add(Timestamp(5), &run(calls));
         }
-        assert_eq!(rank(&[Arc::new(spread.clone())], Measure::ModelCalls, 18), None);
+        assert_eq!(spread.rank(Measure::ModelCalls, 18), None);
         spread.add(Timestamp(5), &run(19));
-        let spreads = [Arc::new(spread)];
-        assert_eq!(rank(&spreads, Measure::ModelCalls, 19), Some(0.975));
-        assert_eq!(rank(&spreads, Measure::ModelCalls, 100), Some(1.0));
-        assert_eq!(rank(&spreads, Measure::OutputTokens, 100), None);
+        assert_eq!(spread.rank(Measure::ModelCalls, 19), Some(0.975));
+        assert_eq!(spread.rank(Measure::ModelCalls, 100), Some(1.0));
+        assert_eq!(spread.rank(Measure::OutputTokens, 100), None);
     }
 
     #[test]
@@ -204,9 +214,8 @@ mod tests {
                 spread.add(Timestamp(week * WEEK), &run(week));
             }
         }
-        let spreads = [Arc::new(spread)];
-        assert_eq!(rank(&spreads, Measure::ModelCalls, 1), Some(0.25));
-        assert_eq!(rank(&spreads, Measure::ModelCalls, 2), Some(0.75));
+        assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(0.25));
+        assert_eq!(spread.rank(Measure::ModelCalls, 2), Some(0.75));
     }
 
     proptest! {
@@ -222,11 +231,8 @@ mod tests {
                 let shard = if *split { &mut first } else { &mut second };
                 shard.add(Timestamp(week * WEEK), &run(*calls));
             }
-            let (whole, parts) = ([Arc::new(one.clone())], [Arc::new(first), Arc::new(second)]);
-            for value in 0..50 {
-                let ranks = [&whole[..], &parts[..]].map(|spreads| rank(spreads, Measure::ModelCalls, value));
-                prop_assert_eq!(ranks[0], ranks[1]);
-            }
+            let parts = [Arc::new(first), Arc::new(second)];
+            prop_assert_eq!(&Spread::of_all(&parts), &one);
             for (week, calls, _) in &runs {
                 one.remove(Timestamp(week * WEEK), &run(*calls));
             }

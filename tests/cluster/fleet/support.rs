@@ -11,6 +11,7 @@ use agentgauge::config::Config;
 use agentgauge::daemon::Daemon;
 use agentgauge::engine::agent_update::AgentUpdate;
 use agentgauge::engine::pipeline::Pipeline;
+use agentgauge::engine::predict::Spread;
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::update::AgentKey;
@@ -362,6 +363,8 @@ impl Fleet {
 fn lasting(mut update: AgentUpdate) -> AgentUpdate {
     update.counters.retain(|family, _| family != "trace_evaluations" && family != "gate_breaches");
     update.trace_signals.clear();
+    // Said by shard, and as good as one.
+    update.spreads = vec![Arc::new(Spread::of_all(&update.spreads))];
     // Drops follow from the order in which traces come in, and from when.
     (update.view.last_trace_unix_nano, update.view.usual_gap_seconds) = (None, None);
     for drop in &mut update.view.drops {
