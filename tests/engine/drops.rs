@@ -294,7 +294,10 @@ fn an_outcome_counts_once_whenever_it_is_told() {
 
 #[test]
 fn what_is_usual_outlives_a_silence_in_which_the_agent_is_forgotten() {
-    let mut run = Run::after(12, 0.05);
+    let mut run = Run::new(2, 12);
+    run.options.agents.memory = Duration::from_secs(2 * 86_400);
+    run.pipeline = Pipeline::routed(&run.options, run.route);
+    run.traces("1", 0.05, 720);
     let usual = run.drop("1").unwrap().usual;
     run.now = run.now.after(Duration::from_secs(5 * 86_400));
     run.pipeline.advance(run.now);

@@ -214,7 +214,7 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_with_th
     daemon.send(calls(1, 3 * SECOND), 3 * SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 2));
     assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 1);
-    assert_eq!(daemon.count("support", "loops_detected", &["exact_repeat", "warning"]), 1);
+    assert_eq!(daemon.count("support", "loops_detected", &["exact_repeat", "warning", "full"]), 1);
     daemon.run_to(3 * SECOND, 90 * SECOND);
     daemon.send(vec![root(1, (3 * SECOND, 90 * SECOND))], 90 * SECOND);
     assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 2);

@@ -114,9 +114,9 @@ fn more_effort_is_more_likely_a_failure_until_outcomes_say_that_it_is_not() {
     let told = sessions(&all, &outcomes, 2, false);
     assert!(chance(&told, 5) > chance(&told, 55));
     assert_eq!(told[0].prediction.as_ref().unwrap().outcomes_known, 50);
-    // What is told changes no other number.
+    // An outcome is a signal of its own, and moves no other number.
     for (before, after) in untold.iter().zip(&told) {
-        assert_eq!((before.effort, before.reliability), (after.effort, after.reliability));
+        assert_eq!((before.effort, before.consistency), (after.effort, after.consistency));
     }
 }
 
