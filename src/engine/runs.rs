@@ -305,7 +305,7 @@ impl Parts {
                 .map(|name| Arc::from(name.as_str()))
                 .collect(),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
-            session: traces().last().map(|trace| Arc::from(trace.session.as_str())),
+            session: traces().next_back().map(|trace| Arc::from(trace.session.as_str())),
             errors: sum(traces().map(|trace| trace.errors)),
             cost: traces()
                 .filter_map(|trace| trace.cost_quanta)

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::IDLE;
-use super::chain;
 use super::fleet::Fleet;
 use super::held::{Given, Held, Past};
 use super::key::{Agent, SessionId};
@@ -22,7 +21,6 @@ use crate::engine::count::Counts;
 use crate::engine::few::Few;
 use crate::engine::loops::{LoopKind, LoopLabels};
 use crate::engine::math::Quanta;
-use crate::engine::options::LoopOptions;
 use crate::engine::runs::{is_about_runs, is_outcome};
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
@@ -92,7 +90,7 @@ pub(super) struct Session {
     pub(super) reliability: AgentReliability,
     pub(super) consistency: AgentConsistency,
     // Done traces of each agent by end, and in which panes the session counts for the newest.
-    ends: Few<Agent, BTreeSet<(Timestamp, TraceId)>>,
+    pub(super) ends: Few<Agent, BTreeSet<(Timestamp, TraceId)>>,
     pub(super) marks: Few<Agent, (Timestamp, Vec<PaneKey>)>,
     pub(super) gates: Few<SignalName, TrajectoryGate>,
     unsettled: BTreeSet<TraceId>,
@@ -109,7 +107,7 @@ pub(super) struct Session {
     pub(super) deadline: Option<Timestamp>,
     /// What its done traces took, but for the answer.
     #[serde(default)]
-    took: Effort,
+    pub(super) took: Effort,
     /// What its agent was told that it took.
     #[serde(default)]
     pub(super) spent: Option<(Agent, Timestamp, Effort)>,
@@ -375,72 +373,6 @@ impl Session {
         unsealed.map(|(trace, _)| trace).collect()
     }
 
-    /// Brings the gauges up to date: whether it is open, with which scores, and what loops.
-    pub(super) fn refresh(&mut self, shared: &mut Shared) {
-        let placed = self.placing(&shared.rules);
-        if placed != self.placed {
-            if let Some((agent, scores)) = self.placed.take() {
-                shared.fleet.summary(&agent).unopen(scores);
-            }
-            if let Some((agent, scores)) = &placed {
-                shared.fleet.summary(agent).open(*scores);
-            }
-            self.placed = placed;
-        }
-        self.spend(shared);
-        self.deadline = None;
-        let looping = self.loops_going_on(shared);
-        for (agent, labels) in self.looping.difference(&looping) {
-            shared.fleet.summary(agent).stop_looping(*labels);
-        }
-        for (agent, labels) in looping.difference(&self.looping) {
-            shared.fleet.summary(agent).start_looping(*labels);
-            if labels.evidence.weighs() {
-                let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
-                let worst = runaway.or_insert(*labels);
-                *worst = worst.worse(*labels);
-            }
-        }
-        self.looping = looping;
-        let stalled = self.stalling(shared);
-        self.stand(stalled, shared);
-    }
-
-    /// Whose open session it is and with which scores; `None` if it is closed.
-    pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
-        let first = self.first().filter(|_| !self.closed)?;
-        Some((first.agent.clone(), self.scores(rules)))
-    }
-
-    /// What its done traces took.
-    pub(super) fn took(&self) -> Effort {
-        let done = self.order.iter().rev().filter_map(|(_, id)| self.traces.get(id));
-        let last = done.filter(|held| held.given.is_some()).map(|held| Effort::of(&held.update));
-        let answer_words = last.filter_map(|effort| effort.answer_words).next();
-        Effort { answer_words, ..self.took }
-    }
-
-    /// Whose effort is how much, and when it began; `None` before a trace is done.
-    pub(super) fn spending(&self) -> Option<(Agent, Timestamp, Effort)> {
-        let first = self.first().filter(|_| self.ends.len() > 0)?;
-        Some((first.agent.clone(), first.position().0, self.took()))
-    }
-
-    /// Tells its agent what it took, if that has changed.
-    fn spend(&mut self, shared: &mut Shared) {
-        let spending = self.spending();
-        if spending == self.spent {
-            return;
-        }
-        if let Some((agent, start, effort)) = self.spent.take() {
-            shared.fleet.summary(&agent).spread().remove(start, &effort);
-        }
-        if let Some((agent, start, effort)) = &spending {
-            shared.fleet.summary(agent).spread().add(*start, effort);
-        }
-        self.spent = spending;
-    }
-
     /// Holds a trace that it held before, with all that it gave.
     pub(super) fn take_back(&mut self, held: Held) {
         self.order.insert(held.position());
@@ -484,87 +416,6 @@ impl Session {
     fn after(&self, position: (Timestamp, TraceId)) -> Vec<TraceId> {
         let later = self.order.range((Bound::Excluded(position), Bound::Unbounded));
         later.take(WINDOW).map(|(_, trace)| *trace).collect()
-    }
-
-    /// Finds loops anew in the chains of traces around these places; returns the traces for which something changed.
-    fn relink(&mut self, places: &[(Timestamp, TraceId)], shared: &Shared) -> Vec<TraceId> {
-        if places.iter().all(|place| self.stands_alone(*place)) {
-            return Vec::new();
-        }
-        let mut around: BTreeSet<(Timestamp, TraceId)> = BTreeSet::new();
-        for place in places {
-            around.extend(self.order.range(..place).next_back());
-            around.extend(self.order.range(place..).take(2));
-        }
-        let mut seen = BTreeSet::new();
-        let mut changed = Vec::new();
-        for place in around {
-            if seen.contains(&place.1) {
-                continue;
-            }
-            let chain = self.chain(place);
-            seen.extend(chain.iter().copied());
-            for part in chain.chunks(shared.rules.loops.max_traces) {
-                changed.extend(self.link(part, &shared.rules.loops));
-            }
-        }
-        changed
-    }
-
-    /// Whether no trace around this place is or was part of a chain, as mostly.
-    fn stands_alone(&self, place: (Timestamp, TraceId)) -> bool {
-        let before = self.order.range(..place).next_back();
-        let around = before.into_iter().chain(self.order.range(place..).take(2));
-        let mut last: Option<&Held> = None;
-        around.filter_map(|(_, id)| self.traces.get(id)).all(|held| {
-            let held = held.as_ref();
-            let goes_on = last.replace(held).is_some_and(|last| chain::goes_on(last, held));
-            !goes_on && held.link.is_none()
-        })
-    }
-
-    /// Finds loops in one chain; returns the traces for which something changed.
-    fn link(&mut self, chain: &[TraceId], options: &LoopOptions) -> Vec<TraceId> {
-        let held: Vec<&Held> =
-            chain.iter().filter_map(|id| self.traces.get(id)).map(AsRef::as_ref).collect();
-        // A trace that stands alone has its own loops.
-        let links = if held.len() > 1 { chain::links(&held, options) } else { Vec::new() };
-        let mut links = links.into_iter();
-        let mut changed = Vec::new();
-        for id in chain {
-            let link = links.next();
-            let Some(held) = self.traces.get_mut(id) else { continue };
-            if held.link.as_deref() != link.as_ref() {
-                held.link = link.map(Box::new);
-                changed.push(*id);
-            }
-        }
-        changed
-    }
-
-    /// The traces that hang together with the one at this place, in order.
-    fn chain(&self, place: (Timestamp, TraceId)) -> Vec<TraceId> {
-        let goes_on = |before: TraceId, after: TraceId| {
-            let held = |id| self.traces.get(&id);
-            held(before)
-                .zip(held(after))
-                .is_some_and(|(before, after)| chain::goes_on(before, after))
-        };
-        let mut ids = vec![place.1];
-        for (_, before) in self.order.range(..place).rev() {
-            if !ids.last().is_some_and(|after| goes_on(*before, *after)) {
-                break;
-            }
-            ids.push(*before);
-        }
-        ids.reverse();
-        for (_, after) in self.order.range((Bound::Excluded(place), Bound::Unbounded)) {
-            if !ids.last().is_some_and(|before| goes_on(*before, *after)) {
-                break;
-            }
-            ids.push(*after);
-        }
-        ids
     }
 
     /// The last few traces before one, oldest first.
@@ -675,58 +526,6 @@ impl Session {
             self.growing.insert(trace);
         } else {
             self.growing.remove(&trace);
-        }
-    }
-
-    /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
-    fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, LoopLabels)> {
-        let mut looping = BTreeSet::new();
-        if self.closed {
-            self.growing.clear();
-            return looping;
-        }
-        let Self { growing, traces, deadline, .. } = self;
-        growing.retain(|trace| {
-            let Some(held) = traces.get(trace) else { return false };
-            let mut goes_on = false;
-            for (&(kind, evidence), growth) in &held.growth {
-                let until = growth.at.after(shared.rules.loop_hold);
-                if until > shared.now {
-                    let labels = LoopLabels { kind, severity: growth.severity, evidence };
-                    looping.insert((held.agent.clone(), labels));
-                    *deadline = Some(deadline.map_or(until, |other| other.min(until)));
-                    goes_on = true;
-                }
-            }
-            goes_on
-        });
-        looping
-    }
-
-    /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
-    fn stalling(&mut self, shared: &Shared) -> BTreeMap<Agent, u64> {
-        let mut stalled: BTreeMap<Agent, u64> = BTreeMap::new();
-        for held in self.open.iter().filter_map(|trace| self.traces.get(trace)) {
-            let due = held.touched(shared.now).after(shared.rules.stall_after);
-            if due <= shared.now {
-                *stalled.entry(held.agent.clone()).or_default() += 1;
-            } else if self.deadline.is_none_or(|other| due < other) {
-                self.deadline = Some(due);
-            }
-        }
-        stalled
-    }
-
-    /// Tells agents how many of its traces stall.
-    fn stand(&mut self, stalled: BTreeMap<Agent, u64>, shared: &mut Shared) {
-        if self.stalled == stalled {
-            return;
-        }
-        for (agent, traces) in std::mem::replace(&mut self.stalled, stalled) {
-            shared.fleet.summary(&agent).stalled -= traces;
-        }
-        for (agent, traces) in &self.stalled {
-            shared.fleet.summary(agent).stalled += traces;
         }
     }
 }

@@ -1,0 +1,132 @@
+//! What a session shows while it lasts: that it is open and with which scores, what it took, what loops in it and what stalls.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::key::Agent;
+use super::rules::Rules;
+use super::session::{Session, Shared};
+use super::summary::SessionScores;
+use crate::engine::loops::LoopLabels;
+use crate::engine::span::Timestamp;
+use crate::engine::update::Effort;
+
+impl Session {
+    /// Brings the gauges up to date: whether it is open, with which scores, and what loops.
+    pub(super) fn refresh(&mut self, shared: &mut Shared) {
+        let placed = self.placing(&shared.rules);
+        if placed != self.placed {
+            if let Some((agent, scores)) = self.placed.take() {
+                shared.fleet.summary(&agent).unopen(scores);
+            }
+            if let Some((agent, scores)) = &placed {
+                shared.fleet.summary(agent).open(*scores);
+            }
+            self.placed = placed;
+        }
+        self.spend(shared);
+        self.deadline = None;
+        let looping = self.loops_going_on(shared);
+        for (agent, labels) in self.looping.difference(&looping) {
+            shared.fleet.summary(agent).stop_looping(*labels);
+        }
+        for (agent, labels) in looping.difference(&self.looping) {
+            shared.fleet.summary(agent).start_looping(*labels);
+            if labels.evidence.weighs() {
+                let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
+                let worst = runaway.or_insert(*labels);
+                *worst = worst.worse(*labels);
+            }
+        }
+        self.looping = looping;
+        let stalled = self.stalling(shared);
+        self.stand(stalled, shared);
+    }
+
+    /// Whose open session it is and with which scores; `None` if it is closed.
+    pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
+        let first = self.first().filter(|_| !self.closed)?;
+        Some((first.agent.clone(), self.scores(rules)))
+    }
+
+    /// What its done traces took.
+    pub(super) fn took(&self) -> Effort {
+        let done = self.order.iter().rev().filter_map(|(_, id)| self.traces.get(id));
+        let last = done.filter(|held| held.given.is_some()).map(|held| Effort::of(&held.update));
+        let answer_words = last.filter_map(|effort| effort.answer_words).next();
+        Effort { answer_words, ..self.took }
+    }
+
+    /// Whose effort is how much, and when it began; `None` before a trace is done.
+    pub(super) fn spending(&self) -> Option<(Agent, Timestamp, Effort)> {
+        let first = self.first().filter(|_| self.ends.len() > 0)?;
+        Some((first.agent.clone(), first.position().0, self.took()))
+    }
+
+    /// Tells its agent what it took, if that has changed.
+    fn spend(&mut self, shared: &mut Shared) {
+        let spending = self.spending();
+        if spending == self.spent {
+            return;
+        }
+        if let Some((agent, start, effort)) = self.spent.take() {
+            shared.fleet.summary(&agent).spread().remove(start, &effort);
+        }
+        if let Some((agent, start, effort)) = &spending {
+            shared.fleet.summary(agent).spread().add(*start, effort);
+        }
+        self.spent = spending;
+    }
+
+    /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
+    fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, LoopLabels)> {
+        let mut looping = BTreeSet::new();
+        if self.closed {
+            self.growing.clear();
+            return looping;
+        }
+        let Self { growing, traces, deadline, .. } = self;
+        growing.retain(|trace| {
+            let Some(held) = traces.get(trace) else { return false };
+            let mut goes_on = false;
+            for (&(kind, evidence), growth) in &held.growth {
+                let until = growth.at.after(shared.rules.loop_hold);
+                if until > shared.now {
+                    let labels = LoopLabels { kind, severity: growth.severity, evidence };
+                    looping.insert((held.agent.clone(), labels));
+                    *deadline = Some(deadline.map_or(until, |other| other.min(until)));
+                    goes_on = true;
+                }
+            }
+            goes_on
+        });
+        looping
+    }
+
+    /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
+    fn stalling(&mut self, shared: &Shared) -> BTreeMap<Agent, u64> {
+        let mut stalled: BTreeMap<Agent, u64> = BTreeMap::new();
+        for held in self.open.iter().filter_map(|trace| self.traces.get(trace)) {
+            let due = held.touched(shared.now).after(shared.rules.stall_after);
+            if due <= shared.now {
+                *stalled.entry(held.agent.clone()).or_default() += 1;
+            } else if self.deadline.is_none_or(|other| due < other) {
+                self.deadline = Some(due);
+            }
+        }
+        stalled
+    }
+
+    /// Tells agents how many of its traces stall.
+    pub(super) fn stand(&mut self, stalled: BTreeMap<Agent, u64>, shared: &mut Shared) {
+        if self.stalled == stalled {
+            return;
+        }
+        for (agent, traces) in std::mem::replace(&mut self.stalled, stalled) {
+            shared.fleet.summary(&agent).stalled -= traces;
+        }
+        for (agent, traces) in &self.stalled {
+            shared.fleet.summary(agent).stalled += traces;
+        }
+    }
+}
