@@ -138,25 +138,25 @@ struct SavedClock {
 
 /// What a judge or an embedding model said, as the log holds it: it was paid for.
 #[derive(Debug, Deserialize)]
-pub(super) struct Told {
+pub(super) struct Answers {
     replies: Vec<JudgeReply>,
     reports: Vec<Report>,
     #[serde(default)]
     embedded: Vec<(TraceId, Embedded)>,
 }
 
-impl Told {
+impl Answers {
     /// Its bytes in the log.
     pub(super) fn bytes(batch: &Batch) -> Option<Bytes> {
         #[derive(Serialize)]
-        struct Told<'b> {
+        struct Answers<'b> {
             replies: &'b [JudgeReply],
             reports: &'b [Report],
             embedded: &'b [(TraceId, Embedded)],
         }
         let Batch { judged: replies, reports, embedded, .. } = batch;
         // Strings and numbers: there is nothing in it that cannot be written.
-        rmp_serde::to_vec_named(&Told { replies, reports, embedded }).ok().map(Bytes::from)
+        rmp_serde::to_vec_named(&Answers { replies, reports, embedded }).ok().map(Bytes::from)
     }
 }
 
@@ -449,7 +449,7 @@ fn attics(
 
 /// A record of the log, read.
 enum Read {
-    Told(Told),
+    Answered(Answers),
     Batch(Box<Batch>),
     Shift(WallShift),
     /// Over a limit that was lowered since.
@@ -484,7 +484,7 @@ fn replay(
             replayed += 1;
             pipeline.advance_in_steps(arrival, STEP);
             match read {
-                Read::Told(Told { replies, reports, embedded }) => {
+                Read::Answered(Answers { replies, reports, embedded }) => {
                     pipeline.judged(replies, reports, arrival);
                     pipeline.embedded(embedded, arrival);
                 }
@@ -510,7 +510,7 @@ fn replay(
 
 fn decode(decoder: &Decoder, Record { arrival, payload, kind }: Record) -> Read {
     if kind == Kind::Judged {
-        return rmp_serde::from_slice(&payload).map_or(Read::Refused, Read::Told);
+        return rmp_serde::from_slice(&payload).map_or(Read::Refused, Read::Answered);
     }
     if kind == Kind::Clock {
         let shift = payload.as_ref().try_into().map(i64::from_le_bytes);

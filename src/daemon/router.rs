@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 
-use super::durable::{Durable, Told, section};
+use super::durable::{Answers, Durable, section};
 use super::tasks::{Share, ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
@@ -130,7 +130,7 @@ fn record(batch: &Batch) -> Option<Record> {
     let (kind, payload) = match request {
         Some(request) => (Kind::Request, request.to_bytes()),
         None if batch.judged.is_empty() && batch.embedded.is_empty() => return None,
-        None => (Kind::Judged, Told::bytes(batch)?),
+        None => (Kind::Judged, Answers::bytes(batch)?),
     };
     Some(Record { arrival: batch.arrival, kind, payload })
 }

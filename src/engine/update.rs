@@ -414,7 +414,7 @@ facts! {
 
     /// A sum over those traces that tell what is summed.
     #[derive(Copy)]
-    pub struct Told {
+    pub struct PartialSum {
         /// Traces that tell.
         pub traces: u64,
         /// Their sum.
@@ -433,9 +433,9 @@ facts! {
         /// Tool calls that failed.
         pub failed_calls: u64,
         /// Tokens written.
-        pub output_tokens: Told,
+        pub output_tokens: PartialSum,
         /// Cost in 1e-12 USD.
-        pub cost_quanta: Told,
+        pub cost_quanta: PartialSum,
         /// From the first start of a trace to its last end, in nanoseconds; pauses between traces left out.
         pub nanos: u64,
         /// Distinct words of the last answer; absent: no text arrived.
@@ -687,7 +687,7 @@ impl DoneTrace {
 impl Effort {
     /// What a trace took.
     pub fn of(update: &TraceUpdate) -> Self {
-        let told = |number: Option<u64>| Told {
+        let told = |number: Option<u64>| PartialSum {
             traces: u64::from(number.is_some()),
             sum: number.unwrap_or_default(),
         };
@@ -719,7 +719,7 @@ impl Effort {
     }
 
     fn combined(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
-        let told = |one: Told, two: Told| Told {
+        let told = |one: PartialSum, two: PartialSum| PartialSum {
             traces: of(one.traces, two.traces),
             sum: of(one.sum, two.sum),
         };

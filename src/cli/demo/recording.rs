@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 use crate::engine::convention::SESSION_KEYS;
 
 /// A recording as it is kept: requests joined into one of each signal, as protobuf allows.
-struct Kept {
+struct Bundled {
     name: &'static str,
     spans: &'static [u8],
     logs: &'static [u8],
@@ -23,15 +23,20 @@ struct Kept {
 
 /// What was recorded. Each of the agents loops in its fourth turn and fails in its sixth; only the first is
 /// sent that far.
-const RECORDED: &[Kept] = &[
-    Kept {
+const RECORDED: &[Bundled] = &[
+    Bundled {
         name: "looping",
         spans: include_bytes!("recorded/openinference-traces.pb"),
         logs: &[],
         turns: 6,
     },
-    Kept { name: "steady", spans: include_bytes!("recorded/genai-traces.pb"), logs: &[], turns: 3 },
-    Kept {
+    Bundled {
+        name: "steady",
+        spans: include_bytes!("recorded/genai-traces.pb"),
+        logs: &[],
+        turns: 3,
+    },
+    Bundled {
         name: "judged",
         spans: include_bytes!("recorded/judged-traces.pb"),
         logs: include_bytes!("recorded/judged-logs.pb"),

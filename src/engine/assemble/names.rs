@@ -18,8 +18,6 @@ use crate::engine::update::AgentKey;
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     sources: Recent<Agents>,
-    /// How often something had to be forgotten.
-    forgotten: u64,
 }
 
 /// The agents that were named last, by name, and when: of more than two it tells nothing which they are.
@@ -32,7 +30,7 @@ const MEMORY: Duration = Duration::from_secs(86_400);
 impl Names {
     /// Nothing is known yet, and of at most so many services and scopes something will be.
     pub(super) fn new(max: usize) -> Self {
-        Self { sources: Recent::new(max), forgotten: 0 }
+        Self { sources: Recent::new(max) }
     }
 
     /// Whether no agent is known that spans from there speak for.
@@ -67,8 +65,7 @@ impl Names {
             if last.replace(key) == Some(key) {
                 continue;
             }
-            let (Agents(agents), forgets) = self.sources.learn(key);
-            self.forgotten += u64::from(forgets);
+            let Agents(agents) = self.sources.learn(key);
             match agents.iter_mut().find(|(known, _)| known.agent_name == agent.agent_name) {
                 Some((known, named)) => {
                     *named = now.max(*named);
@@ -89,7 +86,7 @@ impl Names {
 
     /// How often something was forgotten since this was last asked.
     pub(super) fn take_forgotten(&mut self) -> u64 {
-        std::mem::take(&mut self.forgotten)
+        self.sources.take_forgotten()
     }
 
     /// What outlives the process.

@@ -18,8 +18,6 @@ use crate::engine::update::OverBy;
 #[derive(Clone, Debug)]
 pub(super) struct Parents {
     kinds: Recent<Shown>,
-    /// How often something had to be forgotten.
-    forgotten: u64,
 }
 
 /// What spans of one kind showed of their parents.
@@ -56,7 +54,7 @@ impl Shown {
 impl Parents {
     /// Nothing is known yet, and at most so many kinds of spans will be.
     pub(super) fn new(max: usize) -> Self {
-        Self { kinds: Recent::new(max), forgotten: 0 }
+        Self { kinds: Recent::new(max) }
     }
 
     /// What a trace without a root waits for: of its missing parents the one that is waited for longest.
@@ -106,7 +104,7 @@ impl Parents {
 
     /// How often something was forgotten since this was last asked.
     pub(super) fn take_forgotten(&mut self) -> u64 {
-        std::mem::take(&mut self.forgotten)
+        self.kinds.take_forgotten()
     }
 
     /// What outlives the process.
@@ -132,9 +130,7 @@ impl Parents {
     }
 
     fn learn(&mut self, key: u64) -> &mut Shown {
-        let (shown, forgets) = self.kinds.learn(key);
-        self.forgotten += u64::from(forgets);
-        shown
+        self.kinds.learn(key)
     }
 }
 

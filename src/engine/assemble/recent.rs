@@ -15,6 +15,8 @@ pub(super) struct Recent<V> {
     values: FixedMap<u64, (V, bool)>,
     // Invariant: the keys of the values, each once.
     turns: VecDeque<u64>,
+    /// How often something had to be forgotten.
+    forgotten: u64,
 }
 
 /// The same as it is written down: in the order in which turns come.
@@ -31,7 +33,7 @@ impl<V> Default for Saved<V> {
 impl<V: Default> Recent<V> {
     /// Nothing is known yet; at most so much will be.
     pub(super) fn new(max: usize) -> Self {
-        Self { max: max.max(1), values: FixedMap::default(), turns: VecDeque::new() }
+        Self { max: max.max(1), values: FixedMap::default(), turns: VecDeque::new(), forgotten: 0 }
     }
 
     /// What is known of this.
@@ -39,15 +41,21 @@ impl<V: Default> Recent<V> {
         self.values.get(&key).map(|(value, _)| value)
     }
 
-    /// What is known of this, to be changed; and whether something else was forgotten for it.
-    pub(super) fn learn(&mut self, key: u64) -> (&mut V, bool) {
+    /// What is known of this, to be changed.
+    pub(super) fn learn(&mut self, key: u64) -> &mut V {
         let forgets = !self.values.contains_key(&key) && self.make_room();
+        self.forgotten += u64::from(forgets);
         let (value, used) = self.values.entry(key).or_insert_with(|| {
             self.turns.push_back(key);
             (V::default(), false)
         });
         *used = true;
-        (value, forgets)
+        value
+    }
+
+    /// How often something was forgotten since this was last asked.
+    pub(super) fn take_forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// What outlives the process.
@@ -92,12 +100,12 @@ mod tests {
     fn over_the_bound_what_is_used_stays() {
         let mut recent: Recent<u64> = Recent::new(3);
         for key in 0..3 {
-            *recent.learn(key).0 = key;
+            *recent.learn(key) = key;
         }
         for key in 10..100 {
-            assert_eq!(recent.learn(1), (&mut 1, false));
-            let (_, forgets) = recent.learn(key);
-            assert!(forgets, "{key}");
+            assert_eq!((*recent.learn(1), recent.take_forgotten()), (1, 0));
+            recent.learn(key);
+            assert_eq!(recent.take_forgotten(), 1, "{key}");
         }
         assert_eq!((recent.values.len(), recent.turns.len()), (3, 3));
         assert_eq!((recent.get(1), recent.get(0)), (Some(&1), None));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Effort, Told};
+use crate::engine::update::{Effort, PartialSum};
 
 /// Runs that there must be before it is said how much one took beside others.
 pub const LEAST_RUNS: u64 = 20;
@@ -64,7 +64,7 @@ impl Measure {
 
     /// What a run has of it; `None` where the wire does not tell.
     pub fn of(self, effort: &Effort) -> Option<u64> {
-        let told = |told: Told| (told.traces > 0).then_some(told.sum);
+        let told = |told: PartialSum| (told.traces > 0).then_some(told.sum);
         match self {
             Self::ModelCalls => Some(effort.model_calls),
             Self::ToolCalls => Some(effort.tool_calls),

@@ -427,9 +427,12 @@ fn session(
 /// outermost workflow and the agent's id do; empty if nobody says one. And the other agents in it.
 fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
-    let named = agents().find(|span| agent_name(span).is_some());
-    let named = named.or_else(|| outermost.iter().find(|span| agent_name(span).is_some()));
-    let chosen = named.or_else(|| agents().next()).or_else(|| outermost.first());
+    let named = agents().chain(outermost).find_map(|span| Some((span, agent_name(span)?)));
+    let chosen = named
+        .as_ref()
+        .map(|(span, _)| *span)
+        .or_else(|| agents().next())
+        .or_else(|| outermost.first());
     let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
         let own = chosen.and_then(|span| of(span.resource));
         own.or_else(|| outermost.iter().find_map(|span| of(span.resource))).map(ToString::to_string)
@@ -441,7 +444,7 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     let id = || outer(|span| span.agent_id.map(str::to_owned));
     let is_own = |name: &String| !is_generic(name) && !is_random(name);
     let name = named
-        .and_then(|span| agent_name(span))
+        .map(|(_, name)| name)
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
         .or_else(|| workflow().filter(is_own))
         .or_else(|| id().filter(is_own))
