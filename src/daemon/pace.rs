@@ -41,7 +41,7 @@ impl Pace {
 const SHARE: u32 = 20;
 
 /// The bounds of that; the upper one is what a gauge may be behind, well below any scrape interval.
-const LEAST: Duration = Duration::from_millis(20);
+const LEAST: Duration = Duration::from_millis(4);
 const MOST: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

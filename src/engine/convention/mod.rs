@@ -42,7 +42,8 @@ mod text;
 mod told;
 mod vercel_ai;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -173,8 +174,16 @@ const CONVENTIONS: &[&dyn Convention] = &[
 
 /// Whether some library gives this name to an agent which the user did not name.
 pub(super) fn is_generic(name: &str) -> bool {
-    let lists = CONVENTIONS.iter().map(|convention| convention.generic_names());
-    lists.flatten().any(|generic| generic.eq_ignore_ascii_case(name))
+    // By length: most names are told by it alone, and this is asked for each span.
+    static GENERIC: LazyLock<BTreeMap<usize, Vec<&str>>> = LazyLock::new(|| {
+        let mut by_length: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for name in CONVENTIONS.iter().flat_map(|convention| convention.generic_names()) {
+            by_length.entry(name.len()).or_default().push(name);
+        }
+        by_length
+    });
+    let of_length = GENERIC.get(&name.len());
+    of_length.is_some_and(|names| names.iter().any(|generic| generic.eq_ignore_ascii_case(name)))
 }
 
 /// Whether a name is a random one: a UUID, or hex of that length.

@@ -119,6 +119,9 @@ const LONG: usize = if cfg!(test) { 4 } else { 128 };
 /// Origins are looked for among so many that came last.
 const LAST: usize = 16;
 
+/// Among so many different ones before it is an equal span looked for that hangs on something.
+const NEAR: usize = 4;
+
 /// Flags of a row: the span failed; a tool or a model call is in the row, with these numbers; what ends its input is known, and is
 /// a user's message.
 const FAILED: u16 = 1;
@@ -246,12 +249,12 @@ impl Spans {
         })
     }
 
-    /// The spans that have a parent, wherever that is; of equal ones that follow each other the first alone.
+    /// The spans that have a parent, wherever that is; of equal ones that stand near each other the first alone.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
         let parents = self.origins.iter();
         let parents: Vec<Option<bool>> =
             parents.map(|origin| origin.parent.map(|id| self.contains(id))).collect();
-        let mut last = None;
+        let (mut near, mut turn) = ([None; NEAR], 0);
         self.rows.iter().filter_map(move |row| {
             let at = place(row.origin);
             let has_parent = (*parents.get(at)?)?;
@@ -261,9 +264,11 @@ impl Spans {
             let name = own.unwrap_or_default();
             let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
             let like = (row.origin, row.operation, flags, name);
-            if last.replace(like) == Some(like) {
+            if near.contains(&Some(like)) {
                 return None;
             }
+            near[turn % NEAR] = Some(like);
+            turn += 1;
             let remote = row.remote_parent();
             let (resource, operation) = (&origin.resource, row.operation);
             Some(Hanging { resource, scope: origin.scope, operation, name, remote, has_parent })
