@@ -29,9 +29,9 @@ impl Pace {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// All of it was said; it took from `began` to `ended`.
-    pub(super) fn told(&mut self, began: Timestamp, ended: Timestamp) {
-        let took = Duration::from_nanos(ended.0.saturating_sub(began.0));
+    /// All of it was said by then, and `took` was spent on it: without what went by while other tasks had their turn, which on a
+    /// busy core is far more.
+    pub(super) fn told(&mut self, took: Duration, ended: Timestamp) {
         let pause = took.saturating_mul(SHARE).clamp(LEAST, MOST);
         *self = Self { waits: false, next: ended.after(pause) };
     }
@@ -57,7 +57,7 @@ mod tests {
         pace.note();
         let now = Timestamp(1_000 * MILLISECOND);
         assert!(pace.is_due(now));
-        pace.told(now, now);
+        pace.told(Duration::ZERO, now);
         assert_eq!(pace.due(), None);
         pace.note();
         assert!(!pace.is_due(now));
@@ -69,7 +69,7 @@ mod tests {
         let mut pace = Pace::default();
         for (took, pause) in [(2, 40), (1_000, 500)] {
             let ended = Timestamp(took * MILLISECOND);
-            pace.told(Timestamp(0), ended);
+            pace.told(Duration::from_millis(took), ended);
             pace.note();
             assert_eq!(pace.due(), Some(Timestamp((took + pause) * MILLISECOND)));
         }

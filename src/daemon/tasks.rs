@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -494,9 +495,11 @@ impl SessionTask {
 
     /// Says all that changed, and what it counted.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
-        let began = self.common.clock.now();
+        let mut took = Duration::ZERO;
         loop {
+            let began = self.common.clock.now();
             let updates = self.stage.drain_some(SLICE);
+            took += self.common.clock.now().since(began);
             if updates.is_empty() {
                 break;
             }
@@ -510,7 +513,7 @@ impl SessionTask {
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source, stage.open_sessions());
         common.health.held("sessions_away", &source, stage.away());
-        self.pace.told(began, self.common.clock.now());
+        self.pace.told(took, self.common.clock.now());
         Ok(())
     }
 }
@@ -566,8 +569,8 @@ pub(super) async fn agents(
         stage.handle_timeout(now);
         pace.note();
         if pace.is_due(now) || epoch.is_some() {
-            post(&mut stage, &board, &common).await;
-            pace.told(now, common.clock.now());
+            let took = post(&mut stage, &board, &common).await;
+            pace.told(took, common.clock.now());
         }
         if let Some(epoch) = epoch {
             flushed.send_replace(epoch);
@@ -575,18 +578,22 @@ pub(super) async fn agents(
     }
 }
 
-/// Puts all that changed on the board, and what the stage counted.
-async fn post(stage: &mut Agents, board: &Board, common: &Common) {
+/// Puts all that changed on the board, and what the stage counted; returns the time that it spent on that.
+async fn post(stage: &mut Agents, board: &Board, common: &Common) -> Duration {
+    let mut took = Duration::ZERO;
     loop {
+        let began = common.clock.now();
         let updates = stage.drain_some(SLICE);
         if updates.is_empty() {
             break;
         }
         updates.into_iter().for_each(|update| board.apply(update));
+        took += common.clock.now().since(began);
         tokio::task::yield_now().await;
     }
     common.health.counts("agents", stage.counts().iter());
     common.health.held("agents", "", board.len());
+    took
 }
 
 /// Waits until the moment comes; for ever if there is none.

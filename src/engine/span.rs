@@ -429,6 +429,11 @@ impl SpanId {
 }
 
 impl Timestamp {
+    /// How long ago another moment was; nothing if it is still to come.
+    pub fn since(self, earlier: Self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
     /// The moment `duration` later, at most the end of time.
     #[must_use]
     pub fn after(self, duration: std::time::Duration) -> Self {
