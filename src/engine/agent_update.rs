@@ -1,11 +1,11 @@
 //! What is known of an agent, added up over its shards: what stage 3 tells the board.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::loops::LoopLabels;
 use super::math::Quanta;
-use super::predict::{KnownRun, Spread};
+use super::predict::{KnownRun, Learned, Population, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::TraceId;
 use super::update::{AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate};
@@ -44,8 +44,30 @@ pub struct AgentUpdate {
     pub spreads: Vec<Arc<Spread>>,
     /// Runs of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
-    /// What the API shows.
+    /// Its sessions by window (`all`, `5m`, `1h`, ...).
+    pub populations: BTreeMap<String, Population>,
+    /// What the API shows, without what is learned.
     pub view: AgentView,
+    /// What is learned from all of it, once somebody asks.
+    pub learned: OnceLearned,
+}
+
+/// What is learned, made when it is first asked for.
+#[derive(Debug, Default)]
+pub struct OnceLearned(OnceLock<Box<Learned>>);
+
+impl Clone for OnceLearned {
+    /// A copy may be changed: it learns for itself.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for OnceLearned {
+    /// It follows from the rest.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// A histogram of scores: counts of each bucket, not cumulative, and the sum in quanta.
@@ -62,6 +84,21 @@ pub struct Buckets {
 }
 
 impl AgentUpdate {
+    /// What is learned of the agent from its sessions and their outcomes.
+    pub fn learned(&self) -> &Learned {
+        self.learned.0.get_or_init(|| {
+            let spread = Spread::of_all(&self.spreads);
+            Box::new(Learned::new(spread, &self.known_runs, &self.populations))
+        })
+    }
+
+    /// What the API shows.
+    pub fn shown(&self) -> AgentView {
+        let mut view = self.view.clone();
+        self.learned().look_at_agent(&mut view);
+        view
+    }
+
     /// Sessions in which a loop goes on of which more than names is on the wire.
     pub fn looping(&self) -> u64 {
         let weighing = self.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());

@@ -15,14 +15,14 @@ use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::drops::{Drops, SavedDrops, Stream};
 use super::options::AgentOptions;
-use super::run_scores::{AgentRuns, SavedAgentRuns};
+use super::run_scores::{self, AgentRuns, SavedAgentRuns};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::span::{Report, RunTarget, Target, Timestamp};
 use super::time::WallShift;
 use super::update::{AgentKey, SessionUpdate};
 use super::view::AgentView;
-use super::window::{Window, last_traces, pane_width, window_name};
+use super::window::{PANES, Window, last_traces, pane_width, window_name};
 
 /// The service name of the series that agents over `max_agents` share.
 pub const OVERFLOW: &str = "__overflow__";
@@ -399,11 +399,16 @@ impl Agents {
                 windows.entry(*width).or_default().merge(window);
             }
         }
-        let all = windows.remove(&0).unwrap_or_default().view();
+        let all = windows.remove(&0).unwrap_or_default();
         let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
+        update.populations.insert(run_scores::ALL.to_owned(), all.population(Timestamp::default()));
+        let (all, none) = (all.view(), Window::default());
         for window in &self.options.windows {
-            let merged = windows.get(&pane_width(*window)).map(Window::view).unwrap_or_default();
-            update.windows.insert(window_name(*window), merged);
+            let width = pane_width(*window);
+            let merged = windows.get(&width).unwrap_or(&none);
+            let since = Timestamp((self.wall().0 / width).saturating_sub(PANES) * width);
+            update.populations.insert(window_name(*window), merged.population(since));
+            update.windows.insert(window_name(*window), merged.view());
         }
         let shards: Vec<&SessionUpdate> = agents
             .iter()

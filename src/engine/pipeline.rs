@@ -17,7 +17,6 @@ use super::embedding::Embedded;
 use super::expect::Suite;
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
-use super::predict::Models;
 use super::resolve::Resolve;
 use super::route::Route;
 use super::score::ars::ArsOptions;
@@ -240,16 +239,15 @@ impl Pipeline {
             };
             start(a).cmp(&start(b)).then_with(|| a.session_id.cmp(&b.session_id))
         });
-        let mut models = Models::default();
         for session in &mut sessions {
-            models.look_at(session, |agent| self.board.get(agent));
+            let agent = self.board.get(&AgentKey::from(&session.agent));
+            agent.iter().for_each(|agent| agent.learned().look_at(session));
         }
         let agents = self
             .board
             .values()
-            .map(|update| &update.view)
-            .filter(|agent| agent.traces > 0 || !agent.scores.is_empty());
-        let mut agents: Vec<_> = agents.cloned().collect();
+            .filter(|agent| agent.view.traces > 0 || !agent.view.scores.is_empty());
+        let mut agents: Vec<_> = agents.map(AgentUpdate::shown).collect();
         // Counters have counted what was known at the time; a document has what is true at its end.
         agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
         Document { sessions, agents }

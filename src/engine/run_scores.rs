@@ -217,10 +217,19 @@ impl AgentRuns {
                 let (Some(success), Some(session)) = (run.success, &run.session) else { continue };
                 if let Some(known) = sessions.get_mut(session) {
                     known.effort = run.effort.plus(known.effort);
+                    known.add_signals(&run.signals);
                 } else if latest.len() < MOST_KNOWN {
                     latest.push(Arc::clone(session));
                     let (task, session) = (key.task.clone(), Arc::clone(session));
-                    let known = KnownRun { session, task, effort: run.effort, failed: !success };
+                    let mut known = KnownRun {
+                        session,
+                        task,
+                        end: run.end,
+                        effort: run.effort,
+                        signals: BTreeMap::new(),
+                        failed: !success,
+                    };
+                    known.add_signals(&run.signals);
                     sessions.insert(Arc::clone(&known.session), known);
                 } else {
                     break;

@@ -5,6 +5,7 @@
 //! its tool calls in order, its resources the sums, its outcome the last one reported, else what its traces say.
 //! A run that was only reported has no traces at all.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -57,6 +58,8 @@ pub struct Run {
     pub actions: Vec<Arc<str>>,
     /// What it took.
     pub effort: Effort,
+    /// Of each signal the worst score of a trace, in the order of their names.
+    pub signals: Vec<(Cow<'static, str>, Quanta)>,
     /// The session of its last trace; `None`: it has no trace.
     pub session: Option<Arc<str>>,
     /// Failed model and tool calls.
@@ -274,6 +277,20 @@ impl Runs {
     }
 }
 
+/// Of each signal the worst score of these traces.
+fn worst_signals<'a>(
+    traces: impl Iterator<Item = &'a RunTrace>,
+) -> Vec<(Cow<'static, str>, Quanta)> {
+    let mut worst: Vec<(Cow<'static, str>, Quanta)> = Vec::new();
+    for (name, score) in traces.flat_map(|trace| &trace.signals) {
+        match worst.binary_search_by(|(held, _)| held.cmp(name)) {
+            Ok(at) => worst[at].1 = worst[at].1.min(Quanta(*score)),
+            Err(at) => worst.insert(at, (name.clone(), Quanta(*score))),
+        }
+    }
+    worst
+}
+
 impl Parts {
     fn run(&self) -> Run {
         let traces = || self.traces.iter().map(|(_, trace)| trace);
@@ -305,6 +322,7 @@ impl Parts {
                 .map(|name| Arc::from(name.as_str()))
                 .collect(),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
+            signals: worst_signals(traces()),
             session: traces().next_back().map(|trace| Arc::from(trace.session.as_str())),
             errors: sum(traces().map(|trace| trace.errors)),
             cost: traces()

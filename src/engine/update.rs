@@ -5,13 +5,14 @@
 //! Within a process these structs are moved; between processes, and in snapshots, they are `MessagePack` with the names of
 //! those fields that do not have their default.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::loops::{Evidence, LoopKind, LoopLabels, Severity};
-use super::predict::Spread;
+use super::predict::{EffortSums, Spread};
 use super::span::{Status, TraceId};
 
 /// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
@@ -468,6 +469,8 @@ facts! {
         pub cost_quanta: Option<i64>,
         /// Scores of the trace; and those of its session that the trace has none of.
         pub reported: Vec<ReportedScore>,
+        /// Its signals, in quanta of 1e-12, in the order of their names.
+        pub signals: Vec<(Cow<'static, str>, i64)>,
     }
 
     /// Traces of one risk.
@@ -510,6 +513,8 @@ facts! {
         pub signals: BTreeMap<String, SignalSum>,
         /// Sessions whose newest trace of this agent lies in this pane.
         pub sessions: u64,
+        /// What they took.
+        pub efforts: EffortSums,
     }
 
     /// One of the last N traces.

@@ -349,6 +349,49 @@ pub struct AgentView {
     pub versions: Vec<VersionView>,
     /// Tasks, by id.
     pub tasks: Vec<TaskView>,
+    /// Share of its sessions that succeed, by window (`all`, `5m`, `1h`, ...), where the outcome of five of them is known.
+    pub success: BTreeMap<String, SuccessView>,
+    /// How well each signal, `effort` and `predicted_failure` tell its failed sessions from the others, where five of each are known.
+    pub signal_auroc: BTreeMap<String, AurocView>,
+    /// How right predicted failures have been; null before five sessions that failed and five that did not are known.
+    pub calibration: Option<CalibrationView>,
+}
+
+/// A share of sessions that succeed.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct SuccessView {
+    /// In `[0,1]`.
+    pub estimate: f64,
+    /// Lower bound of the 95 % interval.
+    pub lower: f64,
+    /// Upper bound.
+    pub upper: f64,
+    /// Sessions whose outcome is known.
+    pub told: u64,
+    /// Sessions in the window, as far as they are counted.
+    pub sessions: u64,
+}
+
+/// How well a number tells failed sessions from others.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct AurocView {
+    /// The chance that of a session that failed and one that did not the first has the greater risk, in `[0,1]`; a coin has 0.5.
+    pub auroc: f64,
+    /// Sessions that have both the number and an outcome.
+    pub sessions: u64,
+}
+
+/// How right chances of failure are, each told without the session's own outcome.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct CalibrationView {
+    /// Mean squared error, in `[0,1]`.
+    pub brier: f64,
+    /// The same if the share of sessions that fail were told for each: what the chances have to beat.
+    pub brier_of_base: f64,
+    /// Expected calibration error over ten bins, in `[0,1]`.
+    pub expected_error: f64,
+    /// Sessions that have both a chance and an outcome.
+    pub sessions: u64,
 }
 
 /// A score, or one for each k.

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::math::{Quanta, ratio};
+use super::predict::{EffortSums, Population};
 use super::score::agent_consistency::AgentConsistency;
 use super::score::agent_reliability::reliability;
 use super::score::risk::FLAG_OVER;
+use super::span::Timestamp;
 use super::update::{LastTrace, PaneSum};
 use super::view::WindowView;
 
@@ -33,13 +35,20 @@ pub struct Window {
     judged_levels: BTreeMap<i32, u64>,
     consistency: AgentConsistency,
     signals: BTreeMap<String, (u64, i128)>,
+    efforts: EffortSums,
 }
 
 impl Window {
+    /// Its sessions, which did not end before.
+    pub fn population(&self, since: Timestamp) -> Population {
+        Population { since, sessions: self.sessions, efforts: self.efforts }
+    }
+
     /// Adds a pane.
     pub fn add(&mut self, pane: &PaneSum) {
         self.traces += pane.traces;
         self.sessions += pane.sessions;
+        self.efforts.merge(&pane.efforts);
         self.risks += pane.risk_count;
         for level in &pane.levels {
             *self.levels.entry(level.level).or_default() += level.count;
@@ -57,6 +66,7 @@ impl Window {
     pub fn remove(&mut self, pane: &PaneSum) {
         self.traces -= pane.traces;
         self.sessions -= pane.sessions;
+        self.efforts.unmerge(&pane.efforts);
         self.risks -= pane.risk_count;
         for (held, levels) in
             [(&mut self.levels, &pane.levels), (&mut self.judged_levels, &pane.judged_levels)]
@@ -82,6 +92,7 @@ impl Window {
     pub fn merge(&mut self, other: &Self) {
         self.traces += other.traces;
         self.sessions += other.sessions;
+        self.efforts.merge(&other.efforts);
         self.risks += other.risks;
         for (level, count) in &other.levels {
             *self.levels.entry(*level).or_default() += count;

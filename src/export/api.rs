@@ -22,7 +22,6 @@ use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
-use crate::engine::predict::Models;
 use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
@@ -262,13 +261,12 @@ async fn sessions<Q: Query>(
     // The semaphore is never closed.
     let _permit = exporter.lists.acquire().await.ok();
     let (mut sessions, mut traces) = (Vec::new(), 0);
-    let mut models = Models::default();
     for row in page.sessions {
         let tenant = row.agent.tenant.as_deref().unwrap_or_default();
         // One that went meanwhile is left out.
         let session = exporter.query.session(tenant, &row.session_id).await;
         let Some(mut session) = session else { continue };
-        models.look_at(&mut session, |agent| exporter.board.agent(agent));
+        exporter.look_at(&mut session);
         traces += session.traces.len();
         if traces > MAX_TRACES && !sessions.is_empty() {
             break;
@@ -307,7 +305,7 @@ impl<Q: Query> Exporter<Q> {
         params: AgentParams,
     ) -> Result<AgentsPage, Refused> {
         let (updates, total) = paged(&self.board, identity, params)?;
-        let agents = updates.iter().map(|update| update.view.clone()).collect();
+        let agents = updates.iter().map(|update| update.shown()).collect();
         Ok(AgentsPage { agents, total })
     }
 
@@ -350,6 +348,12 @@ impl<Q: Query> Exporter<Q> {
         Ok(SessionRowsPage { sessions, total, partial })
     }
 
+    /// Says of a session what is learned of its agent.
+    fn look_at(&self, session: &mut SessionView) {
+        let agent = self.board.agent(&AgentKey::from(&session.agent));
+        agent.iter().for_each(|agent| agent.learned().look_at(session));
+    }
+
     pub(super) async fn session(
         &self,
         identity: &Identity,
@@ -358,7 +362,7 @@ impl<Q: Query> Exporter<Q> {
     ) -> Result<SessionView, Refused> {
         let session = self.query.session(identity.instead_of(tenant), id).await;
         let session = session.map(|mut session| {
-            Models::default().look_at(&mut session, |agent| self.board.agent(agent));
+            self.look_at(&mut session);
             session
         });
         session.ok_or_else(|| {

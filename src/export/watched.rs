@@ -3,6 +3,7 @@
 use super::families::{Family, Kind};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::math::ratio;
+use crate::engine::predict::Learned;
 use crate::engine::view::{DropFoundView, DropView};
 
 /// A family, and how its samples are read.
@@ -117,6 +118,61 @@ pub(super) const WATCHED: &[Watched] = &[
         },
     ),
     gauge(
+        "agentgauge_agent_success_ratio",
+        &["window", "bound"],
+        "Share of the agent's sessions that succeed, from those whose outcome is known and the effort of all, from 0 to 1; bound is estimate, lower or upper (95 %).",
+        |update, sample| {
+            for (name, success) in learned(update).flat_map(Learned::success) {
+                sample(&[name, "estimate"], success.estimate);
+                sample(&[name, "lower"], success.lower);
+                sample(&[name, "upper"], success.upper);
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_success_ratio_sessions",
+        &["window", "outcome"],
+        "Sessions that the share of those that succeed is over: all of the window, and those whose outcome is known.",
+        |update, sample| {
+            for (name, success) in learned(update).flat_map(Learned::success) {
+                sample(&[name, "any"], count(success.sessions));
+                sample(&[name, "known"], count(success.told));
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_signal_auroc",
+        &["signal"],
+        "How well a signal (as risk), effort or predicted_failure tells sessions that failed from others: 1 always, 0.5 as a coin does.",
+        |update, sample| {
+            for (name, auroc) in learned(update).flat_map(|learned| &learned.quality().auroc) {
+                sample(&[name], auroc.auroc);
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_signal_auroc_sessions",
+        &["signal"],
+        "Sessions with the signal and a known outcome.",
+        |update, sample| {
+            for (name, auroc) in learned(update).flat_map(|learned| &learned.quality().auroc) {
+                sample(&[name], count(auroc.sessions));
+            }
+        },
+    ),
+    gauge(
+        "agentgauge_agent_prediction_error",
+        &["error"],
+        "How wrong predicted failures are, from 0 to 1: brier, brier_of_base (if the share that fails were told for each), calibration (ten bins).",
+        |update, sample| {
+            for error in learned(update).filter_map(|learned| learned.quality().calibration) {
+                sample(&["brier"], error.brier);
+                sample(&["brier_of_base"], error.brier_of_base);
+                sample(&["calibration"], error.expected_error);
+            }
+        },
+    ),
+    gauge(
         "agentgauge_agent_last_trace_timestamp_seconds",
         &[],
         "When the last of what became a done trace of the agent arrived.",
@@ -138,6 +194,11 @@ pub(super) const WATCHED: &[Watched] = &[
         |update, sample| sample(&[], count(update.traces_stalled)),
     ),
 ];
+
+/// What is learned of an agent of which some outcome is known.
+fn learned(update: &AgentUpdate) -> impl Iterator<Item = &Learned> {
+    (!update.known_runs.is_empty()).then(|| update.learned()).into_iter()
+}
 
 /// Each stream that drops, or may.
 fn found(update: &AgentUpdate, mut tell: impl FnMut(&DropView, &DropFoundView)) {

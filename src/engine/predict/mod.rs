@@ -1,50 +1,121 @@
-//! Which runs fail: how much effort a session took beside its agent's others, and the chance that it failed.
+//! Which runs fail: how much effort a session took beside its agent's others, the chance that it failed, how often the agent's
+//! sessions succeed, and how good all of that has been.
 //!
-//! Sessions tell their agents what they took ([`Spread`]); runs with an outcome are kept by the agent ([`KnownRun`]). Both meet
-//! where a session is looked at: nothing is computed, and no session grows, before somebody asks.
+//! Sessions tell their agents what they took ([`Spread`], [`EffortSums`]); runs with an outcome are kept by the agent
+//! ([`KnownRun`]). Both meet in [`Learned`], when somebody looks at the agent or at one of its sessions: nothing is computed before.
 
 mod model;
+mod quality;
 mod spread;
+mod success;
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked};
-pub use spread::{LEAST_RUNS, Measure, Spread};
+pub use quality::Quality;
+pub use spread::{EffortSums, LEAST_RUNS, Measure, Spread};
 
-use super::agent_update::AgentUpdate;
-use super::update::AgentKey;
-use super::view::{PredictionView, SessionView};
+use self::success::{Others, Told, success_ratio};
+use super::span::Timestamp;
+use super::view::{AgentView, PredictionView, SessionView, SuccessView};
 
-/// Models of several agents, each made when it is first needed.
-#[derive(Debug, Default)]
-pub struct Models(BTreeMap<AgentKey, Option<Model>>);
+/// The sessions of an agent in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Population {
+    /// Sessions whose last trace ended before are not in it.
+    pub since: Timestamp,
+    /// How many there are.
+    pub sessions: u64,
+    /// What they took.
+    pub efforts: EffortSums,
+}
 
-impl Models {
-    /// Looks at a session as its agent stands, which `find` knows.
-    pub fn look_at<A: Borrow<AgentUpdate>>(
-        &mut self,
-        session: &mut SessionView,
-        find: impl FnOnce(&AgentKey) -> Option<A>,
-    ) {
-        let key = AgentKey::from(&session.agent);
-        let model = match self.0.entry(key) {
-            Entry::Occupied(held) => held.into_mut(),
-            Entry::Vacant(room) => {
-                let model = find(room.key()).map(|agent| {
-                    let agent = agent.borrow();
-                    Model::new(Spread::of_all(&agent.spreads), &agent.known_runs)
-                });
-                room.insert(model)
-            }
-        };
-        model.iter().for_each(|model| look_at(session, model));
+/// What is learned of an agent from its sessions and their outcomes.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    model: Model,
+    quality: Quality,
+    success: BTreeMap<String, SuccessView>,
+}
+
+impl Learned {
+    /// Learns from these, each in the order of their starts.
+    pub fn new(
+        spread: Spread,
+        known: &[KnownRun],
+        populations: &BTreeMap<String, Population>,
+    ) -> Self {
+        let model = Model::new(spread, known);
+        let success = populations.iter().filter_map(|(window, population)| {
+            Some((window.clone(), success(model.spread(), known, population)?))
+        });
+        Self { quality: quality::quality(&model, known), success: success.collect(), model }
+    }
+
+    /// How good it has been.
+    pub fn quality(&self) -> &Quality {
+        &self.quality
+    }
+
+    /// How often sessions succeed, by window.
+    pub fn success(&self) -> &BTreeMap<String, SuccessView> {
+        &self.success
+    }
+
+    /// Says of the agent what is learned of it.
+    pub fn look_at_agent(&self, agent: &mut AgentView) {
+        agent.success.clone_from(&self.success);
+        agent.signal_auroc.clone_from(&self.quality.auroc);
+        agent.calibration = self.quality.calibration;
+    }
+
+    /// Says of a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`]
+    /// to compare it with.
+    pub fn look_at(&self, session: &mut SessionView) {
+        look_at(session, &self.model);
     }
 }
 
-/// Says of a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`] to
-/// compare it with.
+/// The share of sessions that succeed. What is known of all of them is their effort: the mean over the measures, each in buckets, set to mean 0 and
+/// deviation 1 over the agent's sessions. It is a sum over measures, so its mean over a window follows from the sums.
+fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
+    let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= population.since).collect();
+    let mut sums = population.efforts;
+    known.iter().for_each(|run| sums.remove(&run.effort));
+    let others = population.sessions.saturating_sub(known.len() as u64);
+    let everywhere = |measure: &Measure| {
+        measure.is_effort()
+            && population.efforts.told(*measure).traces == population.sessions
+            && known.iter().all(|run| measure.of(&run.effort).is_some())
+    };
+    let measures = Measure::ALL.into_iter().filter(everywhere);
+    let measures: Vec<(Measure, (f64, f64))> =
+        measures.filter_map(|measure| Some((measure, spread.moments(measure)?))).collect();
+    let mean_of = |bucket: &dyn Fn(Measure) -> f64| {
+        let deviations = measures
+            .iter()
+            .map(|(measure, (mean, deviation))| (bucket(*measure) - mean) / deviation);
+        deviations.sum::<f64>() / measures.len().max(1) as f64
+    };
+    let told: Vec<Told> = known
+        .iter()
+        .map(|run| Told {
+            label: if run.failed { 0.0 } else { 1.0 },
+            predictor: mean_of(&|measure| measure.bucket(&run.effort)),
+        })
+        .collect();
+    // How the effort of the others varies is not kept: nobody chose by it who is told.
+    let runs = told.len() as f64;
+    let mean = told.iter().map(|run| run.predictor).sum::<f64>() / runs;
+    let variance = told.iter().map(|run| (run.predictor - mean).powi(2)).sum::<f64>() / runs;
+    let others = (others > 0).then(|| Others {
+        runs: others as f64,
+        mean: mean_of(&|measure| sums.told(measure).sum as f64 / others as f64),
+        variance,
+    });
+    success_ratio(&told, others)
+}
+
 fn look_at(session: &mut SessionView, model: &Model) {
     let effort = &session.took;
     let Some(ranked) = model.ranked(effort) else { return };

@@ -10,10 +10,13 @@
 //! asks. The priors are no fit: that more effort than usual goes with failure is what public recordings of agents with known
 //! outcomes agree on (docs/outcomes.md); of nothing else the sign is taken for granted.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::spread::{Measure, Spread};
+use crate::engine::math::Quanta;
+use crate::engine::span::Timestamp;
 use crate::engine::update::Effort;
 
 /// Steps of Newton's method at most; a handful is what it takes.
@@ -96,10 +99,24 @@ pub struct KnownRun {
     pub session: Arc<str>,
     /// Its task, if it has one.
     pub task: Option<Arc<str>>,
+    /// End of its last trace.
+    pub end: Timestamp,
     /// What it took.
     pub effort: Effort,
+    /// The worst score of each signal over its traces.
+    pub signals: BTreeMap<Cow<'static, str>, Quanta>,
     /// It is no success.
     pub failed: bool,
+}
+
+impl KnownRun {
+    /// Takes the signals of some of its traces.
+    pub fn add_signals(&mut self, signals: &[(Cow<'static, str>, Quanta)]) {
+        for (name, score) in signals {
+            let worst = self.signals.entry(name.clone()).or_insert(*score);
+            *worst = (*score).min(*worst);
+        }
+    }
 }
 
 /// How much effort a run took beside the agent's others.
@@ -125,6 +142,8 @@ pub struct Prediction {
 pub struct Model {
     spread: Spread,
     coefficients: [f64; N],
+    // Curvature of what is minimised, at the coefficients.
+    curve: [[f64; N]; N],
     tasks: BTreeMap<Arc<str>, Record>,
     // Log-odds of failure over all runs that are told, one success and one failure more.
     base: f64,
@@ -153,6 +172,7 @@ impl Model {
         let mut model = Self {
             spread,
             coefficients: FEATURES.map(|feature| feature.prior),
+            curve: [[0.0; N]; N],
             tasks,
             base: log_odds((failed + 1.0) / (known.len() as f64 + 2.0)),
             sessions: sessions
@@ -167,9 +187,14 @@ impl Model {
             })
             .collect();
         if !rows.is_empty() {
-            model.coefficients = fit(&rows);
+            (model.coefficients, model.curve) = fit(&rows);
         }
         model
+    }
+
+    /// The agent's distributions.
+    pub(super) fn spread(&self) -> &Spread {
+        &self.spread
     }
 
     /// How many outcomes it has learned from.
@@ -204,6 +229,22 @@ impl Model {
         Some(Prediction { failure: logistic(carried_by.iter().sum()), carried_by })
     }
 
+    /// Each of the runs that it learned from, with the chance that it would give it had it not.
+    pub(super) fn left_out(&self, known: &[KnownRun]) -> Vec<(f64, bool)> {
+        let odds = |run: &KnownRun| {
+            let row = self.row(&run.session, run.task.as_deref(), &run.effort)?;
+            let odds: f64 =
+                row.iter().zip(self.coefficients).map(|(value, held)| value * held).sum();
+            let chance = logistic(odds);
+            let leverage: f64 =
+                solve(self.curve, row).iter().zip(row).map(|(one, two)| one * two).sum();
+            let failed = if run.failed { 1.0 } else { 0.0 };
+            let without = leverage * (failed - chance) / (1.0 - leverage * chance * (1.0 - chance));
+            Some((logistic(odds - without), run.failed))
+        };
+        known.iter().filter_map(odds).collect()
+    }
+
     fn row(&self, session: &str, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
         let Ranked { effort: mean, ranks } = self.ranked(effort)?;
         let inputs = Inputs {
@@ -230,14 +271,15 @@ impl Model {
     }
 }
 
-/// The most likely coefficients.
-fn fit(rows: &[([f64; N], f64)]) -> [f64; N] {
+/// The most likely coefficients, and the curvature there.
+fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
     let priors = FEATURES.map(|feature| feature.prior);
     let precisions = FEATURES.map(|feature| 1.0 / (feature.spread * feature.spread));
     let mut coefficients = priors;
+    let mut curve = [[0.0; N]; N];
     for _ in 0..STEPS {
         let mut slope = [0.0; N];
-        let mut curve = [[0.0; N]; N];
+        curve = [[0.0; N]; N];
         for i in 0..N {
             slope[i] = precisions[i] * (coefficients[i] - priors[i]);
             curve[i][i] = precisions[i];
@@ -264,7 +306,7 @@ fn fit(rows: &[([f64; N], f64)]) -> [f64; N] {
             break;
         }
     }
-    coefficients
+    (coefficients, curve)
 }
 
 /// Solves `matrix x = right` by Cholesky's decomposition; of the matrix, which is positive definite, the lower half is read.
@@ -320,7 +362,8 @@ mod tests {
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
         let session = Arc::from(format!("{calls}"));
-        KnownRun { session, task: task.map(Arc::from), effort: effort(calls), failed }
+        let (task, effort) = (task.map(Arc::from), effort(calls));
+        KnownRun { session, task, effort, failed, ..KnownRun::default() }
     }
 
     fn chance(model: &Model, calls: u64, task: Option<&str>) -> f64 {
@@ -356,6 +399,21 @@ mod tests {
         let alone = Model::new(spread(), &known[..1]);
         let own = alone.predict("10", Some("hard"), &effort(10)).unwrap();
         assert!(own.carried_by[N - 1].abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_run_that_is_left_out_is_predicted_nearly_as_by_a_model_without_it() {
+        let known: Vec<KnownRun> = (1..=40).map(|i| run(2 * i, None, i % 3 == 0)).collect();
+        let model = Model::new(spread(), &known);
+        for (at, (chance, failed)) in model.left_out(&known).into_iter().enumerate() {
+            let mut others = known.clone();
+            let own = others.remove(at);
+            let exact = Model::new(spread(), &others).predict("", None, &own.effort).unwrap();
+            let with = model.predict("", None, &own.effort).unwrap();
+            let error = (chance - exact.failure).abs();
+            assert!(error < 0.01 && error < (with.failure - exact.failure).abs(), "{at}: {error}");
+            assert_eq!(failed, own.failed);
+        }
     }
 
     #[test]

@@ -62,6 +62,11 @@ impl Measure {
         self != Self::Answer
     }
 
+    /// The bucket that a run is in; 0 where the wire does not tell.
+    pub(super) fn bucket(self, effort: &Effort) -> f64 {
+        self.of(effort).map_or(0.0, |value| f64::from(bucket(value)))
+    }
+
     /// What a run has of it; `None` where the wire does not tell.
     pub fn of(self, effort: &Effort) -> Option<u64> {
         let told = |told: PartialSum| (told.traces > 0).then_some(told.sum);
@@ -146,9 +151,73 @@ impl Spread {
         (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
     }
 
+    /// Mean and standard deviation of the buckets that runs are in; `None` below [`LEAST_RUNS`] that tell, or if all are alike.
+    pub(super) fn moments(&self, measure: Measure) -> Option<(f64, f64)> {
+        let (mut runs, mut sum, mut squares) = (0_u64, 0_u64, 0_u64);
+        for (bucket, count) in self.weeks.values().flat_map(|week| &week[measure as usize]) {
+            let (bucket, count) = (u64::from(*bucket), u64::from(*count));
+            runs += count;
+            sum += count * bucket;
+            squares += count * bucket * bucket;
+        }
+        if runs < LEAST_RUNS {
+            return None;
+        }
+        let mean = sum as f64 / runs as f64;
+        let variance = squares as f64 / runs as f64 - mean * mean;
+        (variance > 0.0).then(|| (mean, variance.sqrt()))
+    }
+
     /// Whether it holds no run.
     pub fn is_empty(&self) -> bool {
         self.weeks.is_empty()
+    }
+}
+
+/// What many runs took, by measure: how many tell, and the sum of their buckets. It can be taken back exactly.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub struct EffortSums([PartialSum; Measure::ALL.len()]);
+
+impl EffortSums {
+    /// Adds a run.
+    pub fn add(&mut self, effort: &Effort) {
+        self.combine(&Self::of(effort), u64::saturating_add);
+    }
+
+    /// Takes back a run that was added.
+    pub fn remove(&mut self, effort: &Effort) {
+        self.combine(&Self::of(effort), u64::saturating_sub);
+    }
+
+    /// Adds what others took.
+    pub fn merge(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_add);
+    }
+
+    /// Takes back what others took, which was added.
+    pub fn unmerge(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_sub);
+    }
+
+    /// Those that tell of this, and the sum of their buckets.
+    pub(super) fn told(&self, measure: Measure) -> PartialSum {
+        self.0[measure as usize]
+    }
+
+    fn of(effort: &Effort) -> Self {
+        Self(buckets(effort).map(|bucket| PartialSum {
+            traces: u64::from(bucket.is_some()),
+            sum: bucket.map_or(0, u64::from),
+        }))
+    }
+
+    fn combine(&mut self, other: &Self, of: fn(u64, u64) -> u64) {
+        for (held, other) in self.0.iter_mut().zip(&other.0) {
+            *held =
+                PartialSum { traces: of(held.traces, other.traces), sum: of(held.sum, other.sum) };
+        }
     }
 }
 

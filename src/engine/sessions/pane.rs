@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::scoring::SignalName;
 use crate::engine::few::Few;
 use crate::engine::math::Quanta;
+use crate::engine::predict::EffortSums;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::risk::CONFIDENCE;
 use crate::engine::span::Timestamp;
@@ -308,6 +309,7 @@ impl Pane {
                 .map(|(name, (count, sum_quanta))| (name, SignalSum { count, sum_quanta }))
                 .collect(),
             sessions: self.sessions,
+            efforts: EffortSums::default(),
         }
     }
 }

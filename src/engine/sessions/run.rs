@@ -53,5 +53,11 @@ pub(super) fn trace(
         errors: failed.saturating_add(update.failed_model_calls),
         cost_quanta: update.cost_quanta,
         reported,
+        signals: held
+            .scored
+            .signals
+            .iter()
+            .map(|(name, (score, _))| (name.clone(), score.0))
+            .collect(),
     })
 }

@@ -39,8 +39,10 @@ export async function agent(view, query) {
     el("h2", {}, "By window"),
     el("p", { class: "note" }, "Reliability is about the worst traces: it reads 0 from some 15 % of failing traces on. Whether the agent drops goes by the share of failing traces."),
     windows(one, windowNames),
+    succeeded(one),
     el("h2", {}, "Signals by window"),
     signals(one, windowNames),
+    told(one),
     versions(one),
     runs(one),
     el("h2", {}, "Sessions"),
@@ -73,6 +75,34 @@ function windows(one, names) {
         el("td", { class: "number" }, percent(window.failure_ratio)), el("td", { class: "number" }, score(window.reliability)), el("td", { class: "number" }, score(window.consistency)),
         el("td", { class: "number" }, plain(window.max_risk)), el("td", { class: "number" }, number(window.traces)), el("td", { class: "number" }, name.startsWith("last_") ? "–" : number(window.sessions)));
     }));
+}
+
+/** The share of sessions that succeed, where outcomes are known. */
+function succeeded(one) {
+  const names = Object.keys(one.success).sort((a, b) => a === "all" ? 1 : b === "all" ? -1 : byWidth(a, b));
+  if (names.length === 0) return null;
+  return [el("h2", {}, "Sessions that succeed"),
+    el("p", { class: "note" }, "From the sessions whose outcome is known, and from the effort of all. Nobody knows why just these outcomes were told: if they were chosen, so is the share."),
+    table("Sessions that succeed", [["Window"], ["Succeed", "number"], ["95 % from", "number"], ["to", "number"], ["Outcomes known", "number"], ["Sessions", "number"]],
+      names.map((name) => {
+        const success = one.success[name];
+        return el("tr", {}, el("th", { scope: "row" }, name),
+          ...[success.estimate, success.lower, success.upper].map((share) => el("td", { class: "number" }, percent(share))),
+          ...[success.told, success.sessions].map((count) => el("td", { class: "number" }, number(count))));
+      }))];
+}
+
+/** How well each number tells failed sessions from others, best first. */
+function told(one) {
+  const found = Object.entries(one.signal_auroc).sort(([, a], [, b]) => b.auroc - a.auroc);
+  if (found.length === 0) return null;
+  const error = one.calibration;
+  return [el("h2", {}, "What tells its failures"),
+    el("p", { class: "note" }, "The chance that of a failed session and one that succeeded the failed one has the greater risk: 1 is always, 0.5 is a coin's."
+      + (error ? ` Predicted failures are off by ${error.brier.toFixed(3)} (mean square; the share that fails alone by ${error.brier_of_base.toFixed(3)}).` : "")),
+    table("What tells its failures", [["Number"], ["AUROC", "number"], ["Sessions", "number"]],
+      found.map(([name, { auroc, sessions }]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)),
+        el("td", { class: "number" }, plain(auroc)), el("td", { class: "number" }, number(sessions)))))];
 }
 
 /** A heat map whose cells also say their number and their mark. */
