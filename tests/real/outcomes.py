@@ -1,0 +1,129 @@
+"""How well the daemon's numbers tell failed runs from others, on recordings of runs whose outcome is known: the tables of docs/outcomes.md.
+
+    python3 tests/real/outcomes.py target/release/agentgauge FOLDER...
+
+A FOLDER has NNN-traces.pb (a run each, as OTLP) and labels.json ({session id: {"failed", "order": NNN}}); beside it FOLDER-outcomes has
+NNN-logs.pb, the outcome of that run as a log record. Each is replayed with nothing told, and with a tenth and a quarter of the outcomes told (five draws);
+numbers are over the runs that were not told. Nothing here is a gate: recordings are not part of the repository.
+"""
+
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DRAWS = 5
+BOOTSTRAPS = 1000
+
+
+def auroc(numbers, failed):
+    """The chance that a failed run has the greater number, ties half."""
+    pairs = sorted(zip(numbers, failed))
+    below = won = 0.0
+    at = 0
+    while at < len(pairs):
+        alike = [failed for number, failed in pairs[at:] if number == pairs[at][0]]
+        bad = sum(alike)
+        good = len(alike) - bad
+        won += bad * (below + good / 2)
+        below += good
+        at += len(alike)
+    bad = len(pairs) - below
+    return won / (bad * below) if bad and below else math.nan
+
+
+def interval(numbers, failed):
+    """95 % of its values over draws of runs."""
+    draw = random.Random(1)
+    runs = list(zip(numbers, failed))
+    found = sorted(auroc(*zip(*draw.choices(runs, k=len(runs)))) for _ in range(BOOTSTRAPS))
+    return found[int(0.025 * BOOTSTRAPS)], found[int(0.975 * BOOTSTRAPS)]
+
+
+def wilson(successes, runs):
+    """The interval of a share by labels alone."""
+    square = 1.959964**2 / runs
+    share = successes / runs
+    half = math.sqrt(square * (share * (1 - share) + square / 4))
+    return (share + square / 2 - half) / (1 + square), (share + square / 2 + half) / (1 + square)
+
+
+def replay(binary, folder, told):
+    """The document after all runs, each outcome that is told after its own."""
+    with tempfile.TemporaryDirectory() as mixed:
+        for run in folder.glob("*.pb"):
+            (Path(mixed) / run.name).symlink_to(run.resolve())
+        for order in told:
+            log = folder.with_name(folder.name + "-outcomes") / f"{order:03d}-logs.pb"
+            # Before the next run's traces.
+            (Path(mixed) / f"{order + 1:03d}-logs.pb").symlink_to(log.resolve())
+        command = [binary, "replay", mixed, "--output", "json"]
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def numbers(session):
+    """What may tell that a run failed."""
+    found = {"model calls": sum(trace["llm_calls"] for trace in session["traces"])}
+    if session["reliability"] is not None:
+        found["1 - reliability"] = 1 - session["reliability"]
+    for name in ("effort", "predicted_failure"):
+        if session[name] is not None:
+            found[name] = session[name]
+    return found
+
+
+def measured(document, labels, told):
+    """By number: what it is of each run that was not told, and whether that failed."""
+    found = {}
+    for session in document["sessions"]:
+        label = labels.get(session["session_id"])
+        if label is None or label["order"] in told:
+            continue
+        for name, number in numbers(session).items():
+            values, failed = found.setdefault(name, ([], []))
+            values.append(number)
+            failed.append(int(label["failed"]))
+    return found
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def main(binary, *folders):
+    for folder in map(Path, folders):
+        labels = json.loads((folder / "labels.json").read_text())
+        orders = sorted(label["order"] for label in labels.values())
+        truth = 1 - mean(label["failed"] for label in labels.values())
+        by_order = {label["order"]: int(label["failed"]) for label in labels.values()}
+        print(f"{folder.name}: {len(labels)} runs, {truth:.1%} succeed")
+        for name, (values, failed) in sorted(measured(replay(binary, folder, []), labels, set()).items()):
+            low, high = interval(values, failed)
+            print(f"  {name:20} AUROC {auroc(values, failed):.3f} [{low:.3f}, {high:.3f}]")
+        for share in (0.1, 0.25):
+            aurocs, briers, bases, widths, covered = [], [], [], [], []
+            for seed in range(1, DRAWS + 1):
+                told = random.Random(f"{folder.name} {seed}").sample(orders, round(share * len(orders)))
+                document = replay(binary, folder, told)
+                values, failed = measured(document, labels, set(told))["predicted_failure"]
+                aurocs.append(auroc(values, failed))
+                briers.append(mean((value - fact) ** 2 for value, fact in zip(values, failed)))
+                bases.append(mean(failed) * (1 - mean(failed)))
+                success = document["agents"][0]["success"]["all"]
+                low, high = wilson(sum(1 - by_order[order] for order in told), len(told))
+                widths.append((success["upper"] - success["lower"]) / (high - low))
+                covered.append(success["lower"] <= truth <= success["upper"])
+            print(f"  {share:.0%} told: AUROC of predicted_failure {mean(aurocs):.3f} (least {min(aurocs):.3f}),"
+                  f" Brier {mean(briers):.3f} (of the base rate {mean(bases):.3f});"
+                  f" width of the success ratio's interval over that of labels alone {mean(widths):.3f} (greatest {max(widths):.3f}),"
+                  f" {sum(covered)} of {DRAWS} cover")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
