@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 /// The map; it is written down as one.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(in crate::engine) struct Few<K, V>(
     // Invariant: in the order of the keys, each once.
     Vec<(K, V)>,
@@ -37,14 +37,14 @@ impl<K, V> Few<K, V> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
+    /// All of them, with values to be changed.
+    pub(in crate::engine) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.0.iter_mut().map(|(key, value)| (&*key, value))
+    }
+
     /// All values.
     pub(in crate::engine) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
-    }
-
-    /// Lets go of those that are not to be kept.
-    pub(in crate::engine) fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
-        self.0.retain(|(key, value)| keep(key, value));
     }
 }
 
@@ -55,15 +55,6 @@ impl<K: Ord, V> Few<K, V> {
         K: Borrow<Q>,
     {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
-    }
-
-    /// Likewise, to be changed.
-    pub(in crate::engine) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
-    where
-        K: Borrow<Q>,
-    {
-        let at = self.place(key).ok()?;
-        self.0.get_mut(at).map(|(_, value)| value)
     }
 
     /// Whether there is one of this key.

@@ -19,9 +19,18 @@ impl Hasher for FixedHasher {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
-    fn write_u8(&mut self, _: u8) {
-        // Ends a text; the length of each is in its own hash.
-        self.0 = self.0.rotate_left(5);
+    fn write_u8(&mut self, byte: u8) {
+        // Ends a text, or is one of few values; the length of each text is in its own hash.
+        self.0 = self.0.rotate_left(5) ^ u64::from(byte);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd constant, so that no number is lost.
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_i64(&mut self, number: i64) {
+        self.write_u64(number.cast_unsigned());
     }
 
     fn write_usize(&mut self, number: usize) {

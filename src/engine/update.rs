@@ -690,26 +690,6 @@ impl DoneTrace {
 }
 
 impl Effort {
-    /// What a trace took.
-    pub fn of(update: &TraceUpdate) -> Self {
-        let told = |number: Option<u64>| PartialSum {
-            traces: u64::from(number.is_some()),
-            sum: number.unwrap_or_default(),
-        };
-        let calls = |error| update.tools.iter().filter(|call| call.error == Some(error)).count();
-        let failed = calls(true) as u64;
-        Self {
-            model_calls: update.llm_calls,
-            tool_calls: update.tools.len() as u64,
-            judged_calls: failed + calls(false) as u64,
-            failed_calls: failed,
-            output_tokens: told(update.tokens.and_then(|tokens| tokens.output)),
-            cost_quanta: told(update.cost_quanta.and_then(|cost| u64::try_from(cost).ok())),
-            nanos: update.end_unix_nano.saturating_sub(update.start_unix_nano),
-            answer_words: update.output_digest.as_ref().map(|digest| digest.tokens.len() as u64),
-        }
-    }
-
     /// Both together; the answer is that of `other`, which came later, if it has one.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -758,19 +738,35 @@ impl SessionKey {
 impl Spent {
     /// All that a trace says it has spent.
     pub fn of(update: &TraceUpdate) -> Self {
-        let tokens = update.tokens.unwrap_or_default();
-        let cost = update.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
-        let tools = |error| update.tools.iter().filter(|tool| tool.error == error).count() as u64;
-        Self {
+        let tools = update.tools.iter().map(|tool| tool.error);
+        let told = (update.tokens.unwrap_or_default(), update.cost_quanta);
+        Self::new(told, tools, update.llm_calls, update.adjacent_tool_repeats)
+    }
+
+    /// What so many tokens, such a cost in 1e-12 USD, and calls come to; of each tool call it is told whether it failed.
+    pub fn new(
+        (tokens, cost): (Tokens, Option<i64>),
+        tools: impl Iterator<Item = Option<bool>>,
+        model_calls: u64,
+        adjacent_tool_repeats: u64,
+    ) -> Self {
+        let mut spent = Self {
             input_tokens: tokens.input.unwrap_or(0),
             output_tokens: tokens.output.unwrap_or(0),
-            cost_quanta: cost.unwrap_or(0),
-            tools_ok: tools(Some(false)),
-            tools_failed: tools(Some(true)),
-            tools_unknown: tools(None),
-            model_calls: update.llm_calls,
-            adjacent_tool_repeats: update.adjacent_tool_repeats,
+            cost_quanta: cost.and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0),
+            model_calls,
+            adjacent_tool_repeats,
+            ..Self::default()
+        };
+        for failed in tools {
+            let calls = match failed {
+                Some(false) => &mut spent.tools_ok,
+                Some(true) => &mut spent.tools_failed,
+                None => &mut spent.tools_unknown,
+            };
+            *calls += 1;
         }
+        spent
     }
 }
 

@@ -10,7 +10,7 @@ use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{
     Operation, Report, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts, TraceId,
 };
-use agentgauge::engine::view::SessionView;
+use agentgauge::engine::view::{Document, SessionView};
 use proptest::prelude::*;
 
 use crate::recorded;
@@ -71,6 +71,11 @@ fn sessions(
     shards: u32,
     restarts: bool,
 ) -> Vec<SessionView> {
+    document(order, outcomes, shards, restarts).sessions
+}
+
+/// Likewise all that is held.
+fn document(order: &[u64], outcomes: &[(u64, bool)], shards: u32, restarts: bool) -> Document {
     let (options, route) = (EngineOptions::default(), Route::new(shards, 7));
     let mut pipeline = Pipeline::routed(&options, route);
     let now = BEGIN.after(Duration::from_secs(SESSIONS));
@@ -84,7 +89,7 @@ fn sessions(
     }
     let reports = outcomes.iter().map(|(number, failed)| outcome(*number, *failed)).collect();
     pipeline.apply(Vec::new(), Vec::new(), reports, now);
-    pipeline.document().sessions
+    pipeline.document()
 }
 
 fn chance(sessions: &[SessionView], number: u64) -> f64 {
@@ -121,6 +126,37 @@ fn more_effort_is_more_likely_a_failure_until_outcomes_say_that_it_is_not() {
 }
 
 #[test]
+fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all() {
+    let all: Vec<u64> = (1..=SESSIONS).collect();
+    // Of every other session the outcome is told: the longer, the more of them failed.
+    let outcomes: Vec<(u64, bool)> =
+        (1..=SESSIONS).step_by(2).map(|number| (number, number * number % 59 < number)).collect();
+    let told = document(&all, &outcomes, 2, false);
+    let agent = &told.agents[0];
+    let failed = outcomes.iter().filter(|(_, failed)| *failed).count() as f64;
+    for window in ["all", "1h"] {
+        let success = agent.success[window];
+        assert_eq!((success.told, success.sessions), (30, SESSIONS), "{window}");
+        assert!(success.lower < success.estimate && success.estimate < success.upper);
+        assert!((success.estimate - (1.0 - failed / 30.0)).abs() < 0.05, "{success:?}");
+        // Wilson's interval of the labels alone.
+        let (share, square) = (1.0 - failed / 30.0, 1.96_f64.powi(2) / 30.0);
+        let alone = 2.0 * (square * (share * (1.0 - share) + square / 4.0)).sqrt() / (1.0 + square);
+        assert!(success.upper - success.lower < 0.97 * alone, "{success:?} {alone}");
+    }
+    let effort = agent.signal_auroc["effort"];
+    assert!(effort.auroc > 0.6 && effort.sessions == 30, "{effort:?}");
+    assert_eq!(agent.signal_auroc["error"].auroc, 0.5);
+    // What is told of an outcome does not count as telling it.
+    assert!(!agent.signal_auroc.contains_key("outcome"), "{:?}", agent.signal_auroc);
+    let calibration = agent.calibration.unwrap();
+    assert!(calibration.brier < calibration.brier_of_base, "{calibration:?}");
+    // Four outcomes are too few.
+    let few = document(&all, &outcomes[..4], 2, false);
+    assert!(few.agents[0].success.is_empty() && few.agents[0].calibration.is_none());
+}
+
+#[test]
 fn an_outcome_that_changes_is_taken_back() {
     let all: Vec<u64> = (1..=SESSIONS).collect();
     let told = |outcomes: &[(u64, bool)]| sessions(&all, outcomes, 2, false);
@@ -151,8 +187,14 @@ proptest! {
             (1..).zip(failed).filter_map(|(number, failed)| Some((number, failed?))).collect();
         let mut in_order = order.clone();
         in_order.sort_unstable();
-        let one = sessions(&in_order, &outcomes, 1, false);
-        prop_assert_eq!(&sessions(&order, &outcomes, shards, false), &one);
-        prop_assert_eq!(&sessions(&order, &outcomes, shards, true), &one);
+        let one = document(&in_order, &outcomes, 1, false);
+        prop_assert_eq!(&document(&order, &outcomes, shards, false), &one);
+        let again = document(&order, &outcomes, shards, true);
+        prop_assert_eq!(&again.sessions, &one.sessions);
+        let learned = |document: &Document| {
+            let agent = document.agents[0].clone();
+            (agent.success, agent.signal_auroc, agent.calibration)
+        };
+        prop_assert_eq!(learned(&again), learned(&one));
     }
 }

@@ -23,7 +23,7 @@ pub const CONFIDENCE: &str = "confidence";
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
 
 /// What one trace contributes to the scores.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct TraceRisk {
     /// The greatest of its risks; `None` if no signal with a weight is present.
     pub risk: Option<Quanta>,

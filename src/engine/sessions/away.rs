@@ -10,6 +10,7 @@
 //! the attic then has to be there as long as that state may be read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{Agent, SessionId};
 use super::session::{Session, Shared, Standing};
-use super::shelf::Seen;
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::engine::loops::LoopLabels;
@@ -107,6 +107,25 @@ struct Gives {
     stalled: BTreeMap<Agent, u64>,
 }
 
+/// A session that somebody looks at.
+pub(super) enum Seen<'a> {
+    /// As it is held.
+    Here(&'a Session),
+    /// As it was when it left.
+    Away(Box<Session>),
+}
+
+impl Deref for Seen<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        match self {
+            Seen::Here(session) => session,
+            Seen::Away(session) => session,
+        }
+    }
+}
+
 impl Away {
     /// When a timer of one of them is due.
     pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
@@ -136,7 +155,7 @@ impl Away {
 impl Gives {
     fn of(session: &Session) -> Self {
         let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
-        session.traces.values().for_each(|trace| *held.entry(&trace.agent).or_default() += 1);
+        session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
         Self {
             held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
             placed: session.placed.clone(),
@@ -228,7 +247,7 @@ impl Sessions {
     pub fn fit(&mut self, attic: &mut dyn Attic) {
         while self.away.keeps && self.sessions.len() > self.max_sessions {
             let Some((standing, id)) = self.first_to_go() else { return };
-            if self.sessions.awake(&id).is_some_and(|session| session.is_unsettled()) {
+            if self.sessions.get(&id).is_some_and(|session| session.is_unsettled()) {
                 return;
             }
             if !self.leave(&id, attic) {
@@ -239,11 +258,11 @@ impl Sessions {
 
     /// A session, in memory or not.
     pub(super) fn look(&self, id: &SessionId, attic: &dyn Attic) -> Option<Seen<'_>> {
-        if let Some(seen) = self.sessions.get(id, &self.shared.rules) {
-            return Some(seen);
+        if let Some(session) = self.sessions.get(id) {
+            return Some(Seen::Here(session));
         }
         let bytes = attic.get(self.away.stubs.get(id)?.place)?;
-        Some(Seen::Copy(Box::new(rmp_serde::from_slice(&bytes).ok()?)))
+        Some(Seen::Away(Box::new(rmp_serde::from_slice(&bytes).ok()?)))
     }
 
     /// Takes over what was away when a state was written down.
@@ -260,7 +279,8 @@ impl Sessions {
         let bytes = attic.get(stub.place);
         attic.free(stub.place);
         let session = bytes.and_then(|bytes| rmp_serde::from_slice::<Session>(&bytes).ok());
-        if let Some(session) = session {
+        if let Some(mut session) = session {
+            session.settle_in(&mut self.shared);
             self.shared.counts.add("away", "returned");
             self.file(Box::new(session));
         } else {
@@ -272,7 +292,7 @@ impl Sessions {
 
     /// A session leaves; returns whether there was room for it.
     fn leave(&mut self, id: &Arc<SessionId>, attic: &mut dyn Attic) -> bool {
-        let Some(session) = self.sessions.remove(id, &self.shared.rules) else { return false };
+        let Some(session) = self.sessions.remove(id) else { return false };
         self.unfile(&session);
         let bytes = rmp_serde::to_vec_named(&session).ok();
         let Some(place) = bytes.and_then(|bytes| attic.put(&bytes)) else {

@@ -6,12 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::held::Held;
+use super::record::TraceRecord;
 use crate::engine::loops::{self, Severity, Spend};
 use crate::engine::math::Quanta;
 use crate::engine::options::LoopOptions;
-use crate::engine::span::{Timestamp, Tokens};
-use crate::engine::update::{Loop, ToolCall, TurnStart};
+use crate::engine::span::Tokens;
+use crate::engine::update::{self, Loop, ToolCall, TurnStart};
 
 /// What the runs of a chain mean for one of its traces.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -25,22 +25,22 @@ pub(super) struct Link {
 }
 
 /// Whether a trace goes on where the one before it in the session ended.
-pub(super) fn goes_on(before: &Held, after: &Held) -> bool {
-    match after.update.turn_start {
+pub(super) fn goes_on(before: &TraceRecord, after: &TraceRecord) -> bool {
+    match after.course.turn_start {
         TurnStart::Continued => true,
-        TurnStart::Unknown => before.update.unfinished,
+        TurnStart::Unknown => before.course.unfinished,
         TurnStart::Asked => false,
     }
 }
 
 /// Finds the loops of a chain of traces in order; one link for each of them.
-pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
+pub(super) fn links(chain: &[&TraceRecord], options: &LoopOptions) -> Vec<Link> {
     let (calls, owners) = calls(chain);
-    let spends: Vec<Spend> = chain.iter().map(|held| spend(held)).collect();
+    let spends: Vec<Spend> = chain.iter().map(|trace| spend(trace)).collect();
     let mut links = vec![Link::default(); chain.len()];
     for found in loops::find(&calls, &spends, options) {
         let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
-        let ids = chain[begins..=ends].iter().map(|held| held.id);
+        let ids = chain[begins..=ends].iter().map(|trace| trace.id);
         let entry = Loop { trace_ids: ids.collect(), ..found.entry };
         let severity = loops::worst([&entry]);
         for link in &mut links[begins..=ends] {
@@ -53,31 +53,30 @@ pub(super) fn links(chain: &[&Held], options: &LoopOptions) -> Vec<Link> {
 }
 
 /// All calls, and which trace of the chain each is of. What came of a call may be told in a later trace.
-pub(super) fn calls(chain: &[&Held]) -> (Vec<ToolCall>, Vec<usize>) {
+pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut calls: Vec<ToolCall> = Vec::new();
     let mut owners = Vec::new();
-    for (at, held) in chain.iter().enumerate() {
-        for result in &held.update.results {
+    for (at, trace) in chain.iter().enumerate() {
+        for result in &trace.rare().results {
             let asked = calls.iter_mut().rev().find(|call| call.call_id == Some(result.call_id));
             if let Some(call) = asked {
                 call.result_hash = call.result_hash.or(result.hash);
                 call.error = call.error.map(|error| error || result.failed);
             }
         }
-        calls.extend(held.update.tools.iter().cloned());
+        calls.extend(trace.calls());
         owners.resize(calls.len(), at);
     }
     (calls, owners)
 }
 
 /// What a trace of a chain cost: its model calls as one, as such traces mostly have one.
-fn spend(held: &Held) -> Spend {
-    let update = &held.update;
-    let tokens = update.tokens.unwrap_or_default();
+fn spend(trace: &TraceRecord) -> Spend {
+    let update::Tokens { input, output } = trace.tokens;
     Spend {
-        start: Timestamp(update.start_unix_nano),
-        end: Timestamp(update.end_unix_nano),
-        tokens: Tokens { input: tokens.input, cached: None, output: tokens.output },
-        cost: update.cost_quanta.map(Quanta),
+        start: trace.start,
+        end: trace.sent_end,
+        tokens: Tokens { input, cached: None, output },
+        cost: trace.cost.map(Quanta),
     }
 }

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use super::chain;
-use super::held::Held;
+use super::record::TraceRecord;
 use super::rules::Rules;
-use super::scoring::is_done;
+use super::scoring::{Signal, scores};
 use super::session::Session;
 use super::view;
 use crate::engine::explained::{
@@ -36,14 +36,14 @@ pub(super) fn explain(
     trace: TraceId,
     rules: &Rules,
 ) -> Option<TraceExplanation> {
-    let held = session.traces.get(&trace)?;
+    let held = session.traces.get(trace)?;
     let all = all_loops(session);
     let found = through(&all, trace);
     let mut signals: Vec<SignalExplanation> = held
         .scored
         .signals
         .iter()
-        .map(|(name, scored)| signal((session, held), (name.as_ref(), *scored), &found, rules))
+        .map(|(name, scored)| signal((session, held), (name.as_ref(), scored), &found, rules))
         .collect();
     signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
     let now = outlook(session, trace, &BTreeMap::new(), rules);
@@ -51,8 +51,8 @@ pub(super) fn explain(
         session_id: session.id.id.clone(),
         reason: reason(held, &signals),
         trace: view::trace(held, rules),
-        decided_on: held.update.evidence.name().to_owned(),
-        counted: !held.update.uncertain && is_done(&held.update),
+        decided_on: held.course.evidence.name().to_owned(),
+        counted: !held.course.uncertain && held.is_done(),
         now,
         signals,
         loops: found.iter().map(|entry| looped((session, &all), trace, entry, rules)).collect(),
@@ -63,13 +63,8 @@ pub(super) fn explain(
 type Loops<'a> = Vec<(TraceId, &'a Loop)>;
 
 fn all_loops(session: &Session) -> Loops<'_> {
-    let traces = session.order.iter().filter_map(|(_, id)| session.traces.get(id));
-    traces
-        .flat_map(|held| {
-            let entries = held.loops().iter().chain(&held.scored.output_repeat);
-            entries.map(move |entry| (held.id, entry))
-        })
-        .collect()
+    let traces = session.traces.iter();
+    traces.flat_map(|held| held.all_loops().map(|entry| (held.id, entry))).collect()
 }
 
 /// Those that have a call in the trace, or whose output it is that repeats.
@@ -85,18 +80,18 @@ fn passes(entry: &Loop, trace: TraceId) -> bool {
 }
 
 fn signal(
-    (session, held): (&Session, &Held),
-    (name, (score, source)): (&str, (Quanta, Source)),
+    (session, held): (&Session, &TraceRecord),
+    (name, scored): (&str, &Signal),
     found: &[&Loop],
     rules: &Rules,
 ) -> SignalExplanation {
+    let Signal { score, source, .. } = *scored;
     let risk = risks([(name, score)], &rules.weights).next().map(|(_, risk)| risk);
-    let rest = held.scored.signals.iter().filter(|(other, _)| other.as_ref() != name);
-    let rest =
-        TraceRisk::new(rest.map(|(name, (score, _))| (name.as_ref(), *score)), &rules.weights);
+    let rest = scores(&held.scored.signals).filter(|(other, _)| *other != name);
+    let rest = TraceRisk::new(rest, &rules.weights);
     SignalExplanation {
         name: name.to_owned(),
-        signal: view::explained(held, name, (score, source), rules),
+        signal: view::explained(held, name, scored, rules),
         threshold: rules.threshold(name),
         weight: rules.weights.get(name).copied(),
         risk: risk.map(Quanta::to_f64),
@@ -108,7 +103,7 @@ fn signal(
 
 /// What a signal was made of.
 fn evidence(
-    (session, held): (&Session, &Held),
+    (session, held): (&Session, &TraceRecord),
     name: &str,
     source: Source,
     found: &[&Loop],
@@ -116,13 +111,13 @@ fn evidence(
     if source != Source::Computed {
         return reported(held, name, source);
     }
-    let update = &held.update;
+    let course = &held.course;
     match name {
-        error::NAME if update.error => vec!["the root or the last model call failed".to_owned()],
+        error::NAME if course.error => vec!["the root or the last model call failed".to_owned()],
         error::NAME => vec!["neither the root nor the last model call failed".to_owned()],
         confidence::NAME => vec![format!(
             "{} of {} steps (model and tool calls) failed or repeated an earlier call",
-            update.wasted_steps, update.steps
+            course.wasted_steps, course.steps
         )],
         tool_loop::NAME => {
             let tools = found.iter().filter(|entry| entry.kind.is_of_calls());
@@ -134,7 +129,7 @@ fn evidence(
         }
         loop_detection::NAME => {
             let mut evidence = vec![compared(session, held)];
-            if let Some(entry) = &held.scored.output_repeat {
+            if let Some(entry) = &held.rare().output_repeat {
                 let ids = entry.trace_ids.iter().copied();
                 let earlier: Vec<String> =
                     ids.filter(|id| *id != held.id).map(|id| id.to_string()).collect();
@@ -150,9 +145,10 @@ fn evidence(
 }
 
 /// What an output was compared with, and by which embeddings: where there is no model, or it could not be asked, by hashed ones.
-fn compared(session: &Session, held: &Held) -> String {
-    let current = held.update.output_digest.as_ref();
-    let earlier = session.earlier(held);
+fn compared(session: &Session, held: &TraceRecord) -> String {
+    let current = held.output.as_deref();
+    let number = session.traces.number(held.id);
+    let earlier = number.map(|number| session.traces.earlier(number)).unwrap_or_default();
     let outputs = earlier.iter().filter_map(|earlier| earlier.output).zip(current.iter().cycle());
     let by_model = |(earlier, current): (&OutputDigest, &&OutputDigest)| {
         loop_detection::of_one_model(earlier, current)
@@ -170,8 +166,8 @@ fn compared(session: &Session, held: &Held) -> String {
 }
 
 /// Who said so; the score that holds is among these.
-fn reported(held: &Held, name: &str, source: Source) -> Vec<String> {
-    let said = held.update.reported.iter();
+fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
+    let said = held.rare().reported.iter();
     let said = said.filter(|score| score.name == name && score.source == source.name());
     said.map(|score| {
         let by = match (score.identifier.as_str(), &score.judge) {
@@ -203,8 +199,8 @@ fn described(entry: &Loop) -> String {
     format!("{kind} of {tools}, {count} times: {severity}, by {seen_by}")
 }
 
-fn reason(held: &Held, signals: &[SignalExplanation]) -> String {
-    if !is_done(&held.update) {
+fn reason(held: &TraceRecord, signals: &[SignalExplanation]) -> String {
+    if !held.is_done() {
         return "the trace is still open: it has no part in scores yet".to_owned();
     }
     let Some(risk) = held.scored.risk.risk else {
@@ -244,7 +240,7 @@ fn without(
     entry: &Loop,
     rules: &Rules,
 ) -> Option<TraceRisk> {
-    let held = session.traces.get(&id)?;
+    let held = session.traces.get(id)?;
     let (name, score) = if entry.kind.is_of_calls() {
         let others = through(all, id).into_iter();
         let others = others.filter(|other| other.kind.is_of_calls() && *other != entry);
@@ -252,10 +248,10 @@ fn without(
     } else {
         (loop_detection::NAME, Quanta(Quanta::ONE))
     };
-    let scores = held.scored.signals.iter().map(|(signal, (own, source))| {
+    let scores = held.scored.signals.iter().map(|(signal, own)| {
         // What somebody else said of it stands.
-        let ours = signal.as_ref() == name && *source == Source::Computed;
-        (signal.as_ref(), if ours { score } else { *own })
+        let ours = signal.as_ref() == name && own.source == Source::Computed;
+        (signal.as_ref(), if ours { score } else { own.score })
     });
     Some(TraceRisk::new(scores, &rules.weights))
 }
@@ -268,13 +264,13 @@ fn outlook(
     rules: &Rules,
 ) -> Outlook {
     let (mut reliability, mut consistency) = (session.reliability.clone(), session.consistency);
-    let mut own = session.traces.get(&trace).and_then(|held| held.scored.risk.risk);
+    let mut own = session.traces.get(trace).and_then(|held| held.scored.risk.risk);
     for (id, risk) in changed {
         if *id == trace {
             own = risk.risk;
         }
-        let given = session.traces.get(id).and_then(|held| held.given.as_ref());
-        let Some(given) = given.map(|given| &given.contribution) else { continue };
+        let given = session.traces.get(*id).filter(|held| !held.panes.is_empty());
+        let Some(given) = given.map(|held| held.scored.risk) else { continue };
         given.risk.into_iter().for_each(|risk| reliability.forget(risk));
         risk.risk.into_iter().for_each(|risk| reliability.observe(risk));
         given.uncertainty.into_iter().for_each(|own| consistency.forget(own));
@@ -294,8 +290,7 @@ fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
         return Vec::new();
     }
     let ids = entry.trace_ids.iter().copied();
-    let traces: Vec<&Held> =
-        ids.filter_map(|id| session.traces.get(&id)).map(AsRef::as_ref).collect();
+    let traces: Vec<&TraceRecord> = ids.filter_map(|id| session.traces.get(id)).collect();
     let (calls, owners) = chain::calls(&traces);
     let found = loops::find(&calls, &[], &rules.loops).into_iter().find(|found| {
         (found.entry.kind, found.entry.count, &found.entry.tools)

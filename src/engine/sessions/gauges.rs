@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::key::Agent;
 use super::rules::Rules;
-use super::session::{Session, Shared};
+use super::session::{Session, Shared, Spending};
 use super::summary::SessionScores;
 use crate::engine::loops::LoopLabels;
-use crate::engine::span::Timestamp;
 use crate::engine::update::Effort;
 
 impl Session {
@@ -46,21 +45,23 @@ impl Session {
     /// Whose open session it is and with which scores; `None` if it is closed.
     pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
         let first = self.first().filter(|_| !self.closed)?;
-        Some((first.agent.clone(), self.scores(rules)))
+        Some((first.agent().clone(), self.scores(rules)))
     }
 
     /// What its done traces took.
     pub(super) fn took(&self) -> Effort {
-        let done = self.order.iter().rev().filter_map(|(_, id)| self.traces.get(id));
-        let last = done.filter(|held| held.given.is_some()).map(|held| Effort::of(&held.update));
-        let answer_words = last.filter_map(|effort| effort.answer_words).next();
+        let done = self.traces.iter().rev().filter(|record| !record.panes.is_empty());
+        let answer = done.filter_map(|record| record.output.as_ref()).next();
+        let answer_words = answer.map(|output| output.tokens.len() as u64);
         Effort { answer_words, ..self.took }
     }
 
-    /// Whose effort is how much, and when it began; `None` before a trace is done.
-    pub(super) fn spending(&self) -> Option<(Agent, Timestamp, Effort)> {
-        let first = self.first().filter(|_| self.ends.len() > 0)?;
-        Some((first.agent.clone(), first.position().0, self.took()))
+    /// Whose effort is how much; `None` before a trace is done.
+    fn spending(&self) -> Option<Spending> {
+        let first = self.first().filter(|_| self.done > 0)?;
+        let agent = first.agent().clone();
+        let mark = self.marks.get(&agent).copied().unwrap_or_default();
+        Some(Spending { agent, start: first.start, mark, effort: self.took() })
     }
 
     /// Tells its agent what it took, if that has changed.
@@ -69,11 +70,11 @@ impl Session {
         if spending == self.spent {
             return;
         }
-        if let Some((agent, start, effort)) = self.spent.take() {
-            shared.fleet.summary(&agent).spread().remove(start, &effort);
+        if let Some(Spending { agent, start, mark, effort }) = self.spent.take() {
+            shared.fleet.summary(&agent).unspend(start, mark, &effort);
         }
-        if let Some((agent, start, effort)) = &spending {
-            shared.fleet.summary(agent).spread().add(*start, effort);
+        if let Some(Spending { agent, start, mark, effort }) = &spending {
+            shared.fleet.summary(agent).spend(*start, *mark, effort);
         }
         self.spent = spending;
     }
@@ -87,13 +88,13 @@ impl Session {
         }
         let Self { growing, traces, deadline, .. } = self;
         growing.retain(|trace| {
-            let Some(held) = traces.get(trace) else { return false };
+            let Some(record) = traces.get(*trace) else { return false };
             let mut goes_on = false;
-            for (&(kind, evidence), growth) in &held.growth {
+            for (&(kind, evidence), growth) in &record.rare().growth {
                 let until = growth.at.after(shared.rules.loop_hold);
                 if until > shared.now {
                     let labels = LoopLabels { kind, severity: growth.severity, evidence };
-                    looping.insert((held.agent.clone(), labels));
+                    looping.insert((record.agent().clone(), labels));
                     *deadline = Some(deadline.map_or(until, |other| other.min(until)));
                     goes_on = true;
                 }
@@ -106,10 +107,10 @@ impl Session {
     /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
     fn stalling(&mut self, shared: &Shared) -> BTreeMap<Agent, u64> {
         let mut stalled: BTreeMap<Agent, u64> = BTreeMap::new();
-        for held in self.open.iter().filter_map(|trace| self.traces.get(trace)) {
-            let due = held.touched(shared.now).after(shared.rules.stall_after);
+        for record in self.open.iter().filter_map(|trace| self.traces.get(*trace)) {
+            let due = record.touched(shared.now).after(shared.rules.stall_after);
             if due <= shared.now {
-                *stalled.entry(held.agent.clone()).or_default() += 1;
+                *stalled.entry(record.agent().clone()).or_default() += 1;
             } else if self.deadline.is_none_or(|other| due < other) {
                 self.deadline = Some(due);
             }

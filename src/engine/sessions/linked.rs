@@ -1,10 +1,9 @@
 //! Traces of a session that go on with one another: loops are found in them as one sequence.
 
-use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::Range;
 
 use super::chain;
-use super::held::Held;
+use super::record::TraceRecord;
 use super::session::{Session, Shared};
 use crate::engine::options::LoopOptions;
 use crate::engine::span::{Timestamp, TraceId};
@@ -19,79 +18,68 @@ impl Session {
         if places.iter().all(|place| self.stands_alone(*place)) {
             return Vec::new();
         }
-        let mut around: BTreeSet<(Timestamp, TraceId)> = BTreeSet::new();
+        let mut chains: Vec<Range<usize>> = Vec::new();
         for place in places {
-            around.extend(self.order.range(..place).next_back());
-            around.extend(self.order.range(place..).take(2));
-        }
-        let mut seen = BTreeSet::new();
-        let mut changed = Vec::new();
-        for place in around {
-            if seen.contains(&place.1) {
-                continue;
+            for number in self.around(*place) {
+                if !chains.iter().any(|chain| chain.contains(&number)) {
+                    chains.push(self.chain(number));
+                }
             }
-            let chain = self.chain(place);
-            seen.extend(chain.iter().copied());
-            for part in chain.chunks(shared.rules.loops.max_traces) {
-                changed.extend(self.link(part, &shared.rules.loops));
+        }
+        let mut changed = Vec::new();
+        let most = shared.rules.loops.max_traces.max(1);
+        for Range { start, end } in chains {
+            for first in (start..end).step_by(most) {
+                let part = first..end.min(first.saturating_add(most));
+                self.link(part, &shared.rules.loops, &mut changed);
             }
         }
         changed
+    }
+
+    /// The traces before, at and after a place.
+    fn around(&self, place: (Timestamp, TraceId)) -> Range<usize> {
+        let at = self.traces.before(place);
+        at.saturating_sub(1)..self.traces.len().min(at + 2)
     }
 
     /// Whether no trace around this place is or was part of a chain, as mostly.
     fn stands_alone(&self, place: (Timestamp, TraceId)) -> bool {
-        let before = self.order.range(..place).next_back();
-        let around = before.into_iter().chain(self.order.range(place..).take(2));
-        let mut last: Option<&Held> = None;
-        around.filter_map(|(_, id)| self.traces.get(id)).all(|held| {
-            let held = held.as_ref();
-            let goes_on = last.replace(held).is_some_and(|last| chain::goes_on(last, held));
-            !goes_on && held.link.is_none()
-        })
+        let around = self.traces.some(self.around(place));
+        let goes_on =
+            |pair: &[TraceRecord]| matches!(pair, [before, after] if chain::goes_on(before, after));
+        around.iter().all(|record| record.rare().link.is_none()) && !around.windows(2).any(goes_on)
     }
 
-    /// Finds loops in one chain; returns the traces for which something changed.
-    fn link(&mut self, chain: &[TraceId], options: &LoopOptions) -> Vec<TraceId> {
-        let held: Vec<&Held> =
-            chain.iter().filter_map(|id| self.traces.get(id)).map(AsRef::as_ref).collect();
+    /// Finds loops in one chain, and adds the traces for which something changed.
+    fn link(&mut self, chain: Range<usize>, options: &LoopOptions, changed: &mut Vec<TraceId>) {
         // A trace that stands alone has its own loops.
-        let links = if held.len() > 1 { chain::links(&held, options) } else { Vec::new() };
+        let links = match self.traces.some(chain.clone()) {
+            [] | [_] => Vec::new(),
+            records => chain::links(&records.iter().collect::<Vec<_>>(), options),
+        };
         let mut links = links.into_iter();
-        let mut changed = Vec::new();
-        for id in chain {
-            let link = links.next();
-            let Some(held) = self.traces.get_mut(id) else { continue };
-            if held.link.as_deref() != link.as_ref() {
-                held.link = link.map(Box::new);
-                changed.push(*id);
+        for number in chain {
+            let record = &mut self.traces[number];
+            if record.link(links.next()) {
+                changed.push(record.id);
             }
         }
-        changed
     }
 
-    /// The traces that hang together with the one at this place, in order.
-    fn chain(&self, place: (Timestamp, TraceId)) -> Vec<TraceId> {
-        let goes_on = |before: TraceId, after: TraceId| {
-            let held = |id| self.traces.get(&id);
-            held(before)
-                .zip(held(after))
-                .is_some_and(|(before, after)| chain::goes_on(before, after))
+    /// The traces that hang together with the one of this number.
+    fn chain(&self, number: usize) -> Range<usize> {
+        let goes_on = |before: usize| {
+            self.traces.len() > before + 1
+                && chain::goes_on(&self.traces[before], &self.traces[before + 1])
         };
-        let mut ids = vec![place.1];
-        for (_, before) in self.order.range(..place).rev() {
-            if !ids.last().is_some_and(|after| goes_on(*before, *after)) {
-                break;
-            }
-            ids.push(*before);
+        let (mut first, mut last) = (number, number);
+        while first > 0 && goes_on(first - 1) {
+            first -= 1;
         }
-        ids.reverse();
-        for (_, after) in self.order.range((Bound::Excluded(place), Bound::Unbounded)) {
-            if !ids.last().is_some_and(|before| goes_on(*before, *after)) {
-                break;
-            }
-            ids.push(*after);
+        while goes_on(last) {
+            last += 1;
         }
-        ids
+        first..last + 1
     }
 }

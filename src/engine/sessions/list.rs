@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::held::Held;
 use super::key::SessionId;
 use super::outline::glance;
+use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::Session;
 use super::shelf::Shelf;
@@ -63,18 +63,18 @@ pub(super) fn places(
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
-    for kept in sessions.following(wanted.filter.agent.tenant.as_deref(), after) {
-        let glance = glance(&kept, wanted, rules, sessions.codec());
+    for session in sessions.following(wanted.filter.agent.tenant.as_deref(), after) {
+        let glance = glance(session, wanted, rules);
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1 + glance.looked;
-        let (tenant, id) = kept.name();
+        let SessionId { tenant, id } = &*session.id;
         if let Some(outline) = glance.outline {
             part.total += 1;
             let (rank, start) = (outline.rank(wanted.sort), outline.start);
             part.add((rank, start), (tenant, id), wanted.most);
         }
         if looked >= budget {
-            part.next = Some(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
+            part.next = Some(SessionId::clone(&session.id));
             break;
         }
     }
@@ -89,9 +89,9 @@ pub(super) fn rows(
 ) -> Vec<Option<SessionRow>> {
     let (mut rows, mut looked) = (Vec::new(), 0);
     for id in ids {
-        let session = sessions.get(id, rules);
-        looked += session.as_ref().map_or(1, |session| session.traces.len());
-        rows.push(session.and_then(|session| Some(row(&session, session.first()?, rules))));
+        let session = sessions.get(id);
+        looked += session.map_or(1, |session| session.traces.len());
+        rows.push(session.and_then(|session| Some(row(session, session.first()?, rules))));
         if looked >= budget {
             break;
         }
@@ -108,12 +108,12 @@ pub(super) fn find(
 ) -> Sought {
     let mut sought = Sought::default();
     let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    for (looked, kept) in sessions.following(Some(tenant), after.as_ref()).enumerate() {
-        if kept.holds(trace) {
-            return Sought { session: Some(kept.name().1.to_owned()), next: None };
+    for (looked, session) in sessions.following(Some(tenant), after.as_ref()).enumerate() {
+        if session.traces.number(trace).is_some() {
+            return Sought { session: Some(session.id.id.clone()), next: None };
         }
         if looked + 1 >= budget {
-            sought.next = Some(kept.name().1.to_owned());
+            sought.next = Some(session.id.id.clone());
             break;
         }
     }
@@ -142,29 +142,29 @@ impl Part {
     }
 }
 
-fn row(session: &Session, first: &Held, rules: &Rules) -> SessionRow {
+fn row(session: &Session, first: &TraceRecord, rules: &Rules) -> SessionRow {
     let scores = session.scores(rules);
-    let traces = || session.traces.values().map(AsRef::as_ref);
-    let loops = || traces().flat_map(Held::weighing_loops);
-    let sum = |of: fn(&Held) -> Option<u64>| traces().filter_map(of).reduce(u64::saturating_add);
-    let input = sum(|held| held.update.tokens.and_then(|tokens| tokens.input));
-    let output = sum(|held| held.update.tokens.and_then(|tokens| tokens.output));
-    let cost = traces().filter_map(|held| held.update.cost_quanta).reduce(i64::saturating_add);
-    let end = traces().map(|held| held.update.end_unix_nano).max().unwrap_or_default();
+    let traces = || session.traces.iter();
+    let loops = || traces().flat_map(TraceRecord::weighing_loops);
+    let sum =
+        |of: fn(&TraceRecord) -> Option<u64>| traces().filter_map(of).reduce(u64::saturating_add);
+    let (input, output) = (sum(|trace| trace.tokens.input), sum(|trace| trace.tokens.output));
+    let cost = traces().filter_map(|trace| trace.cost).reduce(i64::saturating_add);
+    let end = traces().map(|trace| trace.sent_end.0).max().unwrap_or_default();
     SessionRow {
         session_id: session.id.id.clone(),
         agent: agent(first),
-        start_unix_nano: first.update.start_unix_nano.to_string(),
+        start_unix_nano: first.start.0.to_string(),
         end_unix_nano: end.to_string(),
         open: !session.closed,
         total_traces: session.traces.len() as u64,
         traces_evaluated: session.reliability.result().map_or(0, |result| result.evaluated),
-        flagged: traces().filter(|held| is_flagged(held)).count() as u64,
+        flagged: traces().filter(|trace| is_flagged(trace)).count() as u64,
         reliability: scores.reliability.map(crate::engine::math::Quanta::to_f64),
         consistency: scores.consistency.map(crate::engine::math::Quanta::to_f64),
         loops: loops().count() as u64,
         worst_loop: worst(loops()),
-        tool_calls: traces().map(|held| held.update.tools.len() as u64).sum(),
+        tool_calls: traces().map(|trace| trace.course.calls.len() as u64).sum(),
         tokens: TokensView { input, output },
         cost_usd: dollars(cost),
     }

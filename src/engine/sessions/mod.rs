@@ -39,22 +39,19 @@
 
 mod away;
 mod chain;
-mod codec;
+mod common;
 mod departed;
-mod digest;
 mod exemplar;
 mod explain;
 mod fleet;
 mod gauges;
-mod held;
 mod histogram;
 mod key;
 mod linked;
 mod list;
 mod outline;
-mod packed;
-mod packed_trace;
 mod pane;
+mod record;
 mod restored;
 mod rules;
 mod run;
@@ -65,13 +62,13 @@ mod summary;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod verdict;
 mod view;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -82,11 +79,12 @@ pub use list::{Part, Place, Sought, Wanted};
 pub(in crate::engine) use summary::FAMILIES;
 
 use away::{Away, Stub};
+use common::Common;
 use departed::{Departed, Fate};
 use fleet::Fleet;
 use rules::Rules;
 use session::{Session, Shared, Standing};
-use shelf::{Shelf, Written};
+use shelf::Shelf;
 use summary::Summary;
 use tally::Tally;
 use waiting::Waiting;
@@ -107,8 +105,6 @@ pub struct Sessions {
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
     // In no order; some may be gone, or be there twice.
     unsettled: Vec<Arc<SessionId>>,
-    // Invariant: every session that is not at rest, and when it was last looked at; some may be gone.
-    resting: VecDeque<(Timestamp, Arc<SessionId>)>,
     away: Away,
     departed: Departed,
     waiting: Waiting,
@@ -120,7 +116,7 @@ pub struct Sessions {
 /// A shard as it is written down; `restored.rs` reads it.
 #[derive(Serialize)]
 struct Saved<'a> {
-    sessions: Written<'a>,
+    sessions: &'a Shelf,
     departed: departed::Saved<&'a Fate>,
     waiting: &'a Waiting,
     fleet: fleet::Saved<&'a Summary>,
@@ -142,10 +138,9 @@ impl Sessions {
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
-            sessions: Shelf::new(fleet.widths()),
+            sessions: Shelf::default(),
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
-            resting: VecDeque::new(),
             away: Away::default(),
             departed,
             waiting,
@@ -154,6 +149,7 @@ impl Sessions {
             shared: Shared {
                 rules: Rules::new(options, loops),
                 fleet,
+                common: Common::default(),
                 counts,
                 now,
                 shift: WallShift::default(),
@@ -172,8 +168,7 @@ impl Sessions {
         if update.unchanged {
             return self.seal(&id, trace, update.revision);
         }
-        self.wake(&id);
-        let held = self.sessions.awake(&id).map(|session| &*session);
+        let held = self.sessions.get(&id);
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
@@ -182,14 +177,14 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
             session.traces.len() >= self.shared.rules.max_traces
-                && !session.traces.contains_key(&trace)
+                && session.traces.number(trace).is_none()
         }) {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
             let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update));
             let waited = self.waiting.arrive(&id);
             self.change(id, |session, shared| {
-                session.upsert(trace, update, tally, shared);
+                session.upsert(update, tally, shared);
                 waited.into_iter().for_each(|report| session.report(report, shared));
             });
         }
@@ -204,8 +199,7 @@ impl Sessions {
         };
         let tenant = tenant.as_deref().unwrap_or_default().to_owned();
         let id = SessionId { tenant, id: id.to_string() };
-        self.wake(&id);
-        match self.sessions.awake(&id).filter(|session| !session.traces.is_empty()) {
+        match self.sessions.get(&id).filter(|session| !session.traces.is_empty()) {
             Some(_) => self.change(id, |session, shared| session.report(report, shared)),
             None => {
                 let displaced = self.waiting.insert(Arc::new(id), report, self.shared.now);
@@ -231,7 +225,8 @@ impl Sessions {
         let now = self.shared.now;
         for standing in STANDINGS {
             while let Some((_, number)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
-                let id = self.sessions.id_of(number);
+                let Some(session) = self.sessions.at(number) else { break };
+                let id = Arc::clone(&session.id);
                 match standing {
                     _ if self.sessions.refile(&id) => {}
                     Standing::Open => {
@@ -263,7 +258,7 @@ impl Sessions {
     /// The end of input: closes all sessions. They stay to be looked at.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
-        let places = self.sessions.ids().filter_map(|id| Some((self.sessions.place(&id)?, id)));
+        let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
         let mut open: Vec<_> =
             places.filter(|((standing, _), _)| *standing == Standing::Open).collect();
         open.sort_unstable();
@@ -283,11 +278,10 @@ impl Sessions {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         unsettled.sort_unstable();
         for id in unsettled {
-            if let Some(session) = self.sessions.awake(&id) {
+            if let Some(session) = self.sessions.get_mut(&id) {
                 session.settle(&mut self.shared);
             }
         }
-        self.rest();
         self.shared.fleet.drain(most)
     }
 
@@ -331,16 +325,14 @@ impl Sessions {
 
     /// All sessions in memory, by the start of their first trace, then id.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
-        let sessions = self.sessions.iter(&self.shared.rules);
-        let mut ordered: Vec<_> = sessions
-            .filter_map(|session| Some((session.order.first()?.0, Arc::clone(&session.id))))
-            .collect();
+        let sessions = self.sessions.iter();
+        let mut ordered: Vec<_> =
+            sessions.filter_map(|session| Some((session.first()?.start, session))).collect();
         ordered.sort_by(|(a, one), (b, other)| {
-            (a, &one.id, &one.tenant).cmp(&(b, &other.id, &other.tenant))
+            (a, &one.id.id, &one.id.tenant).cmp(&(b, &other.id.id, &other.id.tenant))
         });
-        let seen =
-            ordered.into_iter().filter_map(|(_, id)| self.sessions.get(&id, &self.shared.rules));
-        seen.map(|session| view::session(&session, &self.shared.rules))
+        let sessions = ordered.into_iter();
+        sessions.map(|(_, session)| view::session(session, &self.shared.rules))
     }
 
     /// Sessions in which a loop that weighs began or became critical since this was last asked, and how bad it got.
@@ -363,7 +355,7 @@ impl Sessions {
     /// What outlives the process; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         Saved {
-            sessions: Written(&self.sessions, &self.shared.rules),
+            sessions: &self.sessions,
             departed: self.departed.save(),
             waiting: &self.waiting,
             fleet: self.shared.fleet.save(),
@@ -412,15 +404,15 @@ impl Sessions {
         if !self.away.keeps && self.sessions.len() >= self.max_sessions {
             self.make_room();
         }
-        let mut session = Box::new(Session::new(Arc::new(id)));
+        let widths = self.shared.fleet.widths();
+        let mut session = Box::new(Session::new(Arc::new(id), widths));
         change(&mut session, &mut self.shared);
         self.file(session);
     }
 
     /// Changes a session, if it is held, and files it where it belongs then.
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
-        self.wake(id);
-        let Some(session) = self.sessions.awake(id) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
         change(session, &mut self.shared);
         let after = session.place();
@@ -437,7 +429,6 @@ impl Sessions {
         if !waits && session.is_unsettled() {
             self.unsettled.push(Arc::clone(&session.id));
         }
-        session.changed = self.shared.now;
         // Within a standing it may wait until its turn comes.
         if after.0 != session.filed.0 || after < session.filed {
             let id = Arc::clone(&session.id);
@@ -445,38 +436,14 @@ impl Sessions {
         }
     }
 
-    /// Takes note that nothing more will come of a trace. A session at rest stays so.
+    /// Takes note that nothing more will come of a trace.
     fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) {
-        if let Some(agent) = self.sessions.seal(id, trace, revision) {
+        let session = self.sessions.get_mut(id);
+        let sealed = session.and_then(|session| session.traces.get_mut(trace)?.seal(revision));
+        if let Some(agent) = sealed {
             self.shared.fleet.summary(&agent).active = self.shared.now;
         } else if !self.departed.is_evicted(trace) {
             self.shared.counts.add("trace_updates", "unheld");
-        }
-    }
-
-    /// Unpacks a session that is at rest, until it has not changed for a while.
-    fn wake(&mut self, id: &SessionId) {
-        if let Some(session) = self.sessions.wake(id, &self.shared.rules) {
-            session.changed = self.shared.now;
-            self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
-        }
-    }
-
-    /// Packs sessions that have not changed for a while. Nobody waits for it: it is done along with something else.
-    fn rest(&mut self) {
-        let now = self.shared.now;
-        while let Some((_, id)) = self.resting.pop_front_if(|(since, _)| since.after(REST) <= now) {
-            let Some(session) = self.sessions.awake(&id) else { continue };
-            let traces = u32::try_from(session.order.len()).unwrap_or(u32::MAX);
-            let rest = REST.saturating_add(REST_OF_ONE.saturating_mul(traces));
-            let ripe = session.changed.after(rest) <= now;
-            // One that does not rest yet is looked at again later.
-            if !ripe || !self.sessions.pack(&id, &self.shared.rules) {
-                self.resting.push_back((now, id));
-            }
-        }
-        if self.resting.capacity() > 4 * self.resting.len().max(1_024) {
-            self.resting.shrink_to(2 * self.resting.len());
         }
     }
 
@@ -489,9 +456,7 @@ impl Sessions {
     }
 
     /// Puts a session where it belongs.
-    fn file(&mut self, mut session: Box<Session>) {
-        session.changed = self.shared.now;
-        self.resting.push_back((self.shared.now, Arc::clone(&session.id)));
+    fn file(&mut self, session: Box<Session>) {
         self.open += usize::from(session.place().0 == Standing::Open);
         if let Some(deadline) = session.deadline {
             self.loops.insert((deadline, Arc::clone(&session.id)));
@@ -528,9 +493,9 @@ impl Sessions {
 
     /// Keeps a session for longer that has a trace of which nothing is counted yet; returns whether it has.
     fn stays(&mut self, id: &Arc<SessionId>) -> bool {
-        self.wake(id);
         let idle = self.shared.rules.session_idle;
-        let Some(session) = self.sessions.awake(id).filter(|session| session.is_uncertain()) else {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_uncertain())
+        else {
             return false;
         };
         session.touched = session.touched.after(idle);
@@ -539,7 +504,7 @@ impl Sessions {
     }
 
     fn evict(&mut self, id: &Arc<SessionId>) {
-        let Some(session) = self.sessions.remove(id, &self.shared.rules) else { return };
+        let Some(session) = self.sessions.remove(id) else { return };
         self.unfile(&session);
         self.shared.runaways.retain(|(runaway, _), _| runaway != id);
         for trace in session.evict(&mut self.shared) {
@@ -572,11 +537,6 @@ fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
 
 /// All standings; a session that closes may be due to be let go of right away.
 const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Empty];
-
-/// How long a session has not changed before it is packed, and how much longer for each of its traces: to unpack many
-/// takes long.
-const REST: Duration = Duration::from_secs(10);
-const REST_OF_ONE: Duration = Duration::from_millis(100);
 
 /// Why sessions close.
 const IDLE: &str = "idle";

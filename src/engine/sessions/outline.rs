@@ -1,16 +1,11 @@
-//! What lists of sessions go by. Of a session at rest it is read without unpacking it, which would take twenty times as long.
+//! What lists of sessions go by.
 
-use super::codec::Codec;
-use super::key::Agent;
 use super::list::Wanted;
-use super::packed::Packed;
-use super::packed_trace::{self, Skimmed};
+use super::record::TraceRecord;
 use super::rules::Rules;
-use super::session::{Session, Standing};
-use super::shelf::Kept;
+use super::session::Session;
 use crate::engine::explained::Sort;
 use crate::engine::math::Quanta;
-use crate::engine::score::agent_reliability::AgentReliability;
 
 /// A session, as far as lists go by it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -35,53 +30,19 @@ pub(super) struct Glance {
 }
 
 /// Looks at a session as far as it takes.
-pub(super) fn glance(kept: &Kept<'_>, wanted: &Wanted<'_>, rules: &Rules, codec: &Codec) -> Glance {
-    match kept {
-        Kept::Awake(session) => awake(session, wanted, rules),
-        Kept::AtRest(packed) => at_rest(*packed, wanted, rules, codec),
-    }
-}
-
-fn awake(session: &Session, wanted: &Wanted<'_>, rules: &Rules) -> Glance {
+pub(super) fn glance(session: &Session, wanted: &Wanted<'_>, rules: &Rules) -> Glance {
     let Some(first) = session.first().filter(|first| {
         wanted.filter.open.is_none_or(|open| open != session.closed)
-            && wanted.filter.agent.admits_key(first.update.agent.as_ref())
+            && wanted.filter.agent.admits_key(Some(first.named()))
     }) else {
         return Glance::default();
     };
-    let mut outline = Outline { start: first.update.start_unix_nano, ..Outline::default() };
-    let traces = session.traces.values();
-    traces.for_each(|held| outline.add(&Skimmed::of(held)));
-    outline.reliability = by_score(wanted).then(|| session.scores(rules).reliability).flatten();
-    Glance { outline: outline.wanted(wanted), looked: session.traces.len() }
-}
-
-fn at_rest(packed: Packed<'_>, wanted: &Wanted<'_>, rules: &Rules, codec: &Codec) -> Glance {
-    let closed = packed.place().0 == Standing::Closed;
-    if wanted.filter.open.is_some_and(|open| open == closed) {
-        return Glance::default();
-    }
-    let (base, records) = packed.records();
-    let looked = records.len();
-    let by_score = by_score(wanted);
-    let (mut outline, mut risks) = (Outline::default(), AgentReliability::default());
-    for (number, record) in records.enumerate() {
-        let trace = packed_trace::skim(record, base, by_score.then_some(rules), codec);
-        if number == 0 {
-            if !wanted.filter.agent.admits_key(trace.agent.as_ref().map(Agent::key)) {
-                return Glance::default();
-            }
-            outline.start = trace.start;
-        }
-        outline.add(&trace);
-        trace.risk.into_iter().for_each(|risk| risks.observe(risk));
-    }
-    outline.reliability = by_score.then(|| rules.reliability(&risks)).flatten();
-    Glance { outline: outline.wanted(wanted), looked }
-}
-
-fn by_score(wanted: &Wanted<'_>) -> bool {
-    wanted.sort == Sort::Reliability
+    let mut outline = Outline { start: first.start.0, ..Outline::default() };
+    session.traces.iter().for_each(|record| outline.add(record));
+    let by_score = wanted.sort == Sort::Reliability;
+    outline.reliability = by_score.then(|| session.scores(rules).reliability).flatten();
+    let fits = wanted.filter.loops.is_none_or(|loops| loops == (outline.loops > 0));
+    Glance { outline: fits.then_some(outline), looked: session.traces.len() }
 }
 
 impl Outline {
@@ -97,15 +58,10 @@ impl Outline {
         }
     }
 
-    fn add(&mut self, trace: &Skimmed) {
-        self.end = self.end.max(trace.end);
-        self.loops += trace.loops;
+    fn add(&mut self, trace: &TraceRecord) {
+        self.end = self.end.max(trace.sent_end.0);
+        self.loops += trace.weighing_loops().count() as u64;
         let costs = self.cost.into_iter().chain(trace.cost);
         self.cost = costs.reduce(i64::saturating_add);
-    }
-
-    fn wanted(self, wanted: &Wanted<'_>) -> Option<Self> {
-        let fits = wanted.filter.loops.is_none_or(|loops| loops == (self.loops > 0));
-        fits.then_some(self)
     }
 }

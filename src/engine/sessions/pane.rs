@@ -11,14 +11,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scoring::SignalName;
-use crate::engine::few::Few;
+use super::scoring::Scored;
 use crate::engine::math::Quanta;
 use crate::engine::predict::EffortSums;
 use crate::engine::score::agent_consistency::AgentConsistency;
-use crate::engine::score::risk::CONFIDENCE;
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Level, PaneSum, SignalSum};
+use crate::engine::update::{Effort, Level, PaneSum, SignalSum};
 
 /// Which pane: of windows of which width, and which of them.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -33,57 +31,47 @@ pub(super) struct PaneKey {
     pub(super) era: u32,
 }
 
-/// What a trace would be worth had our judge not been asked.
+/// The panes that something with one end is in.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Unasked {
-    /// Its greatest weighted risk.
-    pub(super) risk: Option<Quanta>,
-    /// Its weighted uncertainty.
-    pub(super) uncertainty: Option<Quanta>,
-    /// The confidence that is computed, where the judge's stands in its place.
-    pub(super) confidence: Option<Quanta>,
+pub(super) struct PaneSet {
+    // The first bit is for the pane of everything, then one for each width in their order.
+    bits: u32,
+    // Of the panes of windows.
+    era: u32,
 }
 
-/// What a done trace adds to a pane. Scores of agents are over what all traces have: of one that the judge was asked about, what it
-/// would be worth without; with it, it is in the judged scores.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Contribution {
-    /// Its greatest weighted risk; `None` if no weighted signal is present.
-    pub(super) risk: Option<Quanta>,
-    /// Its weighted uncertainty; `None` without confidence.
-    pub(super) uncertainty: Option<Quanta>,
-    /// Its signals.
-    pub(super) signals: Few<SignalName, Quanta>,
-    /// Present if the judge said something that has a weight.
-    #[serde(default)]
-    pub(super) unasked: Option<Unasked>,
+impl PaneSet {
+    /// Whether there is none.
+    pub(super) fn is_empty(self) -> bool {
+        self.bits == 0
+    }
+
+    /// How many there are.
+    pub(super) fn len(self) -> usize {
+        usize::try_from(self.bits.count_ones()).unwrap_or(usize::MAX)
+    }
+
+    /// The same by other widths; what is of none of them is left out.
+    #[must_use]
+    pub(super) fn translated(self, from: &[u64], to: &[u64]) -> Self {
+        let kept =
+            numbered(from).filter(|(bit, _)| self.bits & bit > 0).filter_map(|(_, width)| {
+                numbered(to).find(|(_, other)| *other == width).map(|(bit, _)| bit)
+            });
+        Self { bits: kept.fold(self.bits & 1, |bits, bit| bits | bit), ..self }
+    }
+
+    fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = PaneKey> {
+        let windows = numbered(widths).filter(move |(bit, _)| self.bits & bit > 0);
+        let windows =
+            windows.map(move |(_, width)| PaneKey { width, index: end.0 / width, era: self.era });
+        (self.bits & 1 > 0).then_some(EVERYTHING).into_iter().chain(windows)
+    }
 }
 
-impl Contribution {
-    /// Its risk, as far as nobody had to be asked.
-    pub(super) fn own_risk(&self) -> Option<Quanta> {
-        self.unasked.map_or(self.risk, |unasked| unasked.risk)
-    }
-
-    /// Its weighted uncertainty, likewise.
-    pub(super) fn own_uncertainty(&self) -> Option<Quanta> {
-        self.unasked.map_or(self.uncertainty, |unasked| unasked.uncertainty)
-    }
-
-    /// Its risk with what the judge said; `None` if that was not asked, or said nothing that has a weight.
-    pub(super) fn judged_risk(&self) -> Option<Quanta> {
-        self.unasked.and(self.risk)
-    }
-
-    /// The signals to be added up: confidence that is computed and confidence that is judged are two.
-    pub(super) fn sums(&self) -> impl Iterator<Item = (&str, Quanta)> {
-        let computed = self.unasked.and_then(|unasked| unasked.confidence);
-        let named = self.signals.iter().map(move |(name, score)| match computed {
-            Some(_) if name.as_ref() == CONFIDENCE => (JUDGED_CONFIDENCE, *score),
-            Some(_) | None => (name.as_ref(), *score),
-        });
-        computed.map(|score| (CONFIDENCE, score)).into_iter().chain(named)
-    }
+/// Widths and the bit of each.
+fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
+    widths.iter().zip(1..u32::BITS).map(|(width, at)| (1 << at, *width))
 }
 
 /// The panes of one agent.
@@ -108,6 +96,8 @@ struct Pane {
     uncertainty: AgentConsistency,
     signals: BTreeMap<String, (u64, i128)>,
     sessions: u64,
+    #[serde(default)]
+    efforts: EffortSums,
 }
 
 impl Panes {
@@ -131,12 +121,10 @@ impl Panes {
     }
 
     /// The panes that a trace with this end is in, by wall time.
-    pub(super) fn keys(&self, end: Timestamp, wall: Timestamp) -> Vec<PaneKey> {
-        let windows = self.widths.iter().filter_map(|width| {
-            let key = PaneKey { width: *width, index: end.0 / width, era: self.era };
-            kept(*width, wall).contains(&key.index).then_some(key)
-        });
-        std::iter::once(EVERYTHING).chain(windows).collect()
+    pub(super) fn of(&self, end: Timestamp, wall: Timestamp) -> PaneSet {
+        let windows = numbered(&self.widths);
+        let windows = windows.filter(|(_, width)| kept(*width, wall).contains(&(end.0 / width)));
+        PaneSet { bits: windows.fold(1, |bits, (bit, _)| bits | bit), era: self.era }
     }
 
     /// How many windows there are.
@@ -144,27 +132,37 @@ impl Panes {
         self.widths.len()
     }
 
-    /// Adds a trace to panes.
-    pub(super) fn observe(&mut self, keys: &[PaneKey], trace: &Contribution) {
-        for key in keys {
-            self.panes.entry(*key).or_default().observe(trace);
-            self.dirty.insert(*key);
+    /// Adds a trace that ended then to panes.
+    pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
+        for key in panes.keys(&self.widths, end) {
+            self.panes.entry(key).or_default().observe(trace);
+            self.dirty.insert(key);
         }
     }
 
     /// Takes a trace back from the panes that it was added to and that are still kept.
-    pub(super) fn forget(&mut self, keys: &[PaneKey], trace: &Contribution) {
-        self.change(keys, |pane| pane.forget(trace));
+    pub(super) fn forget(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
+        self.change(panes, end, |pane| pane.forget(trace));
     }
 
-    /// Adds a session whose newest trace is in these panes.
-    pub(super) fn mark(&mut self, keys: &[PaneKey]) {
-        self.change(keys, |pane| pane.sessions += 1);
+    /// Adds a session whose newest trace ended then.
+    pub(super) fn mark(&mut self, panes: PaneSet, end: Timestamp) {
+        self.change(panes, end, |pane| pane.sessions += 1);
     }
 
     /// Takes a session back.
-    pub(super) fn unmark(&mut self, keys: &[PaneKey]) {
-        self.change(keys, |pane| pane.sessions = pane.sessions.saturating_sub(1));
+    pub(super) fn unmark(&mut self, panes: PaneSet, end: Timestamp) {
+        self.change(panes, end, |pane| pane.sessions = pane.sessions.saturating_sub(1));
+    }
+
+    /// Adds what a session took that counts in these panes.
+    pub(super) fn spend(&mut self, (end, panes): (Timestamp, PaneSet), effort: &Effort) {
+        self.change(panes, end, |pane| pane.efforts.add(effort));
+    }
+
+    /// Takes it back.
+    pub(super) fn unspend(&mut self, (end, panes): (Timestamp, PaneSet), effort: &Effort) {
+        self.change(panes, end, |pane| pane.efforts.remove(effort));
     }
 
     /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by
@@ -212,18 +210,18 @@ impl Panes {
         sums.collect()
     }
 
-    fn change(&mut self, keys: &[PaneKey], mut change: impl FnMut(&mut Pane)) {
-        for key in keys {
-            if let Some(pane) = self.panes.get_mut(key) {
+    fn change(&mut self, panes: PaneSet, end: Timestamp, mut change: impl FnMut(&mut Pane)) {
+        for key in panes.keys(&self.widths, end) {
+            if let Some(pane) = self.panes.get_mut(&key) {
                 change(pane);
-                self.dirty.insert(*key);
+                self.dirty.insert(key);
             }
         }
     }
 }
 
 impl Pane {
-    fn observe(&mut self, trace: &Contribution) {
+    fn observe(&mut self, trace: &Scored) {
         self.traces += 1;
         if let Some(risk) = trace.own_risk() {
             self.risks += 1;
@@ -246,7 +244,7 @@ impl Pane {
         }
     }
 
-    fn forget(&mut self, trace: &Contribution) {
+    fn forget(&mut self, trace: &Scored) {
         self.traces -= 1;
         if let Some(risk) = trace.own_risk() {
             self.risks -= 1;
@@ -289,6 +287,7 @@ impl Pane {
             *held = (held.0 + count, held.1 + sum);
         }
         self.sessions += other.sessions;
+        self.efforts.merge(&other.efforts);
     }
 
     fn message(self, key: PaneKey) -> PaneSum {
@@ -309,7 +308,7 @@ impl Pane {
                 .map(|(name, (count, sum_quanta))| (name, SignalSum { count, sum_quanta }))
                 .collect(),
             sessions: self.sessions,
-            efforts: EffortSums::default(),
+            efforts: self.efforts,
         }
     }
 }
@@ -335,32 +334,6 @@ pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
     widths.into_iter().collect()
 }
 
-/// Panes as bits: the first for the pane of everything, one for each width, and the era of the latter above [`ERA`]; `None` if
-/// one is no pane of this end, or there is no room for all of that.
-pub(super) fn mask_of(widths: &[u64], panes: &[PaneKey], end: Timestamp) -> Option<u64> {
-    let windows = || panes.iter().filter(|key| **key != EVERYTHING);
-    let era = windows().map(|key| key.era).max().unwrap_or_default();
-    let bit = |key: &PaneKey| {
-        let window = || {
-            let at = widths.iter().position(|width| *width == key.width)?;
-            (key.index == end.0 / key.width && key.era == era).then_some(at + 1)
-        };
-        let at = if *key == EVERYTHING { Some(0) } else { window() };
-        at.and_then(|at| u32::try_from(at).ok()).filter(|at| *at < ERA).map(|at| 1_u64 << at)
-    };
-    let mask = panes.iter().try_fold(0, |mask, key| Some(mask | bit(key)?))?;
-    let era = u64::from(era);
-    (era < 1 << (u64::BITS - ERA)).then_some(era << ERA | mask)
-}
-
-/// The panes of these bits, in their order.
-pub(super) fn keys_of(widths: &[u64], mask: u64, end: Timestamp) -> Vec<PaneKey> {
-    let era = u32::try_from(mask >> ERA).unwrap_or(u32::MAX);
-    let windows = widths.iter().map(|width| PaneKey { width: *width, index: end.0 / width, era });
-    let all = std::iter::once(EVERYTHING).chain(windows).zip(0..ERA);
-    all.filter(|(_, at)| mask >> at & 1 == 1).map(|(key, _)| key).collect()
-}
-
 /// A risk in steps of 1e-4, rounded half away from zero.
 pub(super) fn level(risk: Quanta) -> i32 {
     let half = if risk.0 < 0 { -LEVEL / 2 } else { LEVEL / 2 };
@@ -374,14 +347,8 @@ fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
     open.saturating_sub(PANES + STRAGGLERS)..=open.saturating_add(PANES)
 }
 
-/// What the judge's confidence is called where one is computed as well.
-const JUDGED_CONFIDENCE: &str = "judged_confidence";
-
 /// The pane that every done trace is in.
 const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0, era: 0 };
-
-/// Where the era begins among the bits of panes.
-const ERA: u32 = 40;
 
 /// Closed panes of a window.
 const PANES: u64 = 60;
@@ -394,7 +361,10 @@ const LEVEL: i64 = Quanta::ONE / 10_000;
 
 #[cfg(test)]
 mod tests {
+    use super::super::scoring::{Signal, Unasked};
     use super::*;
+    use crate::engine::score::risk::TraceRisk;
+    use crate::engine::span::Source;
 
     #[test]
     fn a_level_is_rounded_half_away_from_zero() {
@@ -407,10 +377,21 @@ mod tests {
     fn a_trace_that_ended_before_a_window_is_only_in_the_pane_of_everything() {
         let panes = Panes::new(widths(&[Duration::from_secs(60), Duration::ZERO]));
         let now = Timestamp(1_000_000_000_000);
-        let recent = panes.keys(Timestamp(999_500_000_000), now);
+        let keys = |end| panes.of(end, now).keys(&panes.widths, end).collect::<Vec<_>>();
+        let recent = keys(Timestamp(999_500_000_000));
         assert_eq!(recent, [EVERYTHING, PaneKey { width: 1_000_000_000, index: 999, era: 0 }]);
-        assert_eq!(panes.keys(Timestamp(900_000_000_000), now), [EVERYTHING]);
-        assert_eq!(panes.keys(Timestamp(2_000_000_000_000), now), [EVERYTHING]);
+        assert_eq!(keys(Timestamp(900_000_000_000)), [EVERYTHING]);
+        assert_eq!(keys(Timestamp(2_000_000_000_000)), [EVERYTHING]);
+    }
+
+    #[test]
+    fn panes_by_other_widths_are_the_same_as_far_as_there_are_such() {
+        let (from, to) = ([10, 20, 30], [5, 10, 30, 60]);
+        let set = PaneSet { bits: 0b1011, era: 7 };
+        let end = Timestamp(300);
+        let keys = set.translated(&from, &to).keys(&to, end);
+        assert!(keys.eq(set.keys(&from, end).filter(|key| key.width != 20)));
+        assert_eq!(set.translated(&from, &from), set);
     }
 
     #[test]
@@ -420,7 +401,7 @@ mod tests {
             let mut panes = Panes::new(widths(&[minute]));
             for second in [970, 1_000, 1_030] {
                 let end = Timestamp(second * 1_000_000_000);
-                panes.observe(&panes.keys(end, end), &Contribution::default());
+                panes.observe(panes.of(end, end), end, &Scored::default());
             }
             panes
         };
@@ -436,42 +417,39 @@ mod tests {
 
     #[test]
     fn a_pane_that_went_is_not_the_one_that_the_clock_comes_back_to() {
-        let (widths, end) = (widths(&[Duration::from_secs(60)]), Timestamp(1_000_000_000_000));
-        let mut panes = Panes::new(Arc::clone(&widths));
-        let (trace, later) = (Contribution::default(), Timestamp(9_000_000_000_000));
-        let before = panes.keys(end, end);
-        panes.observe(&before, &trace);
+        let end = Timestamp(1_000_000_000_000);
+        let mut panes = Panes::new(widths(&[Duration::from_secs(60)]));
+        let (trace, later) = (Scored::default(), Timestamp(9_000_000_000_000));
+        let before = panes.of(end, end);
+        panes.observe(before, end, &trace);
         for wall in [later, end] {
             panes.stepped();
             panes.expire(wall);
         }
-        let after = panes.keys(end, end);
-        panes.observe(&after, &trace);
-        panes.forget(&before, &trace);
+        let after = panes.of(end, end);
+        panes.observe(after, end, &trace);
+        panes.forget(before, end, &trace);
         let sums = panes.drain();
         assert_eq!(sums.iter().map(|sum| sum.traces).collect::<Vec<_>>(), [1, 1]);
-        // As those at rest are written down.
-        for keys in [before, after] {
-            let mask = mask_of(&widths, &keys, end).unwrap();
-            assert_eq!(keys_of(&widths, mask, end), keys);
-        }
     }
 
     #[test]
     fn forgetting_a_trace_leaves_an_empty_pane_that_is_sent_once() {
         let mut panes = Panes::new(widths(&[Duration::from_secs(60)]));
-        let keys = panes.keys(Timestamp(5), Timestamp(5));
-        let trace = Contribution {
-            risk: Some(Quanta(3)),
-            uncertainty: Some(Quanta(4)),
-            signals: [("confidence".into(), Quanta(5))].into_iter().collect(),
+        let end = Timestamp(5);
+        let set = panes.of(end, end);
+        let confidence = Signal { score: Quanta(5), source: Source::Judge, is_summed: true };
+        let (risk, uncertainty) = (Some(Quanta(3)), Some(Quanta(4)));
+        let trace = Scored {
+            risk: TraceRisk { risk, uncertainty, ..TraceRisk::default() },
+            signals: [("confidence".into(), confidence)].into_iter().collect(),
             unasked: Some(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() }),
         };
-        panes.observe(&keys, &trace);
-        panes.mark(&keys);
+        panes.observe(set, end, &trace);
+        panes.mark(set, end);
         assert_eq!(panes.drain().len(), 2);
-        panes.forget(&keys, &trace);
-        panes.unmark(&keys);
+        panes.forget(set, end, &trace);
+        panes.unmark(set, end);
         let sums = panes.drain();
         assert!(sums.iter().all(|sum| sum.traces == 0 && sum.judged_levels.is_empty()));
         assert!(sums.iter().all(|sum| sum.signals.is_empty() && sum.uncertainty_count == 0));

@@ -1,5 +1,4 @@
-//! Reads a shard as it was written down: one session after the other, put to rest as it comes if it rests, so that few are
-//! whole at a time.
+//! Reads a shard as it was written down, one session after the other.
 
 use std::fmt;
 
@@ -45,10 +44,9 @@ impl Sessions {
         from.deserialize_map(Shard(self))
     }
 
-    fn put(&mut self, session: Session) {
-        let id = session.id.clone();
+    pub(super) fn put(&mut self, mut session: Session) {
+        session.settle_in(&mut self.shared);
         self.file(Box::new(session));
-        self.sessions.pack(&id, &self.shared.rules);
     }
 }
 

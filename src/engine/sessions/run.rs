@@ -3,23 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::held::Held;
-use super::scoring::is_done;
+use super::record::TraceRecord;
 use crate::engine::runs::is_about_runs;
 use crate::engine::span::Report;
-use crate::engine::update::{Effort, ReportedScore, RunTrace};
+use crate::engine::update::{ReportedScore, RunTrace};
 
 /// What a done trace adds to a run of its agent; `None` if it is part of none.
 pub(super) fn trace(
-    held: &Held,
+    trace: &TraceRecord,
     session: &str,
     reports: &BTreeMap<Arc<str>, Report>,
 ) -> Option<RunTrace> {
-    let update = &held.update;
-    if !is_done(update) {
+    if !trace.is_done() {
         return None;
     }
-    let own = update.reported.iter().filter(|score| is_about_runs(&score.name));
+    let rare = trace.rare();
+    let own = rare.reported.iter().filter(|score| is_about_runs(&score.name));
     let mut reported: Vec<ReportedScore> = own.cloned().collect();
     let of_session = reports.values().filter(|report| is_about_runs(&report.name));
     for report in of_session {
@@ -36,28 +35,25 @@ pub(super) fn trace(
             });
         }
     }
-    if update.attempt.is_none() && reported.is_empty() {
+    if rare.attempt.is_none() && reported.is_empty() {
         return None;
     }
-    let failed = update.tools.iter().filter(|call| call.error == Some(true)).count() as u64;
+    let calls = trace.course.calls.iter();
+    let failed = calls.clone().filter(|call| call.error == Some(true)).count() as u64;
+    let signals = trace.scored.signals.iter();
     Some(RunTrace {
-        trace_id: update.trace_id,
+        trace_id: trace.id,
         gone: false,
-        attempt: update.attempt.as_deref().cloned(),
+        attempt: rare.attempt.as_deref().cloned(),
         session: session.to_owned(),
-        start_unix_nano: update.start_unix_nano,
-        end_unix_nano: update.end_unix_nano,
-        actions: update.tools.iter().map(|call| call.name.clone()).collect(),
-        effort: Effort::of(update),
-        model_nanos: update.model_nanos,
-        errors: failed.saturating_add(update.failed_model_calls),
-        cost_quanta: update.cost_quanta,
+        start_unix_nano: trace.start.0,
+        end_unix_nano: trace.sent_end.0,
+        actions: calls.map(|call| call.name.clone()).collect(),
+        effort: trace.effort(),
+        model_nanos: trace.model_nanos,
+        errors: failed.saturating_add(trace.course.failed_model_calls),
+        cost_quanta: trace.cost,
         reported,
-        signals: held
-            .scored
-            .signals
-            .iter()
-            .map(|(name, (score, _))| (name.clone(), score.0))
-            .collect(),
+        signals: signals.map(|(name, signal)| (name.clone(), signal.score.0)).collect(),
     })
 }

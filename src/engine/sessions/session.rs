@@ -1,21 +1,22 @@
 //! One session: its traces in order, and its scores, kept up to date with every change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::IDLE;
+use super::common::Common;
 use super::fleet::Fleet;
-use super::held::{Given, Held, Past};
 use super::key::{Agent, SessionId};
-use super::pane::PaneKey;
+use super::pane::PaneSet;
+use super::record::{Given, Past, TraceRecord};
 use super::rules::Rules;
 use super::run;
-use super::scoring::{Earlier, Scored, SignalName};
+use super::scoring::{Scoring, SignalName};
 use super::summary::SessionScores;
 use super::tally::Tally;
+use super::traces::Traces;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::engine::count::Counts;
 use crate::engine::few::Few;
@@ -25,7 +26,6 @@ use crate::engine::runs::{is_about_runs, is_outcome};
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::score::agent_reliability::AgentReliability;
 use crate::engine::score::trajectory_gate::TrajectoryGate;
-use crate::engine::signal::loop_detection::WINDOW;
 use crate::engine::span::{Report, Source, Timestamp, TraceId};
 use crate::engine::time::WallShift;
 use crate::engine::update::{AgentKey, DoneTrace, Effort, TraceState, TraceUpdate};
@@ -47,6 +47,8 @@ pub(super) enum Standing {
 pub(super) struct Shared {
     pub(super) rules: Rules,
     pub(super) fleet: Fleet,
+    /// What records have in common.
+    pub(super) common: Common,
     pub(super) counts: Counts,
     /// The time, which does not go back.
     pub(super) now: Timestamp,
@@ -67,73 +69,71 @@ impl Shared {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
-    // Boxed: a node of the map has room for eleven, and most sessions hold a few.
-    pub(super) traces: BTreeMap<TraceId, Box<Held>>,
-    // Invariant: exactly the traces held.
-    pub(super) order: BTreeSet<(Timestamp, TraceId)>,
+    // What its panes are told by.
+    widths: Arc<[u64]>,
+    pub(super) traces: Traces,
     // Revisions at which traces left: an older update must not bring them back.
-    pub(super) left: BTreeMap<TraceId, u64>,
+    left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
-    /// It comes from a snapshot, which may have been made under other options.
-    #[serde(skip, default = "yes")]
-    pub(super) restored: bool,
-    /// When it last changed.
-    #[serde(skip)]
-    pub(super) changed: Timestamp,
     /// Where it stands in the order in which sessions go, at the latest.
     #[serde(skip)]
     pub(super) filed: (Standing, Timestamp),
     /// Arrival time of the newest thing.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
-    pub(super) close_counted: bool,
+    close_counted: bool,
     pub(super) reliability: AgentReliability,
     pub(super) consistency: AgentConsistency,
-    // Done traces of each agent by end, and in which panes the session counts for the newest.
-    pub(super) ends: Few<Agent, BTreeSet<(Timestamp, TraceId)>>,
-    pub(super) marks: Few<Agent, (Timestamp, Vec<PaneKey>)>,
-    pub(super) gates: Few<SignalName, TrajectoryGate>,
-    unsettled: BTreeSet<TraceId>,
+    /// How many traces give something.
+    pub(super) done: usize,
+    // In which panes the session counts for the newest done trace of each agent.
+    pub(super) marks: Few<Agent, (Timestamp, PaneSet)>,
+    gates: Few<SignalName, TrajectoryGate>,
+    unsettled: Vec<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
     pub(super) growing: BTreeSet<TraceId>,
     pub(super) looping: BTreeSet<(Agent, LoopLabels)>,
     /// Traces that are open.
-    #[serde(default)]
     pub(super) open: BTreeSet<TraceId>,
     /// How many of them nothing has come of for long.
-    #[serde(default)]
     pub(super) stalled: BTreeMap<Agent, u64>,
     /// When one of its loops, or of its open traces, will have been quiet for long enough.
     pub(super) deadline: Option<Timestamp>,
     /// What its done traces took, but for the answer.
-    #[serde(default)]
     pub(super) took: Effort,
     /// What its agent was told that it took.
-    #[serde(default)]
-    pub(super) spent: Option<(Agent, Timestamp, Effort)>,
+    pub(super) spent: Option<Spending>,
+}
+
+/// What a session took, as it is told to its agent.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Spending {
+    pub(super) agent: Agent,
+    pub(super) start: Timestamp,
+    /// The end of the agent's newest trace in it, and the panes that it counts in by that.
+    pub(super) mark: (Timestamp, PaneSet),
+    pub(super) effort: Effort,
 }
 
 impl Session {
     /// A session without traces.
-    pub(super) fn new(id: Arc<SessionId>) -> Self {
+    pub(super) fn new(id: Arc<SessionId>, widths: Arc<[u64]>) -> Self {
         Self {
             id,
-            traces: BTreeMap::new(),
-            order: BTreeSet::new(),
+            widths,
+            traces: Traces::default(),
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
-            restored: false,
-            changed: Timestamp::default(),
             filed: <(Standing, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,
             close_counted: false,
             reliability: AgentReliability::default(),
             consistency: AgentConsistency::default(),
-            ends: Few::default(),
+            done: 0,
             marks: Few::default(),
             gates: Few::default(),
-            unsettled: BTreeSet::new(),
+            unsettled: Vec::new(),
             placed: None,
             growing: BTreeSet::new(),
             looping: BTreeSet::new(),
@@ -143,6 +143,23 @@ impl Session {
             took: Effort::default(),
             spent: None,
         }
+    }
+
+    /// A session that was read is one of this shard: what it has in common with others is shared, and its panes are told by
+    /// the widths that there are.
+    pub(super) fn settle_in(&mut self, shared: &mut Shared) {
+        let widths = shared.fleet.widths();
+        for record in self.traces.iter_mut() {
+            shared.common.share(record);
+            record.panes = record.panes.translated(&self.widths, &widths);
+        }
+        for (_, (_, panes)) in self.marks.iter_mut() {
+            *panes = panes.translated(&self.widths, &widths);
+        }
+        if let Some(Spending { mark: (_, panes), .. }) = &mut self.spent {
+            *panes = panes.translated(&self.widths, &widths);
+        }
+        self.widths = widths;
     }
 
     /// Where it belongs in the order in which sessions go.
@@ -157,7 +174,7 @@ impl Session {
 
     /// The revision at which a trace is held or at which it left.
     pub(super) fn revision(&self, trace: TraceId) -> Option<u64> {
-        let held = self.traces.get(&trace).map(|held| held.update.revision);
+        let held = self.traces.get(trace).map(|record| record.revision);
         held.max(self.left.get(&trace).copied())
     }
 
@@ -169,7 +186,6 @@ impl Session {
     /// Holds a trace in this form; `tally` is what it has counted elsewhere.
     pub(super) fn upsert(
         &mut self,
-        trace: TraceId,
         update: TraceUpdate,
         tally: Option<Tally>,
         shared: &mut Shared,
@@ -181,40 +197,64 @@ impl Session {
         let summary = shared.fleet.summary(&agent);
         summary.held += 1;
         summary.active = shared.now;
+        let last = self.traces.last_place();
+        let record = TraceRecord::new(update, agent, &mut shared.common);
+        let (trace, place) = (record.id, record.position());
         self.left.remove(&trace);
-        let last = self.order.last().copied();
-        let mut stale = BTreeSet::from([trace]);
-        let mut places = vec![(Timestamp(update.start_unix_nano), trace)];
-        let old = self.traces.remove(&trace);
-        let same = old.as_ref().is_some_and(|old| {
-            old.update.start_unix_nano == update.start_unix_nano
-                && old.update.output_digest == update.output_digest
-        });
-        if let Some(old) = &old {
-            shared.fleet.summary(&old.agent).held -= 1;
-            if !same {
-                stale.extend(self.after(old.position()));
-                self.order.remove(&old.position());
-                places.push(old.position());
-            }
-        }
-        let moved = || Past { tally: tally.unwrap_or_default(), ..Past::default() };
-        let past = old.map_or_else(moved, |old| old.into_past());
-        let held = Held::new(trace, update, agent, past);
-        if !same {
-            self.order.insert(held.position());
-            stale.extend(self.after(held.position()));
-        }
-        self.traces.insert(trace, Box::new(held));
+        let (mut stale, mut places) = (vec![trace], vec![place]);
+        let former = self.hold(record, tally, (&mut stale, &mut places), shared);
         stale.extend(self.relink(&places, shared));
         stale.extend(self.outlived(last));
-        stale.iter().for_each(|trace| self.rescore(*trace, shared));
-        self.note_unusable(trace, shared);
+        stale.sort_unstable();
+        stale.dedup();
+        let mut former = former;
+        for stale in &stale {
+            let former = if *stale == trace { former.take() } else { None };
+            let malformed = self.rescore(*stale, former, shared);
+            if *stale == trace {
+                shared.counts.add_many("reported_scores", "malformed", malformed);
+            }
+        }
+        self.note_refused(trace, shared);
         stale.iter().for_each(|trace| self.grow(*trace, shared.now));
         if self.closed {
             self.count_close(IDLE, shared);
         }
         self.refresh(shared);
+    }
+
+    /// Puts a record in the place of an earlier form of the trace; returns what that has given. What is stale by that, and the places
+    /// around which chains may have changed, are added to those that are.
+    fn hold(
+        &mut self,
+        mut record: TraceRecord,
+        tally: Option<Tally>,
+        (stale, places): (&mut Vec<TraceId>, &mut Vec<(Timestamp, TraceId)>),
+        shared: &mut Shared,
+    ) -> Option<Given> {
+        let place = record.position();
+        let Some(number) = self.traces.number(record.id) else {
+            record.go_on_from(Past::from(tally.unwrap_or_default()));
+            self.traces.insert(record);
+            stale.extend(self.traces.after(place));
+            return None;
+        };
+        let old = &mut self.traces[number];
+        shared.fleet.summary(old.agent()).held -= 1;
+        let given = old.given();
+        if old.start == record.start && old.output == record.output {
+            let old = std::mem::replace(old, record);
+            self.traces[number].go_on_from(old.into_past());
+            return given;
+        }
+        let before = old.position();
+        stale.extend(self.traces.after(before));
+        places.push(before);
+        let old = self.traces.remove(record.id);
+        record.go_on_from(old.map(TraceRecord::into_past).unwrap_or_default());
+        self.traces.insert(record);
+        stale.extend(self.traces.after(place));
+        given
     }
 
     /// Forgets a trace that left with `revision`; returns what it has counted.
@@ -233,21 +273,26 @@ impl Session {
             // It was done here: where it goes it is not done for the first time.
             self.settle(shared);
         }
-        let last = self.order.last().copied();
-        let mut held = self.traces.remove(&trace)?;
-        self.retract(&mut held, shared);
-        held.tell_run(None, &mut shared.fleet);
-        shared.fleet.summary(&held.agent).held -= 1;
-        self.order.remove(&held.position());
-        self.unsettled.remove(&trace);
+        let last = self.traces.last_place();
+        let mut record = self.traces.remove(trace)?;
+        if let Some(given) = record.given() {
+            self.retract(&given, trace, shared);
+        }
+        record.tell_run(None, &mut shared.fleet);
+        shared.fleet.summary(record.agent()).held -= 1;
+        self.unsettled.retain(|other| *other != trace);
         self.growing.remove(&trace);
         self.open.remove(&trace);
-        let mut stale = BTreeSet::from_iter(self.after(held.position()));
-        stale.extend(self.relink(&[held.position()], shared));
+        let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
+        stale.extend(self.relink(&[record.position()], shared));
         stale.extend(self.outlived(last));
-        stale.into_iter().for_each(|trace| self.rescore(trace, shared));
+        stale.sort_unstable();
+        stale.dedup();
+        for trace in stale {
+            self.rescore(trace, None, shared);
+        }
         self.refresh(shared);
-        Some(held.tally)
+        Some(record.tally())
     }
 
     /// Takes a score of the session as a whole; of each name the one to believe most is kept.
@@ -262,13 +307,12 @@ impl Session {
             let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
             self.tell_outcome(&report, shared);
             self.reports.insert(Arc::clone(&report.name), report);
-            let traces = self.traces.values_mut().filter(|_| about_runs);
-            for held in traces {
-                let run = run::trace(held, &self.id.id, &self.reports);
-                held.tell_run(run, &mut shared.fleet);
+            for record in self.traces.iter_mut().filter(|_| about_runs) {
+                let run = run::trace(record, &self.id.id, &self.reports);
+                record.tell_run(run, &mut shared.fleet);
             }
-            if let Some((_, last)) = self.order.last().copied().filter(|_| is_outcome) {
-                self.rescore(last, shared);
+            if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
+                self.rescore(last, None, shared);
                 self.refresh(shared);
             }
         }
@@ -285,7 +329,7 @@ impl Session {
 
     /// The traces whose share in the session's outcome changes when its last trace is not this one any more.
     fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
-        let now = self.order.last().copied();
+        let now = self.traces.last_place();
         if now == last || self.outcome().is_none() {
             return Vec::new();
         }
@@ -300,33 +344,34 @@ impl Session {
             return;
         }
         let outcome = DoneTrace {
-            start_unix_nano: first.update.start_unix_nano,
+            start_unix_nano: first.start.0,
             at_unix_nano: shared.wall().0,
             touched_unix_nano: shared.now.0,
             outcome_failed: Some(report.score.0 < Quanta::ONE),
             session: self.id.id.clone(),
             ..DoneTrace::default()
         };
-        shared.fleet.summary(&first.agent).tell_done(outcome);
+        shared.fleet.summary(first.agent()).tell_done(outcome);
     }
 
     /// Counts the verdicts of traces that are done for the first time, in their order.
     pub(super) fn settle(&mut self, shared: &mut Shared) {
-        let traces = std::mem::take(&mut self.unsettled).into_iter();
-        let mut done: Vec<_> = traces
-            .filter_map(|trace| self.traces.get(&trace))
-            .filter(|held| held.given.is_some() && !held.update.uncertain)
-            .map(|held| held.position())
+        let unsettled = std::mem::take(&mut self.unsettled).into_iter();
+        let mut done: Vec<usize> = unsettled
+            .filter_map(|trace| self.traces.number(trace))
+            .filter(|number| {
+                let record = &self.traces[*number];
+                !record.panes.is_empty() && !record.course.uncertain
+            })
             .collect();
         done.sort_unstable();
-        for (_, trace) in done {
-            let Some(mut held) = self.traces.remove(&trace) else { continue };
-            held.tally.done = true;
-            held.tally.outcome |= verdict::outcome(&held).is_some();
-            let done = verdict::done(&held, &self.id.id, &self.earlier(&held), &shared.rules);
-            evaluate(&held, done, &mut self.gates, &shared.rules, &mut shared.fleet);
-            held.count(&mut shared.fleet);
-            self.traces.insert(trace, held);
+        for number in done {
+            let has_outcome = verdict::outcome(&self.traces[number]).is_some();
+            self.traces[number].settle(has_outcome);
+            let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
+            let done = verdict::done(record, &self.id.id, &earlier, &shared.rules);
+            evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
+            self.traces[number].count(&mut shared.fleet);
         }
     }
 
@@ -340,8 +385,8 @@ impl Session {
 
     /// Counts how the session went, once, and once it is certain whose it is.
     fn count_close(&mut self, reason: &str, shared: &mut Shared) {
-        let first = self.first().filter(|first| !first.update.uncertain);
-        let Some(agent) = first.map(|first| first.agent.clone()).filter(|_| !self.close_counted)
+        let first = self.first().filter(|first| !first.course.uncertain);
+        let Some(agent) = first.map(|first| first.agent().clone()).filter(|_| !self.close_counted)
         else {
             return;
         };
@@ -355,7 +400,7 @@ impl Session {
 
     /// Whether it has a trace of which nothing is counted yet.
     pub(super) fn is_uncertain(&self) -> bool {
-        self.traces.values().any(|held| held.update.uncertain)
+        self.traces.iter().any(|record| record.course.uncertain)
     }
 
     /// Lets go of the session, which was closed: what it gave stays. Returns the traces that
@@ -363,23 +408,15 @@ impl Session {
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
         self.settle(shared);
         self.stand(BTreeMap::new(), shared);
-        for held in self.traces.values() {
-            let open = held.given.is_none() || held.update.uncertain;
+        for record in self.traces.iter() {
+            let open = record.panes.is_empty() || record.course.uncertain;
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
-            shared.fleet.summary(&held.agent).held -= 1;
+            shared.fleet.summary(record.agent()).held -= 1;
         }
-        let unsealed = self.traces.into_iter();
-        let unsealed = unsealed.filter(|(_, held)| held.update.state != TraceState::Sealed);
-        unsealed.map(|(trace, _)| trace).collect()
-    }
-
-    /// Holds a trace that it held before, with all that it gave.
-    pub(super) fn take_back(&mut self, held: Held) {
-        self.order.insert(held.position());
-        if let Some(given) = &held.given {
-            self.add_up(given, held.id);
-        }
-        self.traces.insert(held.id, Box::new(held));
+        let unsealed = self.traces.iter().filter(|record| record.state != TraceState::Sealed);
+        let mut unsealed: Vec<TraceId> = unsealed.map(|record| record.id).collect();
+        unsealed.sort_unstable();
+        unsealed
     }
 
     /// The scores as the profile has them.
@@ -392,14 +429,14 @@ impl Session {
 
     /// The done trace of the greatest risk, the later one of equals, and when it ended.
     fn worst(&self) -> Option<(Timestamp, TraceId)> {
-        let given = self.traces.values().filter_map(|held| Some((held, held.given.as_ref()?)));
-        let worst = given.map(|(held, given)| (given.contribution.risk, given.end, held.id)).max();
+        let given = self.traces.iter().filter(|record| !record.panes.is_empty());
+        let worst = given.map(|record| (record.scored.risk.risk, record.end(), record.id)).max();
         worst.map(|(_, end, id)| (end, id))
     }
 
     /// The trace that started first.
-    pub(super) fn first(&self) -> Option<&Held> {
-        self.traces.get(&self.order.first()?.1).map(AsRef::as_ref)
+    pub(super) fn first(&self) -> Option<&TraceRecord> {
+        self.traces.iter().next()
     }
 
     /// Notes when something arrived: a closed session of which more comes is open again.
@@ -412,124 +449,133 @@ impl Session {
         }
     }
 
-    /// The traces whose window a trace at this position is in.
-    fn after(&self, position: (Timestamp, TraceId)) -> Vec<TraceId> {
-        let later = self.order.range((Bound::Excluded(position), Bound::Unbounded));
-        later.take(WINDOW).map(|(_, trace)| *trace).collect()
-    }
-
-    /// The last few traces before one, oldest first.
-    pub(super) fn earlier(&self, held: &Held) -> Vec<Earlier<'_>> {
-        let earlier = self.order.range(..held.position()).rev().take(WINDOW);
-        let mut earlier: Vec<_> = earlier
-            .filter_map(|(_, id)| Some((*id, self.traces.get(id)?)))
-            .map(|(id, held)| Earlier { id, output: held.update.output_digest.as_ref() })
-            .collect();
-        earlier.reverse();
-        earlier
-    }
-
-    fn rescore(&mut self, trace: TraceId, shared: &mut Shared) {
-        let Some(mut held) = self.traces.remove(&trace) else { return };
-        let earlier = self.earlier(&held);
-        let is_last = self.order.last() == Some(&held.position());
-        let outcome = if is_last { self.outcome() } else { None };
-        held.scored =
-            Scored::new(&held.update, held.loop_severity(), &earlier, outcome, &shared.rules);
-        let contribution = held.contribution(&shared.rules, &mut shared.fleet);
-        if !held.gives(contribution.as_ref()) {
-            self.retract(&mut held, shared);
-            if let Some(contribution) = contribution {
-                let missed = held.give(contribution, shared.wall(), &mut shared.fleet);
-                shared.counts.add_many("panes", "outside_window", missed as u64);
-                self.count_in(&held, shared);
+    /// Scores a trace anew, after an earlier form of it has given so much, if it is new itself; returns how many reported scores are
+    /// none.
+    fn rescore(&mut self, trace: TraceId, former: Option<Given>, shared: &mut Shared) -> u64 {
+        let Some(number) = self.traces.number(trace) else { return 0 };
+        let record = &self.traces[number];
+        let outcome = if number + 1 == self.traces.len() { self.outcome() } else { None };
+        let Shared { rules, fleet, .. } = shared;
+        let has_sums = |name: &str| fleet.summary(record.agent()).admits(name);
+        let earlier = self.traces.earlier(number);
+        let Scoring { scored, output_repeat, malformed } =
+            Scoring::new(record, &earlier, outcome, rules, has_sums);
+        let given = former.or_else(|| record.given());
+        let same = match &given {
+            Some(given) => record.gives(given, &scored),
+            None => !record.is_done(),
+        };
+        let record = &mut self.traces[number];
+        record.scored = shared.common.scored(scored);
+        record.repeat(output_repeat);
+        record.panes = given.as_ref().filter(|_| same).map(|given| given.panes).unwrap_or_default();
+        if !same {
+            let is_done = record.is_done();
+            if let Some(given) = given {
+                self.retract(&given, trace, shared);
+            }
+            if is_done {
+                self.give(number, shared);
             }
         }
-        if held.given.is_some() && !held.tally.done && !held.update.uncertain {
-            self.unsettled.insert(trace);
-        } else if let Some(given) = &held.given
-            && held.tally.done
-            && !held.tally.outcome
-            && verdict::outcome(&held).is_some()
+        self.follow_up(number, shared);
+        malformed
+    }
+
+    /// Has a trace that was scored tell what follows from it beyond its scores.
+    fn follow_up(&mut self, number: usize, shared: &mut Shared) {
+        let record = &mut self.traces[number];
+        let is_given = !record.panes.is_empty();
+        if is_given && !record.is_settled() && !record.course.uncertain {
+            if !self.unsettled.contains(&record.id) {
+                self.unsettled.push(record.id);
+            }
+        } else if is_given
+            && record.is_settled()
+            && !record.has_told_outcome()
+            && verdict::outcome(record).is_some()
         {
-            let wall = shared.shift.wall(Timestamp(held.update.touched_unix_nano));
-            let told = verdict::told_later(&held, &self.id.id, wall);
-            shared.fleet.summary(&given.agent).tell_done(told);
-            held.tally.outcome = true;
+            let told = verdict::told_later(record, &self.id.id, shared.shift.wall(record.arrived));
+            shared.fleet.summary(record.agent()).tell_done(told);
+            record.tell_outcome();
         }
-        held.count(&mut shared.fleet);
-        let run = run::trace(&held, &self.id.id, &self.reports);
-        held.tell_run(run, &mut shared.fleet);
-        self.traces.insert(trace, held);
+        record.count(&mut shared.fleet);
+        let run = run::trace(record, &self.id.id, &self.reports);
+        record.tell_run(run, &mut shared.fleet);
     }
 
-    fn count_in(&mut self, held: &Held, shared: &mut Shared) {
-        let Some(given) = &held.given else { return };
-        self.add_up(given, held.id);
-        self.mark(&given.agent, shared);
-    }
-
-    fn add_up(&mut self, given: &Given, trace: TraceId) {
-        given.contribution.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
-        let uncertainty = given.contribution.uncertainty.into_iter();
+    /// Has a done trace give to its agent, and to this session.
+    fn give(&mut self, number: usize, shared: &mut Shared) {
+        let wall = shared.wall();
+        let record = &mut self.traces[number];
+        let (agent, end) = (record.agent().clone(), record.end());
+        let summary = shared.fleet.summary(&agent);
+        let place = (record.start, end, record.id);
+        let (panes, missed) = summary.observe(place, &record.scored, wall);
+        record.panes = panes;
+        shared.counts.add_many("panes", "outside_window", missed as u64);
+        let risk = &record.scored.risk;
+        risk.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
+        let uncertainty = risk.uncertainty.into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
-        self.ends.or_default(given.agent.clone()).insert((given.end, trace));
-        self.took = Effort { answer_words: None, ..self.took.plus(given.effort) };
+        self.took = Effort { answer_words: None, ..self.took.plus(record.effort()) };
+        self.done += 1;
+        if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
+            self.mark(&agent, Some(end), shared);
+        }
     }
 
-    fn retract(&mut self, held: &mut Held, shared: &mut Shared) {
-        let Some(given) = held.take_back(&mut shared.fleet) else { return };
-        given.contribution.risk.into_iter().for_each(|risk| self.reliability.forget(risk));
-        let uncertainty = given.contribution.uncertainty.into_iter();
+    /// Takes back what a trace, which does not give it any more, has given.
+    fn retract(&mut self, given: &Given, trace: TraceId, shared: &mut Shared) {
+        let Given { agent, scored, start, end, panes, effort } = given;
+        shared.fleet.summary(agent).forget((*start, *end, trace), scored, *panes);
+        scored.risk.risk.into_iter().for_each(|risk| self.reliability.forget(risk));
+        let uncertainty = scored.risk.uncertainty.into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
-        if let Some(ends) = self.ends.get_mut(&given.agent) {
-            ends.remove(&(given.end, held.id));
+        self.took = self.took.minus(*effort);
+        self.done -= 1;
+        if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
+            let others = self.traces.iter().filter(|other| !other.panes.is_empty());
+            let others = others.filter(|other| other.agent() == agent);
+            let newest = others.map(TraceRecord::end).max();
+            if newest != Some(*end) {
+                self.mark(agent, newest, shared);
+            }
         }
-        self.took = self.took.minus(given.effort);
-        self.ends.retain(|_, ends| !ends.is_empty());
-        self.mark(&given.agent, shared);
     }
 
-    /// Lets the session count in the panes of an agent's newest trace.
-    fn mark(&mut self, agent: &Agent, shared: &mut Shared) {
-        let newest = self.ends.get(agent).and_then(|ends| ends.last()).map(|(end, _)| *end);
-        if newest == self.marks.get(agent).map(|(end, _)| *end) {
-            return;
-        }
+    /// Lets the session count in the panes of an agent's newest trace, which ended then.
+    fn mark(&mut self, agent: &Agent, newest: Option<Timestamp>, shared: &mut Shared) {
         let wall = shared.wall();
         let summary = shared.fleet.summary(agent);
-        if let Some((_, keys)) = self.marks.remove(agent) {
-            summary.unmark(&keys);
+        if let Some((end, panes)) = self.marks.remove(agent) {
+            summary.unmark(panes, end);
         }
         if let Some(end) = newest {
             self.marks.insert(agent.clone(), (end, summary.mark(end, wall)));
         }
     }
 
-    fn note_unusable(&self, trace: TraceId, shared: &mut Shared) {
-        let Some(held) = self.traces.get(&trace) else { return };
-        shared.counts.add_many("reported_scores", "malformed", held.scored.malformed);
-        if let Some(given) = &held.given {
-            let refused = held.scored.signals.len() - given.contribution.signals.len();
-            shared.counts.add_many("signals", "agent_full", refused as u64);
-        }
+    /// Counts the signals of a done trace of which its agent has no sums.
+    fn note_refused(&self, trace: TraceId, shared: &mut Shared) {
+        let record = self.traces.get(trace).filter(|record| !record.panes.is_empty());
+        let Some(record) = record else { return };
+        let refused = record.scored.signals.values().filter(|signal| !signal.is_summed).count();
+        shared.counts.add_many("signals", "agent_full", refused as u64);
     }
 
     fn grow(&mut self, trace: TraceId, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(&trace) else { return };
-        if held.update.state == TraceState::Open {
+        let Some(number) = self.traces.number(trace) else { return };
+        let record = &mut self.traces[number];
+        if record.state == TraceState::Open {
             self.open.insert(trace);
         } else {
             self.open.remove(&trace);
         }
-        if held.grow(now) {
+        if record.grow(now) {
             self.growing.insert(trace);
         } else {
             self.growing.remove(&trace);
         }
     }
-}
-
-fn yes() -> bool {
-    true
 }

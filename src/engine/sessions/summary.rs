@@ -25,14 +25,15 @@ use super::exemplar::Exemplified;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
-use super::pane::{Contribution, PaneKey, Panes};
+use super::pane::{PaneSet, Panes};
+use super::scoring::Scored;
 use crate::engine::loops::LoopLabels;
 use crate::engine::math::Quanta;
 use crate::engine::predict::Spread;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
-    Counter, DoneTrace, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+    Counter, DoneTrace, Effort, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
 };
 
 /// Clocks of clients may be ahead of ours by so much.
@@ -220,11 +221,11 @@ impl Summary {
     pub(super) fn observe(
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
-        trace: &Contribution,
+        trace: &Scored,
         wall: Timestamp,
-    ) -> (Vec<PaneKey>, usize) {
-        let keys = self.panes.keys(end, wall);
-        self.panes.observe(&keys, trace);
+    ) -> (PaneSet, usize) {
+        let panes = self.panes.of(end, wall);
+        self.panes.observe(panes, end, trace);
         let worth = Worth {
             risk: trace.own_risk(),
             uncertainty: trace.own_uncertainty(),
@@ -234,31 +235,47 @@ impl Summary {
         if self.last.len() > self.max_last {
             self.last.pop_first();
         }
-        let missed = self.panes.windows() + 1 - keys.len();
-        (keys, missed)
+        (panes, self.panes.windows() + 1 - panes.len())
     }
 
     /// Takes back a done trace.
     pub(super) fn forget(
         &mut self,
-        (start, id): (Timestamp, TraceId),
-        trace: &Contribution,
-        keys: &[PaneKey],
+        (start, end, id): (Timestamp, Timestamp, TraceId),
+        trace: &Scored,
+        panes: PaneSet,
     ) {
-        self.panes.forget(keys, trace);
+        self.panes.forget(panes, end, trace);
         self.last.remove(&(start, id));
     }
 
     /// Adds a session whose newest trace ended at `end`; returns the panes it counts in.
-    pub(super) fn mark(&mut self, end: Timestamp, wall: Timestamp) -> Vec<PaneKey> {
-        let keys = self.panes.keys(end, wall);
-        self.panes.mark(&keys);
-        keys
+    pub(super) fn mark(&mut self, end: Timestamp, wall: Timestamp) -> PaneSet {
+        let panes = self.panes.of(end, wall);
+        self.panes.mark(panes, end);
+        panes
     }
 
     /// Takes back a session from the panes it counted in.
-    pub(super) fn unmark(&mut self, keys: &[PaneKey]) {
-        self.panes.unmark(keys);
+    pub(super) fn unmark(&mut self, panes: PaneSet, end: Timestamp) {
+        self.panes.unmark(panes, end);
+    }
+
+    /// Adds what a session took, to all and to the panes that it counts in.
+    pub(super) fn spend(&mut self, start: Timestamp, mark: (Timestamp, PaneSet), effort: &Effort) {
+        Arc::make_mut(&mut self.spread).add(start, effort);
+        self.panes.spend(mark, effort);
+    }
+
+    /// Takes it back.
+    pub(super) fn unspend(
+        &mut self,
+        start: Timestamp,
+        mark: (Timestamp, PaneSet),
+        effort: &Effort,
+    ) {
+        Arc::make_mut(&mut self.spread).remove(start, effort);
+        self.panes.unspend(mark, effort);
     }
 
     /// Forgets panes that are in no window any more.
@@ -319,11 +336,6 @@ impl Summary {
             return scores.observe(score, Some(trace));
         }
         self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
-    }
-
-    /// How much effort its sessions took.
-    pub(super) fn spread(&mut self) -> &mut Spread {
-        Arc::make_mut(&mut self.spread)
     }
 
     /// Notes a trace that is done for the first time, or an outcome that was told later.

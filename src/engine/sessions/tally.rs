@@ -23,13 +23,13 @@ pub(super) struct Tally {
     /// An outcome of it was told to its agent.
     #[serde(default)]
     pub(super) outcome: bool,
-    loops: BTreeMap<Agent, Loops>,
-    spend: Spent,
+    pub(super) loops: BTreeMap<Agent, Loops>,
+    pub(super) spend: Spent,
 }
 
 /// What the loops of one trace have counted towards one agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-struct Loops {
+pub(super) struct Loops {
     entries: BTreeMap<LoopKind, u64>,
     reached: BTreeMap<LoopLabels, u64>,
     // By evidence; of loops that weigh.
@@ -72,21 +72,9 @@ impl Tally {
         (!tally.is_nothing()).then_some(tally)
     }
 
-    /// What a trace without loops has counted that counted all that it says.
-    pub(super) fn all_of(update: &TraceUpdate, done: bool) -> Self {
-        let outcome = done && outcome(update);
-        Self { done, outcome, loops: BTreeMap::new(), spend: Spent::of(update) }
-    }
-
     /// Returns whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
         !self.done && !self.outcome && self.loops.is_empty() && self.spend == Spent::default()
-    }
-
-    /// Returns whether it has counted just that.
-    pub(super) fn is_all_of(&self, update: &TraceUpdate) -> bool {
-        let outcome = self.done && outcome(update);
-        self.loops.is_empty() && self.outcome == outcome && self.spend == Spent::of(update)
     }
 
     /// Counts what the loops have more than was counted.
@@ -107,8 +95,8 @@ impl Tally {
     }
 
     /// Counts what the trace has spent more than was counted.
-    pub(super) fn count_spend(&mut self, update: &TraceUpdate, summary: &mut Summary) {
-        let (spend, all) = (&mut self.spend, Spent::of(update));
+    pub(super) fn count_spend(&mut self, all: Spent, summary: &mut Summary) {
+        let spend = &mut self.spend;
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
             summary.count(family, labels, excess(counted, value));
         };

@@ -2,7 +2,7 @@
 //! falls. They count a trace once, when it is done for the first time.
 
 use super::fleet::Fleet;
-use super::held::Held;
+use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::{self, Earlier, SignalName};
 use crate::engine::few::Few;
@@ -16,102 +16,93 @@ use crate::engine::update::{DoneTrace, Expectation, ExpectedStatus};
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
-    held: &Held,
+    trace: &TraceRecord,
     done: DoneTrace,
     gates: &mut Few<SignalName, TrajectoryGate>,
     rules: &Rules,
     fleet: &mut Fleet,
 ) {
-    let Some(given) = &held.given else { return };
-    let summary = fleet.summary(&given.agent);
+    let scored = &*trace.scored;
+    let summary = fleet.summary(trace.agent());
     summary.count("traces", &[], 1);
     summary.tell_done(done);
-    for (layer, expected) in held.update.expectations.iter().flat_map(Expectation::layers) {
+    for (layer, expected) in trace.rare().expectations.iter().flat_map(Expectation::layers) {
         let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
         summary.count("expectations", &[layer, result.name()], 1);
     }
-    for (name, score) in given.contribution.sums() {
+    for (name, score) in scored.sums() {
         let verdict = verdict(Some(score), rules.threshold(name));
         summary.count("trace_evaluations", &[name, verdict], 1);
-        summary.observe_signal(name, score, (given.end, held.id));
+        summary.observe_signal(name, score, (trace.end(), trace.id));
         if rules.weights.contains_key(name) {
             let turn = gates.or_default(scoring::named(name)).observe(score.to_f64(), &rules.gate);
             summary.count("gate_breaches", &[name, "stall"], u64::from(turn.stalled));
             summary.count("gate_breaches", &[name, "regression"], u64::from(turn.regressed));
         }
     }
-    let absent =
-        rules.weights.keys().filter(|name| !given.contribution.signals.contains_key(name.as_str()));
+    let absent = rules.weights.keys().filter(|name| !scored.signals.contains_key(name.as_str()));
     absent.for_each(|name| summary.count("trace_evaluations", &[name, SKIPPED], 1));
     // By what all traces have, so that it does not change with how much is judged.
-    let safety =
-        given.contribution.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
+    let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
     summary.count("trace_evaluations", &["trace_risk", verdict(safety, PASS)], 1);
 }
 
 /// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
 /// judged or reported, so they are those of computed signals alone.
 pub(super) fn done(
-    held: &Held,
+    trace: &TraceRecord,
     session: &str,
     earlier: &[Earlier<'_>],
     rules: &Rules,
 ) -> DoneTrace {
-    let update = &held.update;
-    let own = held.scored.own(update, held.loop_severity(), earlier, rules);
-    let scores = own.iter().map(|(name, (score, _))| (name.as_ref(), *score));
+    let own = trace.scored.own(trace, earlier, rules);
     // What failed lowers confidence as well, and says more.
-    let greatest = risks(scores, &rules.weights)
+    let greatest = risks(scoring::scores(&own), &rules.weights)
         .max_by_key(|(name, risk)| (*risk, *name != CONFIDENCE, *name));
     let passes =
         |risk: Quanta| verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == "pass";
     let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name);
-    let known = || update.tools.iter().filter(|call| call.error.is_some());
-    let failed = known().filter(|call| call.error == Some(true));
-    let weighing = held.loops().iter().filter(|found| found.evidence.weighs());
+    let tells = trace.course.calls.iter().any(|call| call.error.is_some());
+    let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
     let looping = weighing.map(|found| found.tool.as_str());
-    let last_failed = failed.max_by_key(|call| (call.end_unix_nano, call.name.as_str()));
+    let last_failed = trace.last_failed();
     let tool = match (last_failed, looping.max()) {
         (_, Some(tool)) if signal == tool_loop::NAME => tool,
-        (Some(call), _) => call.name.as_str(),
+        (Some(tool), _) => tool,
         (None, tool) => tool.unwrap_or(""),
     };
     DoneTrace {
-        at_unix_nano: held.end().0,
-        risk_quanta: held
-            .given
-            .as_ref()
-            .and_then(|given| given.contribution.own_risk())
-            .map(|risk| risk.0),
+        at_unix_nano: trace.end().0,
+        risk_quanta: trace.scored.own_risk().map(|risk| risk.0),
         failed: greatest.map(|(_, risk)| !passes(risk)),
-        outcome_failed: outcome(held).map(|success| !success),
-        tools_failed: known().next().map(|_| last_failed.is_some()),
-        looped: Some(held.loop_severity().is_some() || held.scored.output_repeat.is_some()),
+        outcome_failed: outcome(trace).map(|success| !success),
+        tools_failed: tells.then_some(last_failed.is_some()),
+        looped: Some(trace.loop_severity().is_some() || trace.rare().output_repeat.is_some()),
         signal: signal.to_owned(),
         tool: tool.to_owned(),
-        ..named(held, session)
+        ..named(trace, session)
     }
 }
 
 /// An outcome that was told of a trace after its verdicts were counted, at this wall time.
-pub(super) fn told_later(held: &Held, session: &str, wall: Timestamp) -> DoneTrace {
+pub(super) fn told_later(trace: &TraceRecord, session: &str, wall: Timestamp) -> DoneTrace {
     DoneTrace {
-        at_unix_nano: held.end().max(wall).0,
-        outcome_failed: outcome(held).map(|success| !success),
-        ..named(held, session)
+        at_unix_nano: trace.end().max(wall).0,
+        outcome_failed: outcome(trace).map(|success| !success),
+        ..named(trace, session)
     }
 }
 
 /// Whether somebody told that the trace succeeded.
-pub(super) fn outcome(held: &Held) -> Option<bool> {
-    told_outcome(&held.update.reported, held.update.attempt.as_deref())
+pub(super) fn outcome(trace: &TraceRecord) -> Option<bool> {
+    told_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
 }
 
-fn named(held: &Held, session: &str) -> DoneTrace {
+fn named(trace: &TraceRecord, session: &str) -> DoneTrace {
     DoneTrace {
-        trace_id: Some(held.id),
-        start_unix_nano: held.update.start_unix_nano,
-        touched_unix_nano: held.update.touched_unix_nano,
+        trace_id: Some(trace.id),
+        start_unix_nano: trace.start.0,
+        touched_unix_nano: trace.arrived.0,
         session: session.to_owned(),
         ..DoneTrace::default()
     }

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::held::Held;
+use super::record::{Rare, TraceRecord};
 use super::rules::Rules;
-use super::scoring::is_done;
+use super::scoring::{Signal, scores};
 use super::session::Session;
 use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
@@ -12,7 +12,7 @@ use crate::engine::score::risk::risks;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::engine::span::{Source, Status, TraceId};
 use crate::engine::update::{
-    Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, TraceUpdate, Violation,
+    Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, Violation,
 };
 use crate::engine::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
@@ -21,13 +21,8 @@ use crate::engine::view::{
 
 /// One session, explained.
 pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
-    let traces: Vec<&Held> = session
-        .order
-        .iter()
-        .filter_map(|(_, trace)| session.traces.get(trace).map(AsRef::as_ref))
-        .collect();
+    let traces: Vec<&TraceRecord> = session.traces.iter().collect();
     let first = traces.first();
-    let key = first.and_then(|held| held.update.session.as_ref());
     let reliability = session.reliability.result();
     let consistency = session.consistency.result();
     let empty = (rules.empty_is_one && !traces.is_empty()).then_some(1.0);
@@ -36,7 +31,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     let reports = session.reports.iter();
     SessionView {
         session_id: session.id.id.clone(),
-        session_source: key.map(|key| key.source.clone()).unwrap_or_default(),
+        session_source: first.map(|held| held.course.session_source.clone()).unwrap_or_default(),
         agent: first.map(|held| agent(held)).unwrap_or_default(),
         signals: reports
             .map(|(name, report)| {
@@ -64,48 +59,46 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     }
 }
 
-pub(super) fn trace(held: &Held, rules: &Rules) -> TraceView {
-    let update = &held.update;
-    let risk = &held.scored.risk;
-    let content = update.content.as_ref();
+pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
+    let (rare, course, risk) = (held.rare(), &held.course, &held.scored.risk);
+    let content = rare.content.as_ref();
     let signals = held.scored.signals.iter();
-    let weighed = signals.clone().map(|(name, (score, _))| (name.as_ref(), *score));
-    let weighed = risks(weighed, &rules.weights);
+    let weighed = risks(scores(&held.scored.signals), &rules.weights);
     TraceView {
         trace_id: held.id.to_string(),
-        start_unix_nano: update.start_unix_nano.to_string(),
-        end_unix_nano: update.end_unix_nano.to_string(),
-        complete: update.complete,
-        status: update.status.map(Status::name),
-        error: update.error,
+        start_unix_nano: held.start.0.to_string(),
+        end_unix_nano: held.sent_end.0.to_string(),
+        complete: course.complete,
+        status: course.status.map(Status::name),
+        error: course.error,
         agent: agent(held),
         input: content.and_then(|content| content.input.clone()),
         output: content.and_then(|content| content.output.clone()),
         content: if content.is_some() { "kept" } else { "dropped" },
-        tools: update.tools.iter().map(tool).collect(),
-        llm_calls: update.llm_calls,
-        tokens: tokens(update.tokens),
-        cost_usd: dollars(update.cost_quanta),
-        models: update.models.clone(),
-        user: update.user.clone(),
-        attempt: attempt(update),
-        loops: held.loops().iter().chain(&held.scored.output_repeat).map(found_loop).collect(),
-        adjacent_tool_repeats: update.adjacent_tool_repeats,
+        tools: held.calls().map(|call| tool(&call)).collect(),
+        llm_calls: course.llm_calls,
+        tokens: tokens(Some(held.tokens)),
+        cost_usd: dollars(held.cost),
+        models: course.models.clone(),
+        user: rare.user.clone(),
+        attempt: attempt(rare),
+        loops: held.all_loops().map(found_loop).collect(),
+        adjacent_tool_repeats: course.adjacent_tool_repeats,
         signals: signals
-            .map(|(name, scored)| (name.to_string(), explained(held, name, *scored, rules)))
+            .map(|(name, scored)| (name.to_string(), explained(held, name, scored, rules)))
             .collect(),
         risks: weighed.map(|(name, risk)| (name.to_owned(), risk.to_f64())).collect(),
         risk: risk.risk.map(Quanta::to_f64),
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
-        expectations: update.expectations.iter().map(expectation).collect(),
+        expectations: rare.expectations.iter().map(expectation).collect(),
     }
 }
 
 /// The attempt; what evaluators say of broken rules goes to those that the trace itself names.
-fn attempt(update: &TraceUpdate) -> Option<AttemptView> {
-    let said = update.attempt.as_deref().cloned().unwrap_or_default();
-    let judged = update.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
+fn attempt(rare: &Rare) -> Option<AttemptView> {
+    let said = rare.attempt.as_deref().cloned().unwrap_or_default();
+    let judged = rare.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
     let judged =
         judged.filter(|score| score.score_quanta < Quanta::ONE).map(|score| ViolationView {
             constraint: score.identifier.clone(),
@@ -136,25 +129,26 @@ fn attempt(update: &TraceUpdate) -> Option<AttemptView> {
     (view != AttemptView::default()).then_some(view)
 }
 
-pub(super) fn is_flagged(held: &Held) -> bool {
-    is_done(&held.update) && held.scored.risk.is_flagged()
+pub(super) fn is_flagged(held: &TraceRecord) -> bool {
+    held.is_done() && held.scored.risk.is_flagged()
 }
 
-pub(super) fn agent(held: &Held) -> AgentName {
-    held.update.agent.as_ref().map(AgentName::from).unwrap_or_default()
+pub(super) fn agent(held: &TraceRecord) -> AgentName {
+    AgentName::from(held.named())
 }
 
 /// A trace's score with what whoever made it said of it.
 pub(super) fn explained(
-    held: &Held,
+    held: &TraceRecord,
     name: &str,
-    (score, source): (Quanta, Source),
+    scored: &Signal,
     rules: &Rules,
 ) -> SignalView {
+    let Signal { score, source, .. } = *scored;
     let made = |made: &&ReportedScore| {
         made.name == name && made.score_quanta == score.0 && made.source == source.name()
     };
-    let made = held.update.reported.iter().find(made);
+    let made = held.rare().reported.iter().find(made);
     SignalView {
         evaluator: made
             .map(|made| made.judge.as_ref().unwrap_or(&made.identifier).clone())
