@@ -7,7 +7,7 @@ use super::loops::LoopLabels;
 use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
-use super::span::TraceId;
+use super::span::{Timestamp, TraceId};
 use super::update::{AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
 
@@ -131,10 +131,15 @@ impl AgentUpdate {
         }
     }
 
-    /// Adds the scores over runs.
-    pub(super) fn add_runs(&mut self, runs: &mut AgentRuns) {
+    /// Adds the scores over runs; windows, by name, begin then.
+    pub(super) fn add_runs(&mut self, runs: &mut AgentRuns, windows: &BTreeMap<String, Timestamp>) {
         self.runs = runs.len() as u64;
         self.known_runs = runs.known();
+        for (window, population) in &mut self.populations {
+            let begin = windows.get(window).copied().unwrap_or_default();
+            let ends = self.known_runs.iter().map(|run| run.end);
+            population.told_since = ends.filter(|end| *end >= begin).min();
+        }
         self.view.tasks = runs.tasks();
         self.run_scores.clone_from(runs.scores());
         let Some(all) = self.run_scores.get(run_scores::ALL) else { return };

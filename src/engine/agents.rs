@@ -22,7 +22,7 @@ use super::span::{Report, RunTarget, Target, Timestamp};
 use super::time::WallShift;
 use super::update::{AgentKey, SessionUpdate};
 use super::view::AgentView;
-use super::window::{PANES, Window, last_traces, pane_width, window_name};
+use super::window::{Window, last_traces, pane_width, window_begin, window_name};
 
 /// The service name of the series that agents over `max_agents` share.
 pub const OVERFLOW: &str = "__overflow__";
@@ -274,6 +274,13 @@ impl Agents {
         Some(Timestamp((self.wall().0 / width).saturating_add(1).saturating_mul(width)))
     }
 
+    /// The least end of a trace that is in each window, by name.
+    fn window_begins(&self) -> BTreeMap<String, Timestamp> {
+        let wall = self.wall();
+        let windows = self.options.windows.iter();
+        windows.map(|window| (window_name(*window), window_begin(*window, wall))).collect()
+    }
+
     fn wall(&self) -> Timestamp {
         self.shift.wall(self.now)
     }
@@ -327,6 +334,7 @@ impl Agents {
     pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
         self.settle();
         let mut updates = Vec::new();
+        let begins = self.window_begins();
         while updates.len() < most
             && let Some(key) = self.dirty.pop_first()
         {
@@ -345,7 +353,7 @@ impl Agents {
                 self.watched(&key, &mut update.view);
                 if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
                 {
-                    update.add_runs(runs);
+                    update.add_runs(runs, &begins);
                 }
                 updates.push(update);
             } else {
@@ -401,13 +409,11 @@ impl Agents {
         }
         let all = windows.remove(&0).unwrap_or_default();
         let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
-        update.populations.insert(run_scores::ALL.to_owned(), all.population(Timestamp::default()));
+        update.populations.insert(run_scores::ALL.to_owned(), all.population());
         let (all, none) = (all.view(), Window::default());
         for window in &self.options.windows {
-            let width = pane_width(*window);
-            let merged = windows.get(&width).unwrap_or(&none);
-            let since = Timestamp((self.wall().0 / width).saturating_sub(PANES) * width);
-            update.populations.insert(window_name(*window), merged.population(since));
+            let merged = windows.get(&pane_width(*window)).unwrap_or(&none);
+            update.populations.insert(window_name(*window), merged.population());
             update.windows.insert(window_name(*window), merged.view());
         }
         let shards: Vec<&SessionUpdate> = agents

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use super::predict::{EffortSums, Spread};
-use super::span::{Status, TraceId};
+use super::span::{SpanId, Status, TraceId};
 
 /// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
 /// by their order.
@@ -149,6 +149,8 @@ facts! {
         pub call_id: Option<u64>,
         /// Start and end are those of the call, not of the model call that asked for it.
         pub timed: bool,
+        /// Its span, or that of the model call that asked for it; zero: unknown, as of a call that came with an earlier trace.
+        pub span_id: SpanId,
     }
 
     /// What a model was told of an earlier call.
@@ -223,6 +225,10 @@ facts! {
         pub evidence: Evidence,
         /// The traces of the run, in order.
         pub trace_ids: Vec<TraceId>,
+        /// Of a run within one trace the places of its first and last call among the tool calls of that.
+        pub calls: Option<(u64, u64)>,
+        /// Spans of its calls, of those that tell; the first so many.
+        pub span_ids: Vec<SpanId>,
         /// Tokens spent in it.
         pub tokens: Option<Tokens>,
         /// Cost in 1e-12 USD.
@@ -374,6 +380,10 @@ facts! {
         pub steps: u64,
         /// Those that failed or repeat an earlier call and its result.
         pub wasted_steps: u64,
+        /// Successful model calls that do not say how many tokens they took: what the tokens leave out.
+        pub calls_without_tokens: u64,
+        /// Likewise of which the price is not known.
+        pub calls_without_cost: u64,
         /// Equal tool names next to each other.
         pub adjacent_tool_repeats: u64,
         /// Agents below the outermost one, sorted.

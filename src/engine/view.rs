@@ -120,6 +120,12 @@ pub struct LoopView {
     pub evidence: Evidence,
     /// The traces that the run spans.
     pub trace_ids: Vec<String>,
+    /// Of a run within one trace the place of its first call among the tool calls of that, from 0.
+    pub first: Option<u64>,
+    /// Likewise of its last one.
+    pub last: Option<u64>,
+    /// Spans of its calls, at most a hundred; empty where the run goes over traces.
+    pub span_ids: Vec<String>,
     /// Tokens spent inside.
     pub tokens: TokensView,
     /// Dollars spent inside.
@@ -195,10 +201,14 @@ pub struct TraceView {
     pub tools: Vec<ToolView>,
     /// Model calls, each once.
     pub llm_calls: u64,
-    /// Tokens of the model calls.
+    /// Tokens of the model calls, as far as they are known; null where none is.
     pub tokens: TokensView,
-    /// Dollars of the model calls.
+    /// Dollars of the model calls, likewise.
     pub cost_usd: Option<f64>,
+    /// Successful model calls whose tokens are not known, and so not among the tokens.
+    pub calls_without_tokens: u64,
+    /// Likewise those whose dollars are not known.
+    pub calls_without_cost: u64,
     /// Models called, sorted.
     pub models: Vec<String>,
     /// The user; null if not sent.

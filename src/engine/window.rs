@@ -39,9 +39,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its sessions, which did not end before.
-    pub fn population(&self, since: Timestamp) -> Population {
-        Population { since, sessions: self.sessions, efforts: self.efforts }
+    /// Its sessions, of whose outcomes nothing is known.
+    pub fn population(&self) -> Population {
+        Population { sessions: self.sessions, efforts: self.efforts, ..Population::default() }
     }
 
     /// Adds a pane.
@@ -192,6 +192,12 @@ pub fn window_name(window: Duration) -> String {
         seconds if seconds > 0 && seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
         _ => format!("{seconds}s"),
     }
+}
+
+/// The least end of what is in a window.
+pub(super) fn window_begin(window: Duration, wall: Timestamp) -> Timestamp {
+    let width = pane_width(window);
+    Timestamp((wall.0 / width).saturating_sub(PANES) * width)
 }
 
 /// A sixtieth of the window, at least a nanosecond.

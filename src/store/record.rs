@@ -219,11 +219,11 @@ mod tests {
         assert_eq!(read_head(b"AGSLOG", &known), Head::Known(9));
         assert_eq!(read_head(b"AGSNAP", &known), Head::Bad);
         let mut other = known;
-        other[6] = 3;
+        other[6] = 4;
         assert_eq!(read_head(b"AGSLOG", &other), Head::Bad);
         let sum = crc32c(&other[..16]);
         other[16..20].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(read_head(b"AGSLOG", &other), Head::Other(3));
+        assert_eq!(read_head(b"AGSLOG", &other), Head::Other(4));
         assert_eq!(read_head(b"AGSLOG", &other[..19]), Head::Bad);
     }
 

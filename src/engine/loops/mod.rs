@@ -119,6 +119,9 @@ pub struct LoopLabels {
     pub evidence: Evidence,
 }
 
+/// Spans that a loop names at most.
+const MOST_SPANS: usize = 100;
+
 /// A run of calls: `first..first + calls` of the sequence.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Run {
@@ -443,6 +446,13 @@ fn entry(
         count: run.count(),
         evidence: run.evidence,
         trace_ids: Vec::new(),
+        calls: None,
+        span_ids: calls
+            .iter()
+            .map(|call| call.span_id)
+            .filter(|id| !id.is_zero())
+            .take(MOST_SPANS)
+            .collect(),
         tokens: Some(tokens),
         cost_quanta: inside()
             .filter_map(|spend| spend.cost)

@@ -22,8 +22,8 @@ use super::view::{AgentView, PredictionView, SessionView, SuccessView};
 /// The sessions of an agent in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Population {
-    /// Sessions whose last trace ended before are not in it.
-    pub since: Timestamp,
+    /// The least end of a session in it whose outcome is known; `None` if there is none.
+    pub told_since: Option<Timestamp>,
     /// How many there are.
     pub sessions: u64,
     /// What they took.
@@ -79,7 +79,8 @@ impl Learned {
 /// The share of sessions that succeed. What is known of all of them is their effort: the mean over the measures, each in buckets, set to mean 0 and
 /// deviation 1 over the agent's sessions. It is a sum over measures, so its mean over a window follows from the sums.
 fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
-    let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= population.since).collect();
+    let since = population.told_since?;
+    let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= since).collect();
     let mut sums = population.efforts;
     known.iter().for_each(|run| sums.remove(&run.effort));
     let others = population.sessions.saturating_sub(known.len() as u64);

@@ -15,7 +15,7 @@ use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
 use crate::engine::loops::{Severity, worst};
 use crate::engine::math::Quanta;
-use crate::engine::span::{Status, Timestamp, TraceId};
+use crate::engine::span::{SpanId, Status, Timestamp, TraceId};
 use crate::engine::update::{
     AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
     PartialSum, ReportedScore, RunTrace, Spent, Tokens, ToolCall, TraceState, TraceUpdate,
@@ -69,6 +69,8 @@ pub(super) struct Course {
     pub(super) failed_model_calls: u64,
     pub(super) steps: u64,
     pub(super) wasted_steps: u64,
+    pub(super) calls_without_tokens: u64,
+    pub(super) calls_without_cost: u64,
     pub(super) adjacent_tool_repeats: u64,
     pub(super) models: Vec<String>,
     pub(super) calls: Vec<Call>,
@@ -191,6 +193,8 @@ impl TraceRecord {
             failed_model_calls: update.failed_model_calls,
             steps: update.steps,
             wasted_steps: update.wasted_steps,
+            calls_without_tokens: update.calls_without_tokens,
+            calls_without_cost: update.calls_without_cost,
             adjacent_tool_repeats: update.adjacent_tool_repeats,
             models: update.models,
             calls,
@@ -285,6 +289,8 @@ impl TraceRecord {
                     .unwrap_or_default(),
                 call_id: texts.and_then(|texts| texts.call_id),
                 timed: *timed,
+                // Not kept: a run over traces names these.
+                span_id: SpanId::default(),
             }
         })
     }

@@ -10,7 +10,7 @@ use crate::engine::math::Quanta;
 use crate::engine::score::agent_reliability::band;
 use crate::engine::score::risk::risks;
 use crate::engine::signal::{CONSTRAINT_VIOLATION, thresholds};
-use crate::engine::span::{Source, Status, TraceId};
+use crate::engine::span::{Source, SpanId, Status, TraceId};
 use crate::engine::update::{
     Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, Violation,
 };
@@ -79,6 +79,8 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         llm_calls: course.llm_calls,
         tokens: tokens(Some(held.tokens)),
         cost_usd: dollars(held.cost),
+        calls_without_tokens: course.calls_without_tokens,
+        calls_without_cost: course.calls_without_cost,
         models: course.models.clone(),
         user: rare.user.clone(),
         attempt: attempt(rare),
@@ -189,6 +191,9 @@ pub(super) fn found_loop(entry: &Loop) -> LoopView {
         count: entry.count,
         evidence: entry.evidence,
         trace_ids: entry.trace_ids.iter().map(TraceId::to_string).collect(),
+        first: entry.calls.map(|(first, _)| first),
+        last: entry.calls.map(|(_, last)| last),
+        span_ids: entry.span_ids.iter().map(SpanId::to_string).collect(),
         tokens: tokens(entry.tokens),
         cost_usd: dollars(entry.cost_quanta),
     }

@@ -200,12 +200,23 @@ fn spent(
     let lasting = models.iter().map(|span| span.end.0.saturating_sub(span.start.0));
     update.failed_model_calls = models.iter().filter(|span| span.failed).count() as u64;
     update.model_nanos = lasting.fold(0, u64::saturating_add);
-    update.tokens = Some(update::Tokens {
-        input: sum_known(models, &totals, |tokens| tokens.input),
-        output: sum_known(models, &totals, |tokens| tokens.output),
-    });
+    let (input, no_input) = sum_known(models, &totals, |tokens| tokens.input);
+    let (output, no_output) = sum_known(models, &totals, |tokens| tokens.output);
+    update.tokens = Some(update::Tokens { input, output });
+    update.calls_without_tokens = no_input.max(no_output);
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
     update.cost_quanta = costs.reduce(i64::saturating_add);
+    // Totals say what their calls cost together.
+    let unpriced = models.iter().zip(&spends).filter(|(span, spend)| {
+        let covered = || {
+            totals
+                .iter()
+                .zip(&spends[models.len()..])
+                .any(|((_, below), total)| below.contains(&span.at) && total.cost.is_some())
+        };
+        spend.cost.is_none() && !span.failed && !covered()
+    });
+    update.calls_without_cost = unpriced.count() as u64;
     let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
     let names: BTreeSet<&str> = named.collect();
     update.models = names.into_iter().map(str::to_owned).collect();
@@ -219,7 +230,13 @@ fn loops_of(
     options: &LoopOptions,
 ) -> Vec<Loop> {
     let found = loops::find(calls, spends, options).into_iter();
-    found.map(|found| Loop { trace_ids: vec![trace_id], ..found.entry }).collect()
+    found
+        .map(|found| {
+            let last = found.calls.end.saturating_sub(1);
+            let calls = Some((found.calls.start as u64, last as u64));
+            Loop { trace_ids: vec![trace_id], calls, ..found.entry }
+        })
+        .collect()
 }
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
@@ -264,22 +281,23 @@ impl<'a> Logs<'a> {
     }
 }
 
-/// Sums what every model call knows; a failed call that says nothing used nothing, one that a total covers is in
-/// there, and a successful one that says nothing makes the sum unknown.
+/// The sum of what model calls know, and how many do not know: a failed call that says nothing used nothing, and one that a total
+/// covers is in there. `None` if none knows.
 fn sum_known(
     models: &[&Seen<'_>],
     totals: &[(&Seen<'_>, BTreeSet<usize>)],
     of: fn(&Tokens) -> Option<u64>,
-) -> Option<u64> {
+) -> (Option<u64>, u64) {
     let known = |span: &Seen<'_>| span.model.as_ref().and_then(|model| of(&model.tokens));
     let covered = |span: &Seen<'_>| {
         totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
     };
-    let counts = models
-        .iter()
-        .map(|span| known(span).or_else(|| (span.failed || covered(span)).then_some(0)));
-    let totals = totals.iter().filter_map(|(total, _)| known(total)).map(Some);
-    counts.chain(totals).reduce(|sum, count| Some(sum?.saturating_add(count?))).flatten()
+    let silent = models.iter().filter(|span| known(span).is_none());
+    let unknown = silent.clone().filter(|span| !span.failed && !covered(span)).count() as u64;
+    let nothing = (unknown == 0 && !models.is_empty()).then_some(0);
+    let counts = models.iter().filter_map(|span| known(span));
+    let totals = totals.iter().filter_map(|(total, _)| known(total));
+    (counts.chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.

@@ -98,6 +98,7 @@ fn tool_call(tool: &Tool<'_>, span: &Seen<'_>, failed: bool) -> ToolCall {
         argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
         call_id: tool.call_id,
         timed: true,
+        span_id: span.span_id,
     }
 }
 
