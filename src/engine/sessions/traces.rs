@@ -94,7 +94,7 @@ impl Traces {
         }
         // Most sessions have few, and there are many of them.
         if self.records.len() == self.records.capacity() {
-            self.records.reserve_exact(1 + self.records.len() / 2);
+            self.records.reserve_exact(1 + self.records.len() / 16);
         }
         self.records.insert(at, record);
         if self.starts.is_none() && self.records.len() > FEW {
