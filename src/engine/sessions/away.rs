@@ -249,7 +249,7 @@ impl Sessions {
     pub fn fit(&mut self, attic: &mut dyn Attic) {
         while self.away.keeps && self.sessions.len() > self.max_sessions {
             let Some((standing, id)) = self.first_to_go() else { return };
-            if self.sessions.get(&id).is_some_and(|session| session.is_unsettled()) {
+            if self.sessions.get(&id).is_some_and(Session::is_unsettled) {
                 return;
             }
             if !self.leave(&id, attic) {
