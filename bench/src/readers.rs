@@ -40,8 +40,8 @@ const CONNECTIONS: usize = 32;
 const TRACES: u64 = 100;
 const AHEAD: u64 = 50_000;
 
-/// The daemon is at rest when for so long it has taken a fiftieth of a core at most; sessions are packed when they have been quiet
-/// for ten seconds and more. After so many looks it is measured as it is.
+/// The daemon is at rest when for so long it has taken a fiftieth of a core at most. After so many looks it is
+/// measured as it is.
 const QUIET: Duration = Duration::from_secs(2);
 const LEAST_QUIET: u32 = 8;
 const MAX_QUIET: u32 = 60;

@@ -69,7 +69,7 @@ impl<K: Ord, V> Few<K, V> {
     pub(in crate::engine) fn insert(&mut self, key: K, value: V) {
         match self.place(&key) {
             Ok(at) => self.0[at].1 = value,
-            Err(at) => self.0.insert(at, (key, value)),
+            Err(at) => self.add(at, (key, value)),
         }
     }
 
@@ -90,11 +90,35 @@ impl<K: Ord, V> Few<K, V> {
         let at = match self.place(&key) {
             Ok(at) => at,
             Err(at) => {
-                self.0.insert(at, (key, V::default()));
+                self.add(at, (key, V::default()));
                 at
             }
         };
         &mut self.0[at].1
+    }
+
+    /// Likewise, of a key that is made only for that.
+    pub(in crate::engine) fn or_default_of<Q>(&mut self, key: &Q) -> &mut V
+    where
+        K: Borrow<Q>,
+        Q: Ord + ToOwned<Owned = K> + ?Sized,
+        V: Default,
+    {
+        let at = match self.place(key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.add(at, (key.to_owned(), V::default()));
+                at
+            }
+        };
+        &mut self.0[at].1
+    }
+
+    fn add(&mut self, at: usize, entry: (K, V)) {
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(1 + self.0.len() / 2);
+        }
+        self.0.insert(at, entry);
     }
 
     /// Where a key is, or belongs.

@@ -1,7 +1,7 @@
 //! Resident bytes per open trace, session, run and task.
 //!
 //! Each figure is measured in a process of its own, by the growth of the resident set over many of them; traces that
-//! are sealed are sealed as they come, and a session rests between two of its traces, so that the peak is what is held.
+//! are sealed are sealed as they come, so that the peak is what is held.
 //! What is left after a burst is the growth over what a first, smaller burst left, once every trace and session of both
 //! has gone and others have come.
 
@@ -125,12 +125,12 @@ fn measure_traces(open: bool, each: u64, content: Content, many: u64) -> i64 {
     // The ids of traces that are final are a list of its own, of a million at most, whatever there is of sessions.
     options.assemble.max_sealed_traces = 1_000;
     let mut fed = Fed::new(&options, content);
-    // Traces that are to stay open come at once. Otherwise few enough sessions are awake at a time.
+    // Traces that are to stay open come at once. Of the others few are open at a time.
     let apart = if open { SECOND / 100 } else { SECOND };
     let mut held = |sessions| {
         fed.feed(sessions, each, apart);
         if !open {
-            // The last ones come to rest.
+            // The last ones are sealed.
             fed.wait(Duration::from_secs(60));
         }
         resident_bytes()

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::key::{Agent, SessionId};
-use super::session::{Session, Shared, Standing};
+use super::session::{Restless, Session, Shared, Standing};
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::engine::loops::LoopLabels;
@@ -156,11 +156,13 @@ impl Gives {
     fn of(session: &Session) -> Self {
         let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
         session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
+        let restless = session.restless.as_deref().cloned().unwrap_or_default();
+        let Restless { looping, stalled, .. } = restless;
         Self {
             held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
             placed: session.placed.clone(),
-            looping: session.looping.clone(),
-            stalled: session.stalled.clone(),
+            looping,
+            stalled,
         }
     }
 
@@ -247,7 +249,7 @@ impl Sessions {
     pub fn fit(&mut self, attic: &mut dyn Attic) {
         while self.away.keeps && self.sessions.len() > self.max_sessions {
             let Some((standing, id)) = self.first_to_go() else { return };
-            if self.sessions.get(&id).is_some_and(|session| session.is_unsettled()) {
+            if self.sessions.get(&id).is_some_and(Session::is_unsettled) {
                 return;
             }
             if !self.leave(&id, attic) {

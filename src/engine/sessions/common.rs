@@ -26,7 +26,7 @@ struct Pool<T>(FixedMap<Arc<T>, ()>);
 impl Common {
     /// A course as others have it.
     pub(super) fn course(&mut self, course: Course) -> Arc<Course> {
-        let parts = course.calls.len() + course.models.len();
+        let parts = parts_of(&course);
         self.courses.of(course, parts)
     }
 
@@ -38,9 +38,13 @@ impl Common {
 
     /// Has a record that was read share with others.
     pub(super) fn share(&mut self, record: &mut TraceRecord) {
-        record.course = self.course(Course::clone(&record.course));
-        record.scored = self.scored(Scored::clone(&record.scored));
+        record.course = self.courses.share(Arc::clone(&record.course), parts_of(&record.course));
+        record.scored = self.scores.share(Arc::clone(&record.scored), record.scored.signals.len());
     }
+}
+
+fn parts_of(course: &Course) -> usize {
+    course.calls.len() + course.models.len()
 }
 
 impl<T: Eq + Hash> Pool<T> {
@@ -48,7 +52,18 @@ impl<T: Eq + Hash> Pool<T> {
         if let Some((known, ())) = self.0.get_key_value(&item) {
             return Arc::clone(known);
         }
-        let item = Arc::new(item);
+        self.add(Arc::new(item), parts)
+    }
+
+    /// The same of something that is there already.
+    fn share(&mut self, item: Arc<T>, parts: usize) -> Arc<T> {
+        match self.0.get_key_value(&*item) {
+            Some((known, ())) => Arc::clone(known),
+            None => self.add(item, parts),
+        }
+    }
+
+    fn add(&mut self, item: Arc<T>, parts: usize) -> Arc<T> {
         if parts <= LARGEST {
             if self.0.len() >= MOST {
                 self.0.clear();

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::key::Agent;
 use super::rules::Rules;
-use super::session::{Session, Shared, Spending};
+use super::session::{Restless, Session, Shared, Spending};
 use super::summary::SessionScores;
 use crate::engine::loops::LoopLabels;
+use crate::engine::span::TraceId;
 use crate::engine::update::Effort;
 
 impl Session {
@@ -25,11 +26,12 @@ impl Session {
         }
         self.spend(shared);
         self.deadline = None;
-        let looping = self.loops_going_on(shared);
-        for (agent, labels) in self.looping.difference(&looping) {
+        let Some(mut restless) = self.restless.take() else { return };
+        let looping = self.loops_going_on(&mut restless.growing, shared);
+        for (agent, labels) in restless.looping.difference(&looping) {
             shared.fleet.summary(agent).stop_looping(*labels);
         }
-        for (agent, labels) in looping.difference(&self.looping) {
+        for (agent, labels) in looping.difference(&restless.looping) {
             shared.fleet.summary(agent).start_looping(*labels);
             if labels.evidence.weighs() {
                 let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
@@ -37,9 +39,10 @@ impl Session {
                 *worst = worst.worse(*labels);
             }
         }
-        self.looping = looping;
-        let stalled = self.stalling(shared);
-        self.stand(stalled, shared);
+        restless.looping = looping;
+        let stalled = self.stalling(&restless.open, shared);
+        restless.stand(stalled, shared);
+        self.restless = Some(restless).filter(|restless| !restless.is_empty());
     }
 
     /// Whose open session it is and with which scores; `None` if it is closed.
@@ -80,13 +83,17 @@ impl Session {
     }
 
     /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
-    fn loops_going_on(&mut self, shared: &Shared) -> BTreeSet<(Agent, LoopLabels)> {
+    fn loops_going_on(
+        &mut self,
+        growing: &mut BTreeSet<TraceId>,
+        shared: &Shared,
+    ) -> BTreeSet<(Agent, LoopLabels)> {
         let mut looping = BTreeSet::new();
         if self.closed {
-            self.growing.clear();
+            growing.clear();
             return looping;
         }
-        let Self { growing, traces, deadline, .. } = self;
+        let Self { traces, deadline, .. } = self;
         growing.retain(|trace| {
             let Some(record) = traces.get(*trace) else { return false };
             let mut goes_on = false;
@@ -105,9 +112,9 @@ impl Session {
     }
 
     /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
-    fn stalling(&mut self, shared: &Shared) -> BTreeMap<Agent, u64> {
+    fn stalling(&mut self, open: &BTreeSet<TraceId>, shared: &Shared) -> BTreeMap<Agent, u64> {
         let mut stalled: BTreeMap<Agent, u64> = BTreeMap::new();
-        for record in self.open.iter().filter_map(|trace| self.traces.get(*trace)) {
+        for record in open.iter().filter_map(|trace| self.traces.get(*trace)) {
             let due = record.touched(shared.now).after(shared.rules.stall_after);
             if due <= shared.now {
                 *stalled.entry(record.agent().clone()).or_default() += 1;
@@ -116,6 +123,13 @@ impl Session {
             }
         }
         stalled
+    }
+}
+
+impl Restless {
+    fn is_empty(&self) -> bool {
+        let Self { growing, looping, open, stalled } = self;
+        growing.is_empty() && looping.is_empty() && open.is_empty() && stalled.is_empty()
     }
 
     /// Tells agents how many of its traces stall.

@@ -50,6 +50,7 @@ pub(super) struct TraceRecord {
 }
 
 /// What a trace did, as far as others do just the same.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Course {
     /// Whose it is, `__overflow__` included.

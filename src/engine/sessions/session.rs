@@ -65,6 +65,19 @@ impl Shared {
     }
 }
 
+/// What of a session changes with time alone: what loops in it and what stalls.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Restless {
+    /// Traces whose loops have grown.
+    pub(super) growing: BTreeSet<TraceId>,
+    /// What its agents were told that loops.
+    pub(super) looping: BTreeSet<(Agent, LoopLabels)>,
+    /// Traces that are open.
+    pub(super) open: BTreeSet<TraceId>,
+    /// How many of them nothing has come of for long.
+    pub(super) stalled: BTreeMap<Agent, u64>,
+}
+
 /// One session. Everything derived is a function of the traces held, not of their arrival.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
@@ -91,12 +104,8 @@ pub(super) struct Session {
     gates: Few<SignalName, TrajectoryGate>,
     unsettled: Vec<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
-    pub(super) growing: BTreeSet<TraceId>,
-    pub(super) looping: BTreeSet<(Agent, LoopLabels)>,
-    /// Traces that are open.
-    pub(super) open: BTreeSet<TraceId>,
-    /// How many of them nothing has come of for long.
-    pub(super) stalled: BTreeMap<Agent, u64>,
+    /// Present exactly while there is anything of it.
+    pub(super) restless: Option<Box<Restless>>,
     /// When one of its loops, or of its open traces, will have been quiet for long enough.
     pub(super) deadline: Option<Timestamp>,
     /// What its done traces took, but for the answer.
@@ -135,10 +144,7 @@ impl Session {
             gates: Few::default(),
             unsettled: Vec::new(),
             placed: None,
-            growing: BTreeSet::new(),
-            looping: BTreeSet::new(),
-            open: BTreeSet::new(),
-            stalled: BTreeMap::new(),
+            restless: None,
             deadline: None,
             took: Effort::default(),
             spent: None,
@@ -281,8 +287,10 @@ impl Session {
         record.tell_run(None, &mut shared.fleet);
         shared.fleet.summary(record.agent()).held -= 1;
         self.unsettled.retain(|other| *other != trace);
-        self.growing.remove(&trace);
-        self.open.remove(&trace);
+        if let Some(restless) = &mut self.restless {
+            restless.growing.remove(&trace);
+            restless.open.remove(&trace);
+        }
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
         stale.extend(self.relink(&[record.position()], shared));
         stale.extend(self.outlived(last));
@@ -394,7 +402,7 @@ impl Session {
         let (scores, worst) = (self.scores(&shared.rules), self.worst());
         let verdict = verdict(scores.reliability, PASS);
         let summary = shared.fleet.summary(&agent);
-        summary.count("sessions_closed", &[reason, verdict], 1);
+        summary.count("sessions_closed", &[reason, verdict.name()], 1);
         summary.close(scores, worst);
     }
 
@@ -407,7 +415,9 @@ impl Session {
     /// may be heard of again.
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
         self.settle(shared);
-        self.stand(BTreeMap::new(), shared);
+        if let Some(restless) = &mut self.restless {
+            restless.stand(BTreeMap::new(), shared);
+        }
         for record in self.traces.iter() {
             let open = record.panes.is_empty() || record.course.uncertain;
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
@@ -565,17 +575,18 @@ impl Session {
     }
 
     fn grow(&mut self, trace: TraceId, now: Timestamp) {
-        let Some(number) = self.traces.number(trace) else { return };
-        let record = &mut self.traces[number];
-        if record.state == TraceState::Open {
-            self.open.insert(trace);
-        } else {
-            self.open.remove(&trace);
+        let Some(record) = self.traces.get_mut(trace) else { return };
+        let (is_open, grows) = (record.state == TraceState::Open, record.grow(now));
+        if !is_open && !grows && self.restless.is_none() {
+            return;
         }
-        if record.grow(now) {
-            self.growing.insert(trace);
-        } else {
-            self.growing.remove(&trace);
+        let restless = self.restless.get_or_insert_default();
+        for (is_in, traces) in [(is_open, &mut restless.open), (grows, &mut restless.growing)] {
+            if is_in {
+                traces.insert(trace);
+            } else {
+                traces.remove(&trace);
+            }
         }
     }
 }

@@ -27,10 +27,13 @@ use serde::{Deserialize, Serialize};
 use super::histogram::Histogram;
 use super::pane::{PaneSet, Panes};
 use super::scoring::Scored;
+use super::verdict::Verdict;
+use crate::engine::few::Few;
 use crate::engine::loops::LoopLabels;
 use crate::engine::math::Quanta;
 use crate::engine::predict::Spread;
 use crate::engine::saved::{self, Name};
+use crate::engine::score::trajectory_gate::Verdict as Turn;
 use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::{
     Counter, DoneTrace, Effort, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
@@ -88,8 +91,7 @@ pub(super) struct Summary {
     open: Scores,
     #[serde(default)]
     closed: Closed,
-    #[serde(default)]
-    trace_signals: BTreeMap<String, Exemplified>,
+    signals: Few<String, Judged>,
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
@@ -110,6 +112,16 @@ struct Worth {
     /// With what the judge said.
     #[serde(default)]
     judged: Option<Quanta>,
+}
+
+/// What was counted of one signal of traces that were done for the first time; counters as all others.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Judged {
+    // By verdict.
+    evaluations: [u64; Verdict::ALL.len()],
+    regressions: u64,
+    stalls: u64,
+    scores: Exemplified,
 }
 
 /// Distributions of the two scores of sessions.
@@ -153,7 +165,7 @@ impl Summary {
             looping: BTreeMap::new(),
             open: Scores::default(),
             closed: Closed::default(),
-            trace_signals: BTreeMap::new(),
+            signals: Few::default(),
             other_signals: BTreeSet::new(),
             max_signals,
             spread: Arc::default(),
@@ -214,7 +226,7 @@ impl Summary {
             }
         }
         self.closed = Closed::default();
-        self.trace_signals.clear();
+        self.signals = Few::default();
     }
 
     /// Adds a done trace; returns the panes it is in and how many windows it is not in.
@@ -325,17 +337,9 @@ impl Summary {
         self.looping.retain(|_, sessions| *sessions > 0);
     }
 
-    /// Adds a signal of a trace that is done for the first time, and when that ended.
-    pub(super) fn observe_signal(
-        &mut self,
-        name: &str,
-        score: Quanta,
-        trace: (Timestamp, TraceId),
-    ) {
-        if let Some(scores) = self.trace_signals.get_mut(name) {
-            return scores.observe(score, Some(trace));
-        }
-        self.trace_signals.entry(name.to_owned()).or_default().observe(score, Some(trace));
+    /// What is counted of a signal.
+    pub(super) fn judged(&mut self, signal: &str) -> &mut Judged {
+        self.signals.or_default_of(signal)
     }
 
     /// Notes a trace that is done for the first time, or an outcome that was told later.
@@ -348,13 +352,38 @@ impl Summary {
         self.run_traces.insert(trace, run);
     }
 
+    /// All counters, in the order of their names.
+    fn counters(&self) -> Vec<Family> {
+        let counter = |labels: [&str; 2], value: u64| {
+            let labels = labels.map(str::to_owned).to_vec();
+            (value > 0).then_some(Counter { labels, value })
+        };
+        let signals = || self.signals.iter();
+        let evaluations = signals().flat_map(|(name, judged)| {
+            let verdicts = Verdict::ALL.iter().zip(judged.evaluations);
+            verdicts.filter_map(|(verdict, value)| counter([name, verdict.name()], value))
+        });
+        let breaches = signals().flat_map(|(name, Judged { regressions, stalls, .. })| {
+            let breaches = [("regression", *regressions), ("stall", *stalls)];
+            breaches.into_iter().filter_map(|(breach, value)| counter([name, breach], value))
+        });
+        let of_signals = [
+            Family { name: "gate_breaches".to_owned(), counters: breaches.collect() },
+            Family { name: "trace_evaluations".to_owned(), counters: evaluations.collect() },
+        ];
+        let of_signals = of_signals.into_iter().filter(|family| !family.counters.is_empty());
+        let counters = self.counters.iter().map(|(name, values)| family(name, values));
+        let mut counters: Vec<Family> = counters.chain(of_signals).collect();
+        counters.sort_by(|a, b| a.name.cmp(&b.name));
+        counters
+    }
+
     /// The message; who and when is for the caller to say. Panes are those that changed.
     pub(super) fn drain(&mut self) -> SessionUpdate {
-        let signals = self.trace_signals.iter();
         SessionUpdate {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
-            counters: self.counters.iter().map(|(name, values)| family(name, values)).collect(),
+            counters: self.counters(),
             earlier: self.earlier.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
             traces_stalled: self.stalled,
@@ -363,12 +392,30 @@ impl Summary {
             open_consistency: self.open.consistency.message(),
             closed_reliability: self.closed.reliability.message(),
             closed_consistency: self.closed.consistency.message(),
-            trace_signals: signals.filter_map(signal).collect(),
+            trace_signals: self.signals.iter().filter_map(signal).collect(),
             run_traces: std::mem::take(&mut self.run_traces).into_values().collect(),
             done_traces: std::mem::take(&mut self.done_traces),
             spread: Arc::clone(&self.spread),
             ..SessionUpdate::default()
         }
+    }
+}
+
+impl Judged {
+    /// Counts a verdict.
+    pub(super) fn count(&mut self, verdict: Verdict) {
+        self.evaluations[verdict as usize] += 1;
+    }
+
+    /// Adds a score, of a trace that ended then.
+    pub(super) fn observe(&mut self, score: Quanta, trace: (Timestamp, TraceId)) {
+        self.scores.observe(score, Some(trace));
+    }
+
+    /// Counts what the trajectory gate says.
+    pub(super) fn turn(&mut self, turn: Turn) {
+        self.stalls += u64::from(turn.stalled);
+        self.regressions += u64::from(turn.regressed);
     }
 }
 
@@ -422,6 +469,6 @@ fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
     }
 }
 
-fn signal((name, scores): (&String, &Exemplified)) -> Option<(String, ScoreHistogram)> {
-    Some((name.clone(), scores.message()?))
+fn signal((name, judged): (&String, &Judged)) -> Option<(String, ScoreHistogram)> {
+    Some((name.clone(), judged.scores.message()?))
 }

@@ -94,7 +94,7 @@ impl Traces {
         }
         // Most sessions have few, and there are many of them.
         if self.records.len() == self.records.capacity() {
-            self.records.reserve_exact(1 + self.records.len() / 2);
+            self.records.reserve_exact(1 + self.records.len() / 16);
         }
         self.records.insert(at, record);
         if self.starts.is_none() && self.records.len() > FEW {
@@ -118,7 +118,7 @@ impl Traces {
         earlier.map(|record| Earlier { id: record.id, output: record.output.as_deref() }).collect()
     }
 
-    /// The traces that have one at this place among those before them.
+    /// The first few traces after a place.
     pub(super) fn after(&self, place: (Timestamp, TraceId)) -> impl Iterator<Item = TraceId> {
         let later = self.records.iter().skip(self.before(place));
         let later = later.filter(move |record| record.position() != place);
@@ -151,5 +151,57 @@ impl<'de> Deserialize<'de> for Traces {
         let mut traces = Self::default();
         Vec::<TraceRecord>::deserialize(from)?.into_iter().for_each(|record| traces.insert(record));
         Ok(traces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::super::common::Common;
+    use super::super::key::Agent;
+    use super::*;
+    use crate::engine::update::TraceUpdate;
+
+    fn record(id: u8, start: u64) -> TraceRecord {
+        let trace_id = TraceId([id; 16]);
+        let update = TraceUpdate { trace_id, start_unix_nano: start, ..TraceUpdate::default() };
+        TraceRecord::new(update, Agent::overflow(), &mut Common::default())
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_in_order_and_found_however_many_there_are(
+            steps in prop::collection::vec((0_u8..90, 0_u64..40, 0_u8..5), 0..200),
+        ) {
+            let (mut traces, mut expected) = (Traces::default(), BTreeMap::new());
+            for (id, start, step) in steps {
+                let known = expected.remove(&TraceId([id; 16]));
+                let removed = traces.remove(TraceId([id; 16]));
+                prop_assert_eq!(removed.map(|record| record.start), known);
+                if step > 0 {
+                    traces.insert(record(id, start));
+                    expected.insert(TraceId([id; 16]), Timestamp(start));
+                }
+            }
+            let mut places: Vec<_> = expected.iter().map(|(id, start)| (*start, *id)).collect();
+            places.sort_unstable();
+            prop_assert!(traces.iter().map(TraceRecord::position).eq(places.iter().copied()));
+            prop_assert_eq!(traces.last_place(), places.last().copied());
+            for (number, place) in places.iter().enumerate() {
+                prop_assert_eq!((traces.number(place.1), traces.before(*place)), (Some(number), number));
+                let next = places.iter().skip(number + 1).take(WINDOW).map(|(_, id)| *id);
+                prop_assert!(traces.after(*place).eq(next));
+                let earlier = traces.earlier(number);
+                let before = &places[number.saturating_sub(WINDOW)..number];
+                prop_assert!(earlier.iter().map(|one| one.id).eq(before.iter().map(|(_, id)| *id)));
+            }
+            let written = rmp_serde::to_vec_named(&traces).unwrap();
+            let read: Traces = rmp_serde::from_slice(&written).unwrap();
+            prop_assert!(read.iter().map(TraceRecord::position).eq(places));
+            prop_assert_eq!(read.starts.is_some(), read.len() > FEW);
+        }
     }
 }

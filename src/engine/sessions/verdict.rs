@@ -31,20 +31,19 @@ pub(super) fn evaluate(
         summary.count("expectations", &[layer, result.name()], 1);
     }
     for (name, score) in scored.sums() {
-        let verdict = verdict(Some(score), rules.threshold(name));
-        summary.count("trace_evaluations", &[name, verdict], 1);
-        summary.observe_signal(name, score, (trace.end(), trace.id));
+        let judged = summary.judged(name);
+        judged.count(verdict(Some(score), rules.threshold(name)));
+        judged.observe(score, (trace.end(), trace.id));
         if rules.weights.contains_key(name) {
-            let turn = gates.or_default(scoring::named(name)).observe(score.to_f64(), &rules.gate);
-            summary.count("gate_breaches", &[name, "stall"], u64::from(turn.stalled));
-            summary.count("gate_breaches", &[name, "regression"], u64::from(turn.regressed));
+            let gate = gates.or_default(scoring::named(name));
+            judged.turn(gate.observe(score.to_f64(), &rules.gate));
         }
     }
     let absent = rules.weights.keys().filter(|name| !scored.signals.contains_key(name.as_str()));
-    absent.for_each(|name| summary.count("trace_evaluations", &[name, SKIPPED], 1));
+    absent.for_each(|name| summary.judged(name).count(Verdict::Skipped));
     // By what all traces have, so that it does not change with how much is judged.
     let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
-    summary.count("trace_evaluations", &["trace_risk", verdict(safety, PASS)], 1);
+    summary.judged("trace_risk").count(verdict(safety, PASS));
 }
 
 /// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
@@ -59,8 +58,9 @@ pub(super) fn done(
     // What failed lowers confidence as well, and says more.
     let greatest = risks(scoring::scores(&own), &rules.weights)
         .max_by_key(|(name, risk)| (*risk, *name != CONFIDENCE, *name));
-    let passes =
-        |risk: Quanta| verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == "pass";
+    let passes = |risk: Quanta| {
+        verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == Verdict::Pass
+    };
     let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name);
     let tells = trace.course.calls.iter().any(|call| call.error.is_some());
     let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
@@ -108,17 +108,39 @@ fn named(trace: &TraceRecord, session: &str) -> DoneTrace {
     }
 }
 
-/// Whether a score passes: `pass` from `least`, else `fail`; `skipped` without one.
-pub(super) fn verdict(score: Option<Quanta>, least: f64) -> &'static str {
+/// Whether a trace or a session passes; in the order of the names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    /// It does not.
+    Fail,
+    /// It does.
+    Pass,
+    /// It could not be measured.
+    Skipped,
+}
+
+impl Verdict {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::Fail, Self::Pass, Self::Skipped];
+
+    /// As labels carry it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Pass => "pass",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// Whether a score passes: from `least`.
+pub(super) fn verdict(score: Option<Quanta>, least: f64) -> Verdict {
     match score {
-        Some(score) if score.to_f64() >= least => "pass",
-        Some(_) => "fail",
-        None => SKIPPED,
+        Some(score) if score.to_f64() >= least => Verdict::Pass,
+        Some(_) => Verdict::Fail,
+        None => Verdict::Skipped,
     }
 }
 
 /// The score from which a trace or a session passes; one less than this as a risk.
 pub(super) const PASS: f64 = 0.5;
-
-/// The verdict on what could not be measured.
-const SKIPPED: &str = "skipped";
