@@ -48,7 +48,7 @@ use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
 use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
-use super::options::{AssembleOptions, CostOptions, LoopOptions};
+use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Laid, Rules, Symbols, evaluate, expectations, ignored};
@@ -122,6 +122,7 @@ impl Assemble {
     pub fn new(options: AssembleOptions, loops: LoopOptions, cost: &CostOptions) -> Self {
         let rules = Rules {
             fallback: options.session_fallback,
+            scope: SessionScope::default(),
             loops,
             keep_content: options.keep_content,
             prices: Prices::new(cost),
@@ -152,6 +153,13 @@ impl Assemble {
             counts: Counts::default(),
             options,
         }
+    }
+
+    /// Tells ids of sessions apart by this.
+    #[must_use]
+    pub fn scoped_by(mut self, scope: SessionScope) -> Self {
+        (self.rules.scope, self.with_texts.scope) = (scope, scope);
+        self
     }
 
     /// Holds every trace that is done against these.

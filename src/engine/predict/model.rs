@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::spread::{Measure, Spread};
-use crate::engine::update::Effort;
+use crate::engine::update::{Effort, ScopedId};
 
 /// Steps of Newton's method at most; a handful is what it takes.
 const STEPS: usize = 30;
@@ -93,7 +93,7 @@ impl Inputs {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownRun {
     /// The session that it is, or is part of.
-    pub session: Arc<str>,
+    pub session: Arc<ScopedId>,
     /// Its task, if it has one.
     pub task: Option<Arc<str>>,
     /// What it took.
@@ -128,7 +128,7 @@ pub struct Model {
     tasks: BTreeMap<Arc<str>, Record>,
     // Log-odds of failure over all runs that are told, one success and one failure more.
     base: f64,
-    sessions: BTreeMap<Arc<str>, (Option<Arc<str>>, bool)>,
+    sessions: BTreeMap<Arc<ScopedId>, (Option<Arc<str>>, bool)>,
 }
 
 /// How runs of one task went.
@@ -191,7 +191,7 @@ impl Model {
     /// there are enough runs to rank it among.
     pub fn predict(
         &self,
-        session: &str,
+        session: &ScopedId,
         task: Option<&str>,
         effort: &Effort,
     ) -> Option<Prediction> {
@@ -204,7 +204,7 @@ impl Model {
         Some(Prediction { failure: logistic(carried_by.iter().sum()), carried_by })
     }
 
-    fn row(&self, session: &str, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
+    fn row(&self, session: &ScopedId, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
         let Ranked { effort: mean, ranks } = self.ranked(effort)?;
         let inputs = Inputs {
             effort: mean,
@@ -216,7 +216,7 @@ impl Model {
     }
 
     /// How far the log-odds of failure of a task's other runs are above those of all runs.
-    fn record(&self, session: &str, task: &str) -> f64 {
+    fn record(&self, session: &ScopedId, task: &str) -> f64 {
         let Record { mut runs, mut failed } = self.tasks.get(task).copied().unwrap_or_default();
         if let Some((own, own_failed)) = self.sessions.get(session)
             && own.as_deref() == Some(task)
@@ -302,6 +302,10 @@ mod tests {
     use super::*;
     use crate::engine::span::Timestamp;
 
+    fn session(id: &str) -> ScopedId {
+        ScopedId { id: id.to_owned(), ..ScopedId::default() }
+    }
+
     fn effort(calls: u64) -> Effort {
         Effort {
             model_calls: calls,
@@ -319,12 +323,12 @@ mod tests {
     }
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
-        let session = Arc::from(format!("{calls}"));
+        let session = Arc::new(session(&calls.to_string()));
         KnownRun { session, task: task.map(Arc::from), effort: effort(calls), failed }
     }
 
     fn chance(model: &Model, calls: u64, task: Option<&str>) -> f64 {
-        model.predict("another", task, &effort(calls)).unwrap().failure
+        model.predict(&session("another"), task, &effort(calls)).unwrap().failure
     }
 
     #[test]
@@ -332,7 +336,10 @@ mod tests {
         let model = Model::new(spread(), &[]);
         assert!(chance(&model, 90, None) > 2.0 * chance(&model, 10, None));
         assert_eq!(model.outcomes(), 0);
-        assert_eq!(Model::new(Spread::default(), &[]).predict("s", None, &effort(5)), None);
+        assert_eq!(
+            Model::new(Spread::default(), &[]).predict(&session("s"), None, &effort(5)),
+            None
+        );
     }
 
     #[test]
@@ -354,7 +361,7 @@ mod tests {
         assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None));
         assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None));
         let alone = Model::new(spread(), &known[..1]);
-        let own = alone.predict("10", Some("hard"), &effort(10)).unwrap();
+        let own = alone.predict(&session("10"), Some("hard"), &effort(10)).unwrap();
         assert!(own.carried_by[N - 1].abs() < 1e-12);
     }
 

@@ -1,7 +1,7 @@
 //! A session at rest, as bytes: nothing of it is lost, and it is whole again as soon as somebody speaks of it.
 //!
 //! ```text
-//! flags, touched (8 bytes), tenant, id, number of traces,
+//! flags, touched (8 bytes), tenant, id, scope, number of traces,
 //! of each trace: length, id (16 bytes), the rest; so that one of them is found, and changed, without the others,
 //! revisions of traces that left, states of gates, panes that the session counts in for each agent, reports
 //! ```
@@ -53,6 +53,7 @@ pub(super) fn pack(
     to.raw(&session.touched.0.to_le_bytes());
     to.bytes(session.id.tenant.as_bytes());
     to.bytes(session.id.id.as_bytes());
+    to.bytes(session.id.scope.as_bytes());
     to.number(session.order.len() as u64);
     for (_, id) in std::mem::take(&mut session.order) {
         if let Some(held) = session.traces.remove(&id) {
@@ -64,8 +65,8 @@ pub(super) fn pack(
 }
 
 impl<'a> Packed<'a> {
-    /// The tenant and the id.
-    pub(super) fn name(self) -> (&'a str, &'a str) {
+    /// The tenant, the id and the scope.
+    pub(super) fn name(self) -> (&'a str, &'a str, &'a str) {
         let mut from = Reader(self.0);
         from.array::<9>();
         name(&mut from)
@@ -76,8 +77,7 @@ impl<'a> Packed<'a> {
         let mut from = Reader(self.0);
         let [flags] = from.array();
         let base = u64::from_le_bytes(from.array());
-        let (tenant, id) = name(&mut from);
-        let id = &Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
+        let id = &Arc::new(SessionId::from(name(&mut from)));
         let mut session = Session::new(Arc::clone(id));
         session.closed = flags & CLOSED > 0;
         session.close_counted = flags & CLOSE_COUNTED > 0;
@@ -94,7 +94,7 @@ impl<'a> Packed<'a> {
         }
         for id in runs {
             let Some(held) = session.traces.get(&id) else { continue };
-            let run = run::trace(held, &session.id.id, &session.reports);
+            let run = run::trace(held, &session.id, &session.reports);
             let run = run.map(|run| Box::new((held.agent.clone(), run)));
             session.traces.entry(id).and_modify(|held| held.run = run);
         }
@@ -149,10 +149,10 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Reads tenant and id; they were texts.
-fn name<'a>(from: &mut Reader<'a>) -> (&'a str, &'a str) {
+/// Reads tenant, id and scope; they were texts.
+fn name<'a>(from: &mut Reader<'a>) -> (&'a str, &'a str, &'a str) {
     let mut text = || std::str::from_utf8(from.bytes()).unwrap_or_default();
-    (text(), text())
+    (text(), text(), text())
 }
 
 /// Whether all of a session follows from what is written of it.
@@ -170,7 +170,7 @@ fn rests(session: &Session, rules: &Rules, codec: &Codec) -> bool {
     };
     let known = |held: &Held| !session.restored || as_told(held);
     let tells = |held: &Held| match &held.run {
-        Some(told) => run::trace(held, &session.id.id, &session.reports).as_ref() == Some(&told.1),
+        Some(told) => run::trace(held, &session.id, &session.reports).as_ref() == Some(&told.1),
         None => true,
     };
     let mut traces = session.traces.values();

@@ -182,8 +182,8 @@ pub(super) fn read(
     let (signals, given) = read_signals(codec, common, from);
     read_numbers(&mut update, (flags, base), codec, (common, from));
     (update.trace_id, update.revision) = (id, revision);
-    let SessionId { tenant, id: name } = session;
-    update.session = Some(SessionKey { tenant: tenant.clone(), id: name.clone(), source });
+    let SessionId { tenant, id: name, scope } = session.clone();
+    update.session = Some(SessionKey { tenant, id: name, scope, source });
     if flags & OWN_NAME > 0 {
         update.agent = Some(agent.key().clone());
     }

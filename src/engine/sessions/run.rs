@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::held::Held;
+use super::key::SessionId;
 use super::scoring::is_done;
 use crate::engine::runs::is_about_runs;
 use crate::engine::span::Report;
@@ -12,7 +13,7 @@ use crate::engine::update::{Effort, ReportedScore, RunTrace};
 /// What a done trace adds to a run of its agent; `None` if it is part of none.
 pub(super) fn trace(
     held: &Held,
-    session: &str,
+    session: &SessionId,
     reports: &BTreeMap<Arc<str>, Report>,
 ) -> Option<RunTrace> {
     let update = &held.update;
@@ -44,7 +45,7 @@ pub(super) fn trace(
         trace_id: update.trace_id,
         gone: false,
         attempt: update.attempt.as_deref().cloned(),
-        session: session.to_owned(),
+        session: session.scoped(),
         start_unix_nano: update.start_unix_nano,
         end_unix_nano: update.end_unix_nano,
         actions: update.tools.iter().map(|call| call.name.clone()).collect(),

@@ -264,7 +264,7 @@ impl Session {
             self.reports.insert(Arc::clone(&report.name), report);
             let traces = self.traces.values_mut().filter(|_| about_runs);
             for held in traces {
-                let run = run::trace(held, &self.id.id, &self.reports);
+                let run = run::trace(held, &self.id, &self.reports);
                 held.tell_run(run, &mut shared.fleet);
             }
             if let Some((_, last)) = self.order.last().copied().filter(|_| is_outcome) {
@@ -304,7 +304,7 @@ impl Session {
             at_unix_nano: shared.wall().0,
             touched_unix_nano: shared.now.0,
             outcome_failed: Some(report.score.0 < Quanta::ONE),
-            session: self.id.id.clone(),
+            session: self.id.scoped(),
             ..DoneTrace::default()
         };
         shared.fleet.summary(&first.agent).tell_done(outcome);
@@ -323,7 +323,7 @@ impl Session {
             let Some(mut held) = self.traces.remove(&trace) else { continue };
             held.tally.done = true;
             held.tally.outcome |= verdict::outcome(&held).is_some();
-            let done = verdict::done(&held, &self.id.id, &self.earlier(&held), &shared.rules);
+            let done = verdict::done(&held, &self.id, &self.earlier(&held), &shared.rules);
             evaluate(&held, done, &mut self.gates, &shared.rules, &mut shared.fleet);
             held.count(&mut shared.fleet);
             self.traces.insert(trace, held);
@@ -453,12 +453,12 @@ impl Session {
             && verdict::outcome(&held).is_some()
         {
             let wall = shared.shift.wall(Timestamp(held.update.touched_unix_nano));
-            let told = verdict::told_later(&held, &self.id.id, wall);
+            let told = verdict::told_later(&held, &self.id, wall);
             shared.fleet.summary(&given.agent).tell_done(told);
             held.tally.outcome = true;
         }
         held.count(&mut shared.fleet);
-        let run = run::trace(&held, &self.id.id, &self.reports);
+        let run = run::trace(&held, &self.id, &self.reports);
         held.tell_run(run, &mut shared.fleet);
         self.traces.insert(trace, held);
     }

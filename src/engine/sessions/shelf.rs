@@ -68,8 +68,8 @@ pub(super) enum Kept<'a> {
 /// All sessions as they are written down: one after the other, so that few are unpacked at a time.
 pub(super) struct Written<'a>(pub(super) &'a Shelf, pub(super) &'a Rules);
 
-/// A tenant, and the id of a session.
-type Name<'a> = (&'a str, &'a str);
+/// A tenant, and the id and scope of a session.
+type Name<'a> = (&'a str, &'a str, &'a str);
 
 impl Shelf {
     /// No sessions yet, for panes of these widths.
@@ -195,8 +195,7 @@ impl Shelf {
         if let Some(Slot::Awake(session)) = self.slots.get(at(number)) {
             return Arc::clone(&session.id);
         }
-        let (tenant, id) = self.name(number);
-        Arc::new(SessionId { tenant: tenant.to_owned(), id: id.to_owned() })
+        Arc::new(SessionId::from(self.name(number)))
     }
 
     /// The session that is filed first; of several the first by id.
@@ -246,6 +245,21 @@ impl Shelf {
         }
     }
 
+    /// The sessions of this id that have traces, in the order of their scopes.
+    pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
+        let place = |number| self.name(number).cmp(&(tenant, id, ""));
+        let numbers = self.in_order.from(&place);
+        numbers
+            .take_while(|number| (self.name(*number).0, self.name(*number).1) == (tenant, id))
+            .filter(|number| match self.slots.get(at(*number)) {
+                Some(Slot::Awake(session)) => !session.traces.is_empty(),
+                Some(Slot::AtRest(_)) => true,
+                Some(Slot::Free) | None => false,
+            })
+            .map(|number| self.id_of(number))
+            .collect()
+    }
+
     /// All sessions, in the order of tenants and ids.
     pub(super) fn iter<'a>(&'a self, rules: &'a Rules) -> impl Iterator<Item = Seen<'a>> {
         self.in_order.iter().filter_map(|number| self.seen(number, rules))
@@ -270,7 +284,7 @@ impl Shelf {
         let place = |number| match after {
             // It is before all that follow.
             Some(after) => self.name(number).cmp(&named(after)).then(Ordering::Less),
-            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "")),
+            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "", "")),
         };
         let numbers = self.in_order.from(&place);
         numbers
@@ -375,16 +389,17 @@ fn name_of<'a>(slots: &'a [Slot], resting: &'a Heap, number: u32) -> Name<'a> {
     match slots.get(at(number)) {
         Some(Slot::Awake(session)) => named(&session.id),
         Some(Slot::AtRest(place)) => Packed(resting.get(*place)).name(),
-        Some(Slot::Free) | None => ("", ""),
+        Some(Slot::Free) | None => ("", "", ""),
     }
 }
 
 fn named(id: &SessionId) -> Name<'_> {
-    (&id.tenant, &id.id)
+    (&id.tenant, &id.id, &id.scope)
 }
 
-fn hash((tenant, id): Name<'_>) -> u64 {
-    xxh3_64_with_seed(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0))
+fn hash((tenant, id, scope): Name<'_>) -> u64 {
+    let seed = xxh3_64_with_seed(scope.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0));
+    xxh3_64_with_seed(id.as_bytes(), seed)
 }
 
 /// In the order in which sessions go.
@@ -395,8 +410,8 @@ fn at(number: u32) -> usize {
 }
 
 impl<'a> Kept<'a> {
-    /// The tenant and the id.
-    pub(super) fn name(&self) -> (&'a str, &'a str) {
+    /// The tenant, the id and the scope.
+    pub(super) fn name(&self) -> Name<'a> {
         match self {
             Kept::Awake(session) => named(&session.id),
             Kept::AtRest(packed) => packed.name(),

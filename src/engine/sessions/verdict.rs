@@ -3,6 +3,7 @@
 
 use super::fleet::Fleet;
 use super::held::Held;
+use super::key::SessionId;
 use super::rules::Rules;
 use super::scoring::{self, Earlier, SignalName};
 use crate::engine::few::Few;
@@ -53,7 +54,7 @@ pub(super) fn evaluate(
 /// judged or reported, so they are those of computed signals alone.
 pub(super) fn done(
     held: &Held,
-    session: &str,
+    session: &SessionId,
     earlier: &[Earlier<'_>],
     rules: &Rules,
 ) -> DoneTrace {
@@ -94,7 +95,7 @@ pub(super) fn done(
 }
 
 /// An outcome that was told of a trace after its verdicts were counted, at this wall time.
-pub(super) fn told_later(held: &Held, session: &str, wall: Timestamp) -> DoneTrace {
+pub(super) fn told_later(held: &Held, session: &SessionId, wall: Timestamp) -> DoneTrace {
     DoneTrace {
         at_unix_nano: held.end().max(wall).0,
         outcome_failed: outcome(held).map(|success| !success),
@@ -107,12 +108,12 @@ pub(super) fn outcome(held: &Held) -> Option<bool> {
     told_outcome(&held.update.reported, held.update.attempt.as_deref())
 }
 
-fn named(held: &Held, session: &str) -> DoneTrace {
+fn named(held: &Held, session: &SessionId) -> DoneTrace {
     DoneTrace {
         trace_id: Some(held.id),
         start_unix_nano: held.update.start_unix_nano,
         touched_unix_nano: held.update.touched_unix_nano,
-        session: session.to_owned(),
+        session: session.scoped(),
         ..DoneTrace::default()
     }
 }

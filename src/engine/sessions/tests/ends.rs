@@ -62,7 +62,7 @@ fn a_session_rests_when_it_was_quiet_and_is_sealed_as_it_is() {
     stage.handle_timeout(at(111));
     stage.drain();
     assert_eq!(views(&stage), before);
-    let id = SessionId { tenant: String::new(), id: "s".to_owned() };
+    let id = SessionId::from(("", "s", ""));
     assert!(stage.sessions.awake(&id).is_none());
     let sealed = |id| {
         let TraceUpdate { trace_id, session, .. } = trace(id, 10);
