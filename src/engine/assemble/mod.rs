@@ -339,7 +339,7 @@ impl Assemble {
             return self.counts.add_many("late", "dropped", spans.count() as u64);
         }
         let readers = self.has_readers();
-        let Self { traces, resources, symbols, counts, options, text_bytes, .. } = self;
+        let Self { traces, resources, symbols, counts, options, rules, text_bytes, .. } = self;
         let keeping = Keeping::new(readers, self.attention, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
@@ -348,7 +348,7 @@ impl Assemble {
             let texts = keeping.texts(*text_bytes, counts);
             let resource = resources.shared(&span.resource);
             let before = held.parts.spans.text_bytes();
-            match held.take(span, options.max_spans_per_trace, |spans, span| {
+            match held.take(span, (options.max_spans_per_trace, &rules.loops), |spans, span| {
                 spans.add(span, &resource, symbols, texts)
             }) {
                 Ok(()) => taken += 1,
@@ -388,7 +388,7 @@ impl Assemble {
         } else if held.parts.len() >= max {
             self.counts.add("logs", "trace_full");
         } else {
-            held.note_log(&log);
+            held.note_log(&log, &self.rules.loops);
             held.parts.logs.get_or_insert_default().insert(log.id, log);
             let reopened = held.touch(1, now, &self.options);
             self.counts.add_many("late", "revised", u64::from(reopened));
