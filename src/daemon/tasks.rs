@@ -592,7 +592,7 @@ async fn post(stage: &mut Agents, board: &Board, common: &Common) {
 /// Waits until the moment comes; for ever if there is none.
 async fn sleep_until(due: Option<Timestamp>, clock: &Clock) {
     match due {
-        Some(due) => tokio::time::sleep(clock.until(due)).await,
+        Some(due) => clock.sleep_until(due).await,
         None => std::future::pending().await,
     }
 }
