@@ -11,6 +11,7 @@ mod credal;
 mod decode;
 mod drift;
 mod drops;
+mod families;
 mod lenient;
 mod loops;
 mod names;
