@@ -111,6 +111,20 @@ impl Clock {
         Duration::from_nanos(at.0.saturating_sub(self.now().0))
     }
 
+    /// Waits until `at`.
+    pub async fn sleep_until(&self, at: Timestamp) {
+        match self.shared.source {
+            Source::System(_) => tokio::time::sleep(self.until(at)).await,
+            // A hand that moves a clock wakes nobody.
+            #[cfg(test)]
+            Source::Fake(_) => {
+                while self.now() < at {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+    }
+
     /// Looks whether the wall clock was set; if so, that is counted and logged, and wall time follows. Time does not.
     pub fn watch(&self) {
         if self.step().is_none() {

@@ -12,6 +12,8 @@ mod query;
 mod router;
 mod store_metrics;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::io;
@@ -177,9 +179,13 @@ impl Daemon {
     ///
     /// Fails if an address cannot be listened on, or if a certificate, a token or a file of expectations cannot be used.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_by(Clock::system(), config).await
+    }
+
+    /// The same by this clock.
+    async fn start_by(clock: Clock, config: &Config) -> Result<Self, StartError> {
         let expected = expect::read(&config.expect.files)?;
         remark(&expected, config);
-        let clock = Clock::system();
         let health = Health::new(clock.wall())?;
         health.clock(&clock)?;
         let doors = Doors::open(config, &health)?;

@@ -16,11 +16,10 @@ use super::tasks;
 use super::tasks::ToSessions;
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
+use crate::engine::sessions::{Found, Place, SessionId, Sought};
 #[cfg(feature = "kafka")]
 use crate::engine::sessions::{Nowhere, Sessions};
-use crate::engine::sessions::{Place, SessionId, Sought};
 use crate::engine::span::TraceId;
-use crate::engine::view::SessionView;
 use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
 use crate::fleet::{self, Question};
@@ -101,7 +100,7 @@ impl SessionQuery {
         answer.await.ok()
     }
 
-    async fn find(&self, tenant: &str, trace: TraceId) -> Option<String> {
+    async fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
         for shard in 0..self.shards() {
             let mut after = None;
             loop {
@@ -181,24 +180,26 @@ impl Query for SessionQuery {
         Listing { rows, total, partial: partial || !all }
     }
 
-    async fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        let (tenant, id) = (tenant.to_owned(), id.to_owned());
-        let shard = self.stages.get()?.route.session(&tenant, &id);
-        self.ask(shard, |reply| ToSessions::One { tenant, id, reply }).await.flatten()
+    async fn session(&self, tenant: &str, id: &str, scope: Option<&str>) -> Found {
+        let Some(open) = self.stages.get() else { return Found::Nothing };
+        let shard = open.route.session(tenant, id);
+        let (tenant, id, scope) = (tenant.to_owned(), id.to_owned(), scope.map(str::to_owned));
+        let found = self.ask(shard, |reply| ToSessions::One { tenant, id, scope, reply }).await;
+        found.unwrap_or_default()
     }
 
     async fn explain(
         &self,
         tenant: &str,
-        session: Option<&str>,
+        session: Option<(&str, Option<&str>)>,
         trace: TraceId,
     ) -> Option<TraceExplanation> {
-        let id = match session {
-            Some(id) => id.to_owned(),
-            None => self.find(tenant, trace).await?,
+        let (id, scope) = match session {
+            Some((id, scope)) => (id.to_owned(), scope.map(str::to_owned)),
+            None => self.find(tenant, trace).await.map(|found| (found.id, Some(found.scope)))?,
         };
         let (shard, tenant) = (self.stages.get()?.route.session(tenant, &id), tenant.to_owned());
-        let ask = |reply| ToSessions::Explain { tenant, id, trace, reply };
+        let ask = |reply| ToSessions::Explain { tenant, id, scope, trace, reply };
         self.ask(shard, ask).await.flatten().map(|explanation| *explanation)
     }
 
@@ -226,7 +227,7 @@ mod tests {
     async fn before_it_has_recovered_it_is_not_ready_and_has_nothing_to_show() {
         let query = SessionQuery::default();
         assert!(query.ready().is_err());
-        assert!(query.session("", "x").await.is_none());
+        assert_eq!(query.session("", "x", None).await, Found::Nothing);
         assert!(query.explain("", None, TraceId([1; 16])).await.is_none());
     }
 }

@@ -100,7 +100,7 @@ impl Sink for Router {
                     let part = parts.entry(shard).or_default();
                     part.inputs.push(Input::Report(Box::new(report)));
                 }
-                Target::Session { tenant, id } => {
+                Target::Session { tenant, id, .. } => {
                     let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
                     // A closed channel means that the daemon is going down; the batch is not acknowledged.
                     let sent =

@@ -21,10 +21,9 @@ use crate::engine::assemble::texts::Together;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Attic, Nowhere, Part, SessionId, Sessions, Sought, Wanted};
+use crate::engine::sessions::{Attic, Found, Nowhere, Part, SessionId, Sessions, Sought, Wanted};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
-use crate::engine::view::SessionView;
 use crate::export::board::Board;
 use crate::export::query::ListRequest;
 use crate::health::Health;
@@ -74,7 +73,7 @@ pub(super) enum ToSessions {
     /// A barrier, from one of the assemble tasks.
     Barrier(usize, Barrier),
     /// Somebody wants to see one session.
-    One { tenant: String, id: String, reply: oneshot::Sender<Option<SessionView>> },
+    One { tenant: String, id: String, scope: Option<String>, reply: oneshot::Sender<Found> },
     /// Somebody wants to know which sessions come first in a list; a part of it.
     Places {
         after: Option<SessionId>,
@@ -87,7 +86,7 @@ pub(super) enum ToSessions {
     /// Somebody looks for the session that holds a trace.
     Find {
         tenant: String,
-        after: Option<String>,
+        after: Option<SessionId>,
         trace: TraceId,
         budget: usize,
         reply: oneshot::Sender<Sought>,
@@ -98,6 +97,7 @@ pub(super) enum ToSessions {
     Explain {
         tenant: String,
         id: String,
+        scope: Option<String>,
         trace: TraceId,
         reply: oneshot::Sender<Option<Box<TraceExplanation>>>,
     },
@@ -409,7 +409,7 @@ pub(super) fn tell(
 ) {
     for (id, labels) in stage.runaways() {
         let wanted = webhook.filter(|webhook| webhook.wants(labels.severity));
-        let view = || stage.session_in(&id.tenant, &id.id, attic);
+        let view = || stage.session_in(&id, attic);
         let held = wanted.and_then(|webhook| Some((webhook, view()?)));
         if let Some((webhook, session)) = held {
             let tenant = id.tenant.clone();
@@ -421,8 +421,8 @@ pub(super) fn tell(
 /// Answers a question; whoever asked may have gone.
 pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) {
     match question {
-        ToSessions::One { tenant, id, reply } => {
-            drop(reply.send(stage.session_in(&tenant, &id, attic)));
+        ToSessions::One { tenant, id, scope, reply } => {
+            drop(reply.send(stage.found((&tenant, &id, scope.as_deref()), attic)));
         }
         ToSessions::Places { after, request, budget, reply } => {
             let most = request.limit.saturating_add(request.offset);
@@ -431,10 +431,10 @@ pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) 
         }
         ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
         ToSessions::Find { tenant, after, trace, budget, reply } => {
-            drop(reply.send(stage.find(&tenant, after.as_deref(), trace, budget)));
+            drop(reply.send(stage.find(&tenant, after.as_ref(), trace, budget)));
         }
-        ToSessions::Explain { tenant, id, trace, reply } => {
-            let explained = stage.explain((&tenant, &id), trace, attic);
+        ToSessions::Explain { tenant, id, scope, trace, reply } => {
+            let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, attic);
             drop(reply.send(explained.map(Box::new)));
         }
         ToSessions::Away { reply } => drop(reply.send(stage.away())),
@@ -599,7 +599,7 @@ async fn post(stage: &mut Agents, board: &Board, common: &Common) -> Duration {
 /// Waits until the moment comes; for ever if there is none.
 async fn sleep_until(due: Option<Timestamp>, clock: &Clock) {
     match due {
-        Some(due) => tokio::time::sleep(clock.until(due)).await,
+        Some(due) => clock.sleep_until(due).await,
         None => std::future::pending().await,
     }
 }

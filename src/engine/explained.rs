@@ -56,6 +56,8 @@ pub enum Sort {
 pub struct SessionRow {
     /// The session id.
     pub session_id: String,
+    /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
+    pub scope: String,
     /// The agent of its first trace.
     pub agent: AgentName,
     /// First start of its first trace.
@@ -92,6 +94,8 @@ pub struct SessionRow {
 pub struct TraceExplanation {
     /// The session that it is part of.
     pub session_id: String,
+    /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
+    pub scope: String,
     /// The whole in one sentence.
     pub reason: String,
     /// The trace.

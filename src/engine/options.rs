@@ -146,6 +146,9 @@ pub struct CostOptions {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionOptions {
+    /// What session ids are told apart by, beside the tenant: `service` (`service.namespace`, or the name of the outermost
+    /// agent) or `tenant` (nothing: where a conversation goes over services).
+    pub scope: SessionScope,
     /// Quiet time after which a session closes.
     #[serde(with = "human")]
     pub session_idle: Duration,
@@ -189,6 +192,17 @@ pub struct SessionOptions {
     pub gate_gain: f64,
     /// Trajectory gate: the drop below the peak that counts as regression.
     pub gate_drop: f64,
+}
+
+/// What ids of sessions are told apart by, beside the tenant.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionScope {
+    /// `service.namespace`, or, without one, the name of the outermost agent.
+    #[default]
+    Service,
+    /// Nothing: one id is one session, whichever services its traces come from.
+    Tenant,
 }
 
 /// Which formulas apply.
@@ -313,6 +327,7 @@ impl Default for SessionOptions {
             ("tool_loop", 1.0),
         ];
         Self {
+            scope: SessionScope::Service,
             session_idle: Duration::from_secs(1800),
             loop_hold: Duration::from_secs(300),
             stall_after: Duration::from_secs(900),

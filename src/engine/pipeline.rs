@@ -107,6 +107,7 @@ impl Pipeline {
                 .clone()
                 .map(|_| {
                     Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost)
+                        .scoped_by(options.session.scope)
                         .expecting(options.expected.clone())
                         .judging(options.judging.clone())
                         .embedding(options.embedding)
@@ -237,7 +238,7 @@ impl Pipeline {
             let start = |session: &SessionView| {
                 session.traces.first().and_then(|trace| trace.start_unix_nano.parse::<u64>().ok())
             };
-            start(a).cmp(&start(b)).then_with(|| a.session_id.cmp(&b.session_id))
+            start(a).cmp(&start(b)).then_with(|| a.name().cmp(&b.name()))
         });
         for session in &mut sessions {
             let agent = self.board.get(&AgentKey::from(&session.agent));
@@ -309,7 +310,7 @@ impl Pipeline {
                 self.assemble[self.route.trace(*trace_id)]
                     .handle(Input::Report(Box::new(report)), now);
             }
-            Target::Session { tenant, id } => {
+            Target::Session { tenant, id, .. } => {
                 let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
                 self.sessions[shard].bring_for_report(&report, self.attics[shard].as_mut());
                 self.sessions[shard].report(report, now);

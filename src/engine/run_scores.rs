@@ -15,7 +15,7 @@ use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
 use super::span::{Report, RunTarget, Timestamp};
 use super::time::Moment;
-use super::update::RunTrace;
+use super::update::{RunTrace, ScopedId};
 use super::view::{ArsComponentView, ArsView, TaskView};
 
 /// The window of everything that is held.
@@ -210,8 +210,8 @@ impl AgentRuns {
     pub fn known(&mut self) -> Arc<[KnownRun]> {
         let held = &self.held;
         Arc::clone(self.known.get_or_insert_with(|| {
-            let mut sessions: BTreeMap<Arc<str>, KnownRun> = BTreeMap::new();
-            let mut latest: Vec<Arc<str>> = Vec::new();
+            let mut sessions: BTreeMap<Arc<ScopedId>, KnownRun> = BTreeMap::new();
+            let mut latest: Vec<Arc<ScopedId>> = Vec::new();
             for (_, key) in held.by_start.iter().rev() {
                 let Some(run) = held.runs.get(key) else { continue };
                 let (Some(success), Some(session)) = (run.success, &run.session) else { continue };

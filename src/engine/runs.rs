@@ -15,7 +15,7 @@ use super::count::Counts;
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
-use super::update::{Attempt, Effort, ReportedScore, RunTrace};
+use super::update::{Attempt, Effort, ReportedScore, RunTrace, ScopedId};
 
 /// Scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
@@ -61,7 +61,7 @@ pub struct Run {
     /// Of each signal the worst score of a trace, in the order of their names.
     pub signals: Vec<(Cow<'static, str>, Quanta)>,
     /// The session of its last trace; `None`: it has no trace.
-    pub session: Option<Arc<str>>,
+    pub session: Option<Arc<ScopedId>>,
     /// Failed model and tool calls.
     pub errors: u64,
     /// US dollars, where the wire tells.
@@ -323,7 +323,7 @@ impl Parts {
                 .collect(),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
             signals: worst_signals(traces()),
-            session: traces().next_back().map(|trace| Arc::from(trace.session.as_str())),
+            session: traces().next_back().map(|trace| Arc::new(trace.session.clone())),
             errors: sum(traces().map(|trace| trace.errors)),
             cost: traces()
                 .filter_map(|trace| trace.cost_quanta)
@@ -402,7 +402,7 @@ fn key_of(trace: &RunTrace, id: TraceId) -> RunKey {
     let id = match (run, trial) {
         (Some(run), Some(trial)) => Arc::from(format!("{run}/{trial}")),
         (Some(one), None) | (None, Some(one)) => Arc::from(one),
-        (None, None) => Arc::from(trace.session.as_str()),
+        (None, None) => Arc::from(trace.session.id.as_str()),
     };
     RunKey { task: Some(Arc::from(task)), id }
 }
@@ -432,7 +432,7 @@ mod tests {
         RunTrace {
             trace_id: TraceId([id; 16]),
             attempt: Some(Attempt { task: Some(task.to_owned()), ..Attempt::default() }),
-            session: session.to_owned(),
+            session: ScopedId { id: session.to_owned(), ..ScopedId::default() },
             start_unix_nano: start,
             end_unix_nano: start + 5,
             actions: vec![format!("tool{id}")],

@@ -81,6 +81,8 @@ pub struct SessionName {
 pub struct Resource {
     /// `service.name`.
     pub service_name: Option<Arc<str>>,
+    /// `service.namespace`.
+    pub service_namespace: Option<Arc<str>>,
     /// `service.version`.
     pub service_version: Option<Arc<str>>,
     /// `service.instance.id`.
@@ -316,6 +318,8 @@ pub enum Target {
         tenant: Option<Arc<str>>,
         /// The session id.
         id: Arc<str>,
+        /// Its scope; `None`: whichever session has the id, if only one does.
+        scope: Option<Arc<str>>,
     },
     /// One attempt of an agent at a task.
     Run(Box<RunTarget>),

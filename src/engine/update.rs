@@ -123,8 +123,18 @@ facts! {
         pub tenant: String,
         /// The session id.
         pub id: String,
+        /// Tells sessions of one id apart: the namespace of their services, or their agent; empty: the id is one's own.
+        pub scope: String,
         /// The attribute that named the session, `trace` or `instance`.
         pub source: String,
+    }
+
+    /// A session of a tenant that is known.
+    pub struct ScopedId {
+        /// The session id.
+        pub id: String,
+        /// Its scope, as [`SessionKey`] has it.
+        pub scope: String,
     }
 
     /// One tool call, in order of start.
@@ -461,8 +471,8 @@ facts! {
         pub gone: bool,
         /// What it says of the attempt.
         pub attempt: Option<Attempt>,
-        /// The session id.
-        pub session: String,
+        /// The session.
+        pub session: ScopedId,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
         /// End, likewise.
@@ -562,8 +572,8 @@ facts! {
         pub tools_failed: Option<bool>,
         /// It has a loop.
         pub looped: Option<bool>,
-        /// The session id.
-        pub session: String,
+        /// The session.
+        pub session: ScopedId,
         /// The computed signal with the greatest risk, where there is any.
         pub signal: String,
         /// The tool that failed last or loops; empty: none.
@@ -688,14 +698,18 @@ facts! {
 
 impl DoneTrace {
     /// When its facts count among those of all agents: as they came, whichever shard tells them.
-    pub fn turn(&self) -> (u64, u64, Option<TraceId>, &str) {
+    pub fn turn(&self) -> (u64, u64, Option<TraceId>, &ScopedId) {
         (self.touched_unix_nano, self.start_unix_nano, self.trace_id, &self.session)
     }
 
     /// What is told once under this name: the facts of a trace that was done, or an outcome that was told later.
     pub fn name(&self) -> Vec<u8> {
-        let about = self.trace_id.as_ref().map_or(self.session.as_bytes(), |trace| &trace.0);
-        [&[u8::from(self.looped.is_some())], about].concat()
+        let ScopedId { id, scope } = &self.session;
+        let about = match &self.trace_id {
+            Some(trace) => trace.0.to_vec(),
+            None => [id.as_bytes(), b"\0", scope.as_bytes()].concat(),
+        };
+        [&[u8::from(self.looped.is_some())], &about[..]].concat()
     }
 }
 
@@ -739,6 +753,11 @@ impl ToolCall {
 }
 
 impl SessionKey {
+    /// Whether it is that of one trace alone, which named none.
+    pub fn is_own(&self) -> bool {
+        self.source == "trace"
+    }
+
     /// Whether a span or a resource named it.
     pub fn is_named(&self) -> bool {
         !matches!(&*self.source, "trace" | "instance")

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::loops::{Evidence, LoopKind, Severity};
-use super::update::{AgentKey, Effort};
+use super::update::{AgentKey, Effort, ScopedId};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -263,6 +263,8 @@ pub struct LayerView {
 pub struct SessionView {
     /// The session id.
     pub session_id: String,
+    /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
+    pub scope: String,
     /// The attribute that named it, `trace` or `instance`.
     pub session_source: String,
     /// The agent of its first trace.
@@ -475,7 +477,29 @@ pub struct DropFoundView {
     /// The tool that fails or loops in them; null: none.
     pub tool: Option<String>,
     /// Two sessions at most in which they are, as they were when the drop was found.
-    pub sessions: Vec<String>,
+    pub sessions: Vec<SessionName>,
+}
+
+impl SessionView {
+    /// The session among those of its tenant.
+    pub fn name(&self) -> ScopedId {
+        ScopedId { id: self.session_id.clone(), scope: self.scope.clone() }
+    }
+}
+
+impl From<ScopedId> for SessionName {
+    fn from(ScopedId { id: session_id, scope }: ScopedId) -> Self {
+        Self { session_id, scope }
+    }
+}
+
+/// Which session; of a tenant that is known.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct SessionName {
+    /// The session id.
+    pub session_id: String,
+    /// Its scope.
+    pub scope: String,
 }
 
 /// How an agent's version differs from an earlier one, at 95 % confidence whenever one looks.

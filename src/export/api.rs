@@ -22,6 +22,7 @@ use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
+use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
@@ -39,6 +40,9 @@ pub(super) const MAX_TRACES: usize = 10_000;
 
 /// Bytes of a message that says what was asked wrongly.
 const MAX_MESSAGE_BYTES: usize = 512;
+
+/// Scopes that are named where an id is not enough.
+const MAX_SCOPES: usize = 20;
 
 /// Points of a sparkline.
 const SPARK: usize = 60;
@@ -194,6 +198,8 @@ pub(super) struct OneAgent {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Whose {
+    /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
+    pub(super) scope: Option<String>,
     /// The tenant, for those who see more than one.
     pub(super) tenant: String,
 }
@@ -204,6 +210,8 @@ pub(super) struct Whose {
 pub(super) struct TraceParams {
     /// The session that holds it; without it all of the tenant's are looked through.
     pub(super) session: Option<String>,
+    /// The scope of that session.
+    pub(super) scope: Option<String>,
     /// The tenant, for those who see more than one.
     pub(super) tenant: String,
 }
@@ -264,14 +272,14 @@ async fn sessions<Q: Query>(
     for row in page.sessions {
         let tenant = row.agent.tenant.as_deref().unwrap_or_default();
         // One that went meanwhile is left out.
-        let session = exporter.query.session(tenant, &row.session_id).await;
-        let Some(mut session) = session else { continue };
+        let session = exporter.query.session(tenant, &row.session_id, Some(&row.scope)).await;
+        let Found::One(mut session) = session else { continue };
         exporter.look_at(&mut session);
         traces += session.traces.len();
         if traces > MAX_TRACES && !sessions.is_empty() {
             break;
         }
-        sessions.push(session);
+        sessions.push(*session);
     }
     Ok(Json(SessionsPage { sessions, total: page.total, partial: page.partial }).into_response())
 }
@@ -283,7 +291,7 @@ async fn session<Q: Query>(
     whose: Asked<Whose>,
 ) -> Result<Json<SessionView>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    exporter.session(&identity, &read(whose)?.tenant, &id).await.map(Json)
+    exporter.session(&identity, &id, read(whose)?).await.map(Json)
 }
 
 async fn trace<Q: Query>(
@@ -357,18 +365,20 @@ impl<Q: Query> Exporter<Q> {
     pub(super) async fn session(
         &self,
         identity: &Identity,
-        tenant: &str,
         id: &str,
+        Whose { scope, tenant }: Whose,
     ) -> Result<SessionView, Refused> {
-        let session = self.query.session(identity.instead_of(tenant), id).await;
-        let session = session.map(|mut session| {
-            self.look_at(&mut session);
-            session
-        });
-        session.ok_or_else(|| {
-            let message = "no session of this id is held; it may have been evicted";
-            missing("session_not_found", message)
-        })
+        match self.query.session(identity.instead_of(&tenant), id, scope.as_deref()).await {
+            Found::One(mut session) => {
+                self.look_at(&mut session);
+                Ok(*session)
+            }
+            Found::Several(scopes) => Err(ambiguous(scopes)),
+            Found::Nothing => {
+                let message = "no session of this id is held; it may have been evicted";
+                Err(missing("session_not_found", message))
+            }
+        }
     }
 
     pub(super) async fn trace(
@@ -382,7 +392,8 @@ impl<Q: Query> Exporter<Q> {
         };
         let _permit = self.lists.acquire().await.ok();
         let tenant = identity.instead_of(&params.tenant);
-        let explanation = self.query.explain(tenant, params.session.as_deref(), trace).await;
+        let session = params.session.as_deref().map(|id| (id, params.scope.as_deref()));
+        let explanation = self.query.explain(tenant, session, trace).await;
         explanation.ok_or_else(|| {
             let message = "no trace of this id is held; its session may have been evicted";
             missing("trace_not_found", message)
@@ -451,6 +462,17 @@ fn bad_request(message: &str) -> Refused {
         (0..=MAX_MESSAGE_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
     let message = message.get(..end.unwrap_or_default()).unwrap_or_default();
     Refused::new(StatusCode::BAD_REQUEST, "bad_request", message)
+}
+
+/// Several sessions have the id; the first of their scopes are named.
+fn ambiguous(mut scopes: Vec<String>) -> Refused {
+    let count = scopes.len();
+    scopes.truncate(MAX_SCOPES);
+    let named: Vec<String> = scopes.iter().map(|scope| format!("`{scope}`")).collect();
+    let named = named.join(", ");
+    let message = format!("{count} sessions have this id; say which with `scope`: {named}");
+    let refused = Refused::new(StatusCode::CONFLICT, "session_ambiguous", &message);
+    Refused { scopes, ..refused }
 }
 
 fn missing(code: &'static str, message: &str) -> Refused {

@@ -15,7 +15,7 @@ use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
-use super::api::{AgentParams, OneAgent, SessionParams, TraceParams};
+use super::api::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
 use super::http::{Exporter, Refused};
 use super::live::{Stream, StreamParams};
 use super::query::Query;
@@ -115,8 +115,11 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::GetSessionRequest>,
     ) -> Result<Response<v1::SessionView>, Status> {
         let identity = identity(&request);
-        let v1::GetSessionRequest { session_id, tenant } = request.into_inner();
-        carried("SessionView", self.0.session(&identity, &tenant, &session_id).await?)
+        let v1::GetSessionRequest { session_id, tenant, scope } = request.into_inner();
+        carried(
+            "SessionView",
+            self.0.session(&identity, &session_id, Whose { scope, tenant }).await?,
+        )
     }
 
     async fn explain_trace(
@@ -124,9 +127,9 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::ExplainTraceRequest>,
     ) -> Result<Response<v1::TraceExplanation>, Status> {
         let identity = identity(&request);
-        let v1::ExplainTraceRequest { trace_id, session_id: session, tenant } =
+        let v1::ExplainTraceRequest { trace_id, session_id: session, tenant, scope } =
             request.into_inner();
-        let params = TraceParams { session, tenant };
+        let params = TraceParams { session, scope, tenant };
         carried("TraceExplanation", self.0.trace(&identity, &trace_id, params).await?)
     }
 
@@ -153,6 +156,7 @@ impl From<Refused> for Status {
         match status {
             StatusCode::BAD_REQUEST => Self::invalid_argument(message),
             StatusCode::NOT_FOUND => Self::not_found(message),
+            StatusCode::CONFLICT => Self::failed_precondition(message),
             StatusCode::SERVICE_UNAVAILABLE => Self::unavailable(message),
             _ => Self::internal(message),
         }

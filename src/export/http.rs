@@ -182,22 +182,27 @@ async fn ready<Q: Query>(
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     /// For programs; does not change.
-    code: &'static str,
+    pub(super) code: &'static str,
     /// For people.
     pub(super) message: String,
+    /// Where an id of a session is not enough: the scopes to choose from.
+    pub(super) scopes: Vec<String>,
 }
 
 impl Refused {
     pub(super) fn new(status: StatusCode, code: &'static str, message: &str) -> Self {
-        Self { status, code, message: message.to_owned() }
+        Self { status, code, message: message.to_owned(), scopes: Vec::new() }
     }
 }
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let Self { status, code, message } = self;
-        let mut response = (status, Json(json!({ "error": { "code": code, "message": message } })))
-            .into_response();
+        let Self { status, code, message, scopes } = self;
+        let mut error = json!({ "code": code, "message": message });
+        if !scopes.is_empty() {
+            error["scopes"] = scopes.into();
+        }
+        let mut response = (status, Json(json!({ "error": error }))).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
         }
@@ -245,6 +250,7 @@ mod tests {
     use super::*;
     use crate::engine::agent_update::AgentUpdate;
     use crate::engine::explained::{SessionRow, TraceExplanation};
+    use crate::engine::sessions::Found;
     use crate::engine::span::TraceId;
     use crate::engine::view::{SessionView, TraceView};
     use crate::export::query::{ListRequest, Listing};
@@ -263,14 +269,19 @@ mod tests {
             Listing { rows, total: 3, partial: false }
         }
 
-        async fn session(&self, _: &str, id: &str) -> Option<SessionView> {
+        async fn session(&self, _: &str, id: &str, _: Option<&str>) -> Found {
             let traces = if id == "heavy" { 6_000 } else { 0 };
             let traces = vec![TraceView::default(); traces];
             let view = SessionView { session_id: id.to_owned(), traces, ..SessionView::default() };
-            (id != "nobody").then_some(view)
+            if id == "nobody" { Found::Nothing } else { Found::One(Box::new(view)) }
         }
 
-        async fn explain(&self, _: &str, _: Option<&str>, _: TraceId) -> Option<TraceExplanation> {
+        async fn explain(
+            &self,
+            _: &str,
+            _: Option<(&str, Option<&str>)>,
+            _: TraceId,
+        ) -> Option<TraceExplanation> {
             None
         }
 

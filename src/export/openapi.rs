@@ -147,6 +147,10 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     if let Some(code) = operation.missing {
         responses.insert("404".to_owned(), failure(&format!("`{code}`: it is not held.")));
     }
+    if operation.missing == Some("session_not_found") {
+        let several = "`session_ambiguous`: several sessions have the id; `scopes` names theirs.";
+        responses.insert("409".to_owned(), failure(several));
+    }
     if operation.content_type != JSON {
         responses.insert("503".to_owned(), failure("`too_many_streams`: come back later."));
     }
@@ -165,7 +169,7 @@ fn reports() -> Value {
         "agent": agent, "task_id": text, "run_id": text, "perturbation": text,
     }});
     let report = json!({ "type": "object", "required": ["name"], "properties": {
-        "id": text, "trace_id": text, "response_id": text, "session_id": text, "run": run, "agent": agent, "name": text,
+        "id": text, "trace_id": text, "response_id": text, "session_id": text, "scope": text, "run": run, "agent": agent, "name": text,
         "score": { "type": ["number", "boolean"] }, "label": text,
         "time_unix_nano": { "type": ["integer", "string"] },
     }});
@@ -256,7 +260,9 @@ fn error_schema() -> Value {
         "type": "object", "required": ["error"],
         "properties": { "error": {
             "type": "object", "required": ["code", "message"],
-            "properties": { "code": text, "message": text },
+            "properties": {
+                "code": text, "message": text, "scopes": { "type": "array", "items": text },
+            },
         }},
     })
 }

@@ -3,22 +3,27 @@
 use std::future::Future;
 
 use crate::engine::explained::{SessionFilter, SessionRow, Sort, TraceExplanation};
+use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
-use crate::engine::view::SessionView;
 
 /// Who can be asked about sessions.
 pub trait Query: Clone + Send + Sync + 'static {
     /// A page of sessions.
     fn list(&self, request: ListRequest) -> impl Future<Output = Listing> + Send;
 
-    /// One session; `None` if it is not held.
-    fn session(&self, tenant: &str, id: &str) -> impl Future<Output = Option<SessionView>> + Send;
+    /// What is held under an id, and, if it is told, a scope.
+    fn session(
+        &self,
+        tenant: &str,
+        id: &str,
+        scope: Option<&str>,
+    ) -> impl Future<Output = Found> + Send;
 
-    /// One trace; `None` if no session holds it. Faster where the session is known.
+    /// One trace; `None` if no session holds it. Faster where the session is known, by its id, or by its id and its scope.
     fn explain(
         &self,
         tenant: &str,
-        session: Option<&str>,
+        session: Option<(&str, Option<&str>)>,
         trace: TraceId,
     ) -> impl Future<Output = Option<TraceExplanation>> + Send;
 

@@ -91,7 +91,8 @@ pub(super) const WATCHED: &[Watched] = &[
         |update, sample| {
             found(update, |drop, found| {
                 let name = |name: &'_ Option<String>| name.clone().unwrap_or_default();
-                let session = |at: usize| found.sessions.get(at).map_or("", String::as_str);
+                let session =
+                    |at: usize| found.sessions.get(at).map_or("", |name| name.session_id.as_str());
                 let (signal, tool) = (name(&found.signal), name(&found.tool));
                 sample(&[drop.stream, &signal, &tool, session(0), session(1)], 1.0);
             });

@@ -46,11 +46,12 @@ impl Stage for AssembleStage {
     const PACE: Pace = Pace::Records;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Traces, String> {
-        let EngineOptions { assemble, loops, cost, expected, judging, embedding, .. } =
+        let EngineOptions { assemble, session, loops, cost, expected, judging, embedding, .. } =
             &self.options;
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
             let mut stage = Assemble::new(assemble.clone(), loops.clone(), cost)
+                .scoped_by(session.scope)
                 .expecting(Arc::clone(expected))
                 .judging(judging.clone())
                 .embedding(*embedding);

@@ -83,7 +83,7 @@ impl Part for Scored {
                 Ok(())
             }
             Message::Report(report) => {
-                let Target::Session { tenant, id } = &report.target else {
+                let Target::Session { tenant, id, .. } = &report.target else {
                     return Err("misdirected");
                 };
                 let place = self.place(tenant.as_deref().unwrap_or_default(), id);

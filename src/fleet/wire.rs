@@ -207,7 +207,7 @@ impl Map {
                 let partition = self.of_response(tenant.as_deref(), id);
                 Some(self.to_responses(partition, message))
             }
-            Target::Session { tenant, id } => {
+            Target::Session { tenant, id, .. } => {
                 Some(self.about_session(tenant.as_deref().unwrap_or_default(), id, message))
             }
             Target::Run(run) => self.about_agent(&run.agent, message),

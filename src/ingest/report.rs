@@ -35,6 +35,7 @@ struct JsonReport {
     trace_id: Option<String>,
     response_id: Option<String>,
     session_id: Option<String>,
+    scope: Option<String>,
     run: Option<JsonRun>,
     agent: Option<JsonAgent>,
     name: String,
@@ -131,7 +132,7 @@ fn accept(
     tenant: Option<&Arc<str>>,
     report: v1::Report,
 ) -> Result<Report, String> {
-    let target = target(report.target, tenant)?;
+    let target = target((report.target, report.scope), tenant)?;
     if let Target::Agent(_) = target {
         return acceptance(target, &report.name, report.label, report.time_unix_nano);
     }
@@ -187,7 +188,13 @@ pub(super) fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
     Ok(json!({ "reports": [report] }).to_string().into())
 }
 
-fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<Target, String> {
+fn target(
+    (target, scope): (Option<report::Target>, Option<String>),
+    tenant: Option<&Arc<str>>,
+) -> Result<Target, String> {
+    if scope.is_some() && !matches!(target, Some(report::Target::SessionId(_))) {
+        return Err("`scope` is that of a session: it needs `session_id`".to_owned());
+    }
     let tenant = tenant.cloned();
     let named = |id: String, field: &str| {
         if id.is_empty() { Err(format!("`{field}` is empty")) } else { Ok(Arc::from(id)) }
@@ -199,9 +206,11 @@ fn target(target: Option<report::Target>, tenant: Option<&Arc<str>>) -> Result<T
         Some(report::Target::ResponseId(id)) => {
             Ok(Target::Response { tenant, id: named(id, "response_id")? })
         }
-        Some(report::Target::SessionId(id)) => {
-            Ok(Target::Session { tenant, id: named(id, "session_id")? })
-        }
+        Some(report::Target::SessionId(id)) => Ok(Target::Session {
+            tenant,
+            id: named(id, "session_id")?,
+            scope: scope.map(Arc::from),
+        }),
         Some(report::Target::Agent(agent)) => {
             Ok(Target::Agent(Box::new(whose(agent, tenant.as_deref(), "agent")?)))
         }
@@ -274,6 +283,7 @@ impl TryFrom<JsonReport> for v1::Report {
         };
         Ok(Self {
             id: json.id,
+            scope: json.scope,
             target,
             name: json.name,
             score: json.score.map(|score| match score {

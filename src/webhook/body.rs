@@ -1,11 +1,13 @@
 //! What the endpoint is told: which session, and why. Never a text or an argument.
 
+use std::iter;
+
 use serde::Serialize;
 
 use super::pace::Key;
 use crate::engine::loops::{LoopKind, LoopLabels, Severity};
 use crate::engine::span::Timestamp;
-use crate::engine::view::{AgentName, LoopView, SessionView};
+use crate::engine::view::{AgentName, LoopView, SessionView, TraceView};
 
 /// A session that runs away.
 #[derive(Clone, Debug)]
@@ -26,6 +28,7 @@ struct Body<'r> {
     unix_nano: String,
     tenant: Option<&'r str>,
     session_id: &'r str,
+    scope: &'r str,
     session_source: &'r str,
     agent: &'r AgentName,
     kind: LoopKind,
@@ -42,9 +45,13 @@ struct Body<'r> {
 const MAX_LOOPS: usize = 20;
 
 impl Runaway {
-    /// What it is known by.
-    pub(super) fn key(&self) -> Key {
-        (self.tenant.clone(), self.session.session_id.clone())
+    /// What it is known by: the session, and the newest of the traces that loop.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let looping = |trace: &&TraceView| trace.loops.iter().any(|found| found.evidence.weighs());
+        let traces = self.session.traces.iter().rev().filter(looping).take(MAX_LOOPS);
+        let traces = traces.map(|trace| Key::Trace(trace.trace_id.clone()));
+        let session = Key::Session(self.tenant.clone(), self.session.name());
+        iter::once(session).chain(traces).collect()
     }
 
     /// The body, as JSON.
@@ -59,6 +66,7 @@ impl Runaway {
             unix_nano: self.at.0.to_string(),
             tenant: Some(self.tenant.as_str()).filter(|tenant| !tenant.is_empty()),
             session_id: &session.session_id,
+            scope: &session.scope,
             session_source: &session.session_source,
             agent: &session.agent,
             kind: self.labels.kind,

@@ -113,7 +113,7 @@ impl Webhook {
 
     async fn tell_all(mut self) {
         while let Some(runaway) = self.inbox.recv().await {
-            let outcome = match self.pace.admit(&runaway.key(), self.clock.now()) {
+            let outcome = match self.pace.admit(runaway.keys(), self.clock.now()) {
                 Err(held_back) => held_back,
                 Ok(()) if self.options.dry_run => {
                     tracing::warn!(

@@ -1,9 +1,11 @@
-//! How often an endpoint is told: each session once per cooldown, and so many a minute.
+//! How often an endpoint is told: each session once per cooldown, and so many a minute. A trace that goes to another session when
+//! its root comes takes along that it was told of.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::engine::span::Timestamp;
+use crate::engine::update::ScopedId;
 
 /// Whom it was told of, and when. It holds at most what the cap lets through in a cooldown.
 #[derive(Debug)]
@@ -15,8 +17,14 @@ pub(super) struct Pace {
     minute: VecDeque<Timestamp>,
 }
 
-/// A session: its tenant and its id.
-pub(super) type Key = (String, String);
+/// What a loop is known by.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Key {
+    /// A tenant's session.
+    Session(String, ScopedId),
+    /// One of the traces that loop, by its id.
+    Trace(String),
+}
 
 impl Pace {
     pub(super) fn new(cooldown: Duration, max_per_minute: usize) -> Self {
@@ -25,21 +33,21 @@ impl Pace {
     }
 
     /// Lets a session through, or says what holds it back: `cooldown` or `capped`.
-    pub(super) fn admit(&mut self, session: &Key, now: Timestamp) -> Result<(), &'static str> {
+    pub(super) fn admit(&mut self, keys: Vec<Key>, now: Timestamp) -> Result<(), &'static str> {
         while let Some((_, told)) =
             self.order.pop_front_if(|(at, _)| at.after(self.cooldown) <= now)
         {
             self.told.remove(&told);
         }
         while self.minute.pop_front_if(|at| at.after(MINUTE) <= now).is_some() {}
-        if self.told.contains(session) {
+        if keys.iter().any(|key| self.told.contains(key)) {
             return Err("cooldown");
         }
         if self.minute.len() >= self.max_per_minute {
             return Err("capped");
         }
-        self.told.insert(session.clone());
-        self.order.push_back((now, session.clone()));
+        self.order.extend(keys.iter().map(|key| (now, key.clone())));
+        self.told.extend(keys);
         self.minute.push_back(now);
         Ok(())
     }
@@ -55,28 +63,43 @@ mod tests {
         Timestamp(seconds * 1_000_000_000)
     }
 
-    fn session(id: &str) -> Key {
-        (String::new(), id.to_owned())
+    fn of(tenant: &str, id: &str) -> Vec<Key> {
+        vec![Key::Session(tenant.to_owned(), ScopedId { id: id.to_owned(), ..ScopedId::default() })]
+    }
+
+    fn session(id: &str) -> Vec<Key> {
+        of("", id)
     }
 
     #[test]
     fn a_session_is_told_once_per_cooldown() {
         let mut pace = Pace::new(Duration::from_secs(600), 10);
-        assert_eq!(pace.admit(&session("a"), at(0)), Ok(()));
-        assert_eq!(pace.admit(&session("a"), at(599)), Err("cooldown"));
-        assert_eq!(pace.admit(&session("b"), at(599)), Ok(()));
-        assert_eq!(pace.admit(&("t".to_owned(), "a".to_owned()), at(599)), Ok(()));
-        assert_eq!(pace.admit(&session("a"), at(600)), Ok(()));
+        assert_eq!(pace.admit(session("a"), at(0)), Ok(()));
+        assert_eq!(pace.admit(session("a"), at(599)), Err("cooldown"));
+        assert_eq!(pace.admit(session("b"), at(599)), Ok(()));
+        assert_eq!(pace.admit(of("t", "a"), at(599)), Ok(()));
+        assert_eq!(pace.admit(session("a"), at(600)), Ok(()));
+    }
+
+    #[test]
+    fn a_trace_that_was_told_of_is_not_told_again_in_another_session() {
+        let mut pace = Pace::new(Duration::from_secs(600), 10);
+        let with =
+            |id: &str, trace: &str| [session(id), vec![Key::Trace(trace.to_owned())]].concat();
+        assert_eq!(pace.admit(with("before its root", "1"), at(0)), Ok(()));
+        assert_eq!(pace.admit(with("after its root", "1"), at(1)), Err("cooldown"));
+        assert_eq!(pace.admit(with("after its root", "2"), at(1)), Ok(()));
+        assert_eq!(pace.admit(with("another", "1"), at(600)), Ok(()));
     }
 
     #[test]
     fn so_many_a_minute_are_told_and_those_held_back_may_come_again() {
         let mut pace = Pace::new(Duration::from_secs(600), 2);
-        assert_eq!(pace.admit(&session("a"), at(0)), Ok(()));
-        assert_eq!(pace.admit(&session("b"), at(30)), Ok(()));
-        assert_eq!(pace.admit(&session("c"), at(59)), Err("capped"));
-        assert_eq!(pace.admit(&session("c"), at(60)), Ok(()));
-        assert_eq!(pace.admit(&session("d"), at(61)), Err("capped"));
+        assert_eq!(pace.admit(session("a"), at(0)), Ok(()));
+        assert_eq!(pace.admit(session("b"), at(30)), Ok(()));
+        assert_eq!(pace.admit(session("c"), at(59)), Err("capped"));
+        assert_eq!(pace.admit(session("c"), at(60)), Ok(()));
+        assert_eq!(pace.admit(session("d"), at(61)), Err("capped"));
         assert_eq!((pace.told.len(), pace.minute.len()), (3, 2));
     }
 }

@@ -470,8 +470,10 @@ fn over_grpc_bad_input_is_told_likewise() {
     let daemon = fed();
     let hostile = || "<HOSTILE>".repeat(500);
     let service = |method: &str| format!("agentgauge.v1.QueryService/{method}");
-    let session = v1::GetSessionRequest { session_id: hostile(), tenant: String::new() };
-    let foreign = v1::GetSessionRequest { session_id: "fine".to_owned(), tenant: hostile() };
+    let session =
+        v1::GetSessionRequest { session_id: hostile(), ..v1::GetSessionRequest::default() };
+    let session_id = "fine".to_owned();
+    let foreign = v1::GetSessionRequest { session_id, tenant: hostile(), scope: None };
     let trace = |trace_id: String| v1::ExplainTraceRequest { trace_id, ..Default::default() };
     let history = v1::GetAgentHistoryRequest { service_name: hostile(), ..Default::default() };
     let list = v1::ListSessionsRequest { offset: Some(u64::MAX), ..Default::default() };

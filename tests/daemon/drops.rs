@@ -98,9 +98,10 @@ fn a_drop_is_on_the_page_with_where_to_look_until_its_level_is_accepted() {
         (&found[0]["stream"], &found[0]["severity"]),
         (&json!("verdict"), &json!("critical"))
     );
-    let session = found[0]["drop"]["sessions"][0].as_str().unwrap().replace(' ', "%20");
-    let shown: Value =
-        serde_json::from_str(&daemon.get(&format!("/api/v1/sessions/{session}"))).unwrap();
+    let session = &found[0]["drop"]["sessions"][0];
+    let id = session["session_id"].as_str().unwrap().replace(' ', "%20");
+    let path = format!("/api/v1/sessions/{id}?scope={}", session["scope"].as_str().unwrap());
+    let shown: Value = serde_json::from_str(&daemon.get(&path)).unwrap();
     assert_eq!(shown["traces"][0]["error"], json!(true), "{shown}");
     let rows: Value = serde_json::from_str(&daemon.get("/api/v1/fleet")).unwrap();
     assert_eq!(rows["agents"][0]["drop"], json!("critical"));

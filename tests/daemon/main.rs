@@ -21,6 +21,7 @@ mod loops;
 mod overload;
 mod reports;
 mod rules;
+mod scopes;
 mod scores_out;
 mod simulated;
 mod store;

@@ -279,7 +279,7 @@ fn an_outcome_counts_once_whenever_it_is_told() {
         let target = if told % 2 == 0 {
             Target::Trace(trace)
         } else {
-            Target::Session { tenant: None, id: session(run.traces) }
+            Target::Session { tenant: None, id: session(run.traces), scope: None }
         };
         // And again: what is told once more is no other one.
         run.report(target.clone(), "outcome", false);

@@ -78,7 +78,7 @@ impl Daemon {
         let (_, _, sessions, _) = self.pipeline.lasting();
         let explained = sessions
             .iter()
-            .find_map(|stage| stage.explain(("", session), trace_id(trace), &Nowhere))
+            .find_map(|stage| stage.explain(("", session, None), trace_id(trace), &Nowhere))
             .unwrap();
         (explained.decided_on, explained.counted)
     }

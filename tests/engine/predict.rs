@@ -51,7 +51,7 @@ fn name(number: u64) -> Arc<str> {
 
 fn outcome(number: u64, failed: bool) -> Report {
     Report {
-        target: Target::Session { tenant: None, id: name(number) },
+        target: Target::Session { tenant: None, id: name(number), scope: None },
         name: Arc::from("outcome"),
         score: Quanta(if failed { 0 } else { Quanta::ONE }),
         label: None,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::options::SessionScope;
 use agentgauge::engine::pipeline::EngineOptions;
 use agentgauge::engine::route::Route;
 use agentgauge::engine::sessions::Sessions;
@@ -139,9 +140,9 @@ fn spans(place: usize, record: &Record) -> Vec<Span> {
     spans
 }
 
-fn assemble() -> Assemble {
+fn assemble(scope: SessionScope) -> Assemble {
     let options = EngineOptions::default();
-    Assemble::new(options.assemble, options.loops, &options.cost)
+    Assemble::new(options.assemble, options.loops, &options.cost).scoped_by(scope)
 }
 
 /// Applies a record as a partition does: timers that were due first.
@@ -155,7 +156,11 @@ fn apply(stage: &mut Assemble, (place, record): (usize, &Record), now: Timestamp
 }
 
 /// The session stages after all that these owners told, and what each of them counted.
-fn told(records: &[Record], owners: &[Owner], shards: u32) -> (Vec<String>, Vec<String>) {
+fn told(
+    records: &[Record],
+    owners: &[Owner],
+    (shards, scope): (u32, SessionScope),
+) -> (Vec<String>, Vec<String>) {
     let options = EngineOptions::default();
     let route = Route::new(shards, 0);
     let stage = |shard| {
@@ -172,9 +177,9 @@ fn told(records: &[Record], owners: &[Owner], shards: u32) -> (Vec<String>, Vec<
             now
         })
         .collect();
-    let checkpoints = checkpoints(records, &times);
+    let checkpoints = checkpoints(records, &times, scope);
     for (generation, owner) in (1_u64..).zip(owners) {
-        let mut assemble = assemble();
+        let mut assemble = assemble(scope);
         assemble.restore(rmp_serde::from_slice(&checkpoints[owner.begin]).unwrap());
         for place in owner.begin..owner.end {
             apply(&mut assemble, (place, &records[place]), times[place]);
@@ -206,8 +211,8 @@ fn told(records: &[Record], owners: &[Owner], shards: u32) -> (Vec<String>, Vec<
 }
 
 /// What the stage holds before each record, and after all.
-fn checkpoints(records: &[Record], times: &[Timestamp]) -> Vec<Vec<u8>> {
-    let mut stage = assemble();
+fn checkpoints(records: &[Record], times: &[Timestamp], scope: SessionScope) -> Vec<Vec<u8>> {
+    let mut stage = assemble(scope);
     let mut saved = vec![rmp_serde::to_vec_named(&stage.save()).unwrap()];
     for (place, record) in records.iter().enumerate() {
         apply(&mut stage, (place, record), times[place]);
@@ -220,10 +225,13 @@ fn checkpoints(records: &[Record], times: &[Timestamp]) -> Vec<Vec<u8>> {
 proptest! {
     #[test]
     fn what_is_told_again_counts_once((records, owners, shards) in scenes()) {
-        let once = told(&records, &[Owner { begin: 0, end: records.len() }], 1);
-        let again = told(&records, &owners, shards);
-        prop_assert_eq!(&once.1, &again.1);
-        let sorted = |mut held: Vec<String>| { held.sort(); held };
-        prop_assert_eq!(sorted(once.0), sorted(again.0));
+        for scope in [SessionScope::Service, SessionScope::Tenant] {
+            let all = [Owner { begin: 0, end: records.len() }];
+            let once = told(&records, &all, (1, scope));
+            let again = told(&records, &owners, (shards, scope));
+            prop_assert_eq!(&once.1, &again.1);
+            let sorted = |mut held: Vec<String>| { held.sort(); held };
+            prop_assert_eq!(sorted(once.0), sorted(again.0));
+        }
     }
 }

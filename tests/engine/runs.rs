@@ -13,7 +13,7 @@ use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::{Condition, Resources, RunRecord, TaskOptions};
 use agentgauge::engine::span::{Report, RunTarget, Source, Target, Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
-use agentgauge::engine::update::{AgentKey, Attempt, Effort, RunTrace};
+use agentgauge::engine::update::{AgentKey, Attempt, Effort, RunTrace, ScopedId};
 use agentgauge::reference::princeton;
 use proptest::prelude::*;
 
@@ -85,7 +85,7 @@ fn trace(number: usize, one: &One) -> RunTrace {
         trace_id: TraceId([u8::try_from(number + 1).unwrap(); 16]),
         gone: one.gone,
         attempt: Some(attempt),
-        session: "s".to_owned(),
+        session: ScopedId { id: "s".to_owned(), ..ScopedId::default() },
         start_unix_nano: start(one).0,
         end_unix_nano: end(one).0,
         actions: one.actions.clone(),

@@ -260,7 +260,7 @@ impl Held {
     pub(super) fn take(
         &mut self,
         span: &Span,
-        max: usize,
+        (max, loops): (usize, &LoopOptions),
         add: impl FnOnce(&mut Spans, &Span) -> Added,
     ) -> Result<(), &'static str> {
         if self.tenant != span.resource.tenant {
@@ -272,7 +272,7 @@ impl Held {
         if add(&mut self.parts.spans, span) == Added::Known {
             return Err("duplicate");
         }
-        self.note(span);
+        self.note(span, loops);
         Ok(())
     }
 
@@ -346,14 +346,15 @@ impl Held {
     }
 
     /// Takes the signs of a span that is added.
-    fn note(&mut self, span: &Span) {
+    fn note(&mut self, span: &Span, options: &LoopOptions) {
         self.signs.note(span);
-        self.calls.iter_mut().for_each(|calls| calls.note(span));
+        self.calls.iter_mut().for_each(|calls| calls.note(span, options));
     }
 
     /// Takes the signs of a log record that is added.
-    pub(super) fn note_log(&mut self, log: &Log) {
+    pub(super) fn note_log(&mut self, log: &Log, options: &LoopOptions) {
         self.signs.note_log(log);
+        self.calls.iter_mut().for_each(|calls| calls.note_log(log, options));
     }
 
     /// Whether a span without a parent is in.
@@ -367,19 +368,19 @@ impl Held {
         self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
     }
 
-    /// Whether it may have a loop: some tool was called often enough.
+    /// Whether it may have a loop: some tool that is not allowed to was called often enough.
     pub(super) fn may_loop(&mut self, options: &LoopOptions) -> bool {
         let least = loops::least(options);
         let Signs { tools, called, .. } = self.signs;
-        if called > 0 || tools < count(least.known.min(least.names)) {
-            // Names and arguments may be those that the model said.
-            return tools.saturating_add(called) >= count(least.known.min(least.names));
+        if tools.saturating_add(called) < count(least.known.min(least.names)) {
+            return false;
         }
-        let spans = &self.parts.spans;
-        if spans.len() < LONG {
-            return Calls::of(spans).may_loop(least);
+        let (parts, tools) = (&self.parts, usize::try_from(tools).unwrap_or(usize::MAX));
+        if parts.spans.len() < LONG {
+            return Calls::of(parts, options).may_loop(tools, options);
         }
-        self.calls.get_or_insert_with(|| Box::new(Calls::of(spans))).may_loop(least)
+        let calls = self.calls.get_or_insert_with(|| Box::new(Calls::of(parts, options)));
+        calls.may_loop(tools, options)
     }
 
     /// Whether a reading has loops that were not told.

@@ -48,7 +48,7 @@ use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
 use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
-use super::options::{AssembleOptions, CostOptions, LoopOptions};
+use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::trace::{Laid, Rules, Symbols, evaluate, expectations, ignored};
@@ -122,6 +122,7 @@ impl Assemble {
     pub fn new(options: AssembleOptions, loops: LoopOptions, cost: &CostOptions) -> Self {
         let rules = Rules {
             fallback: options.session_fallback,
+            scope: SessionScope::default(),
             loops,
             keep_content: options.keep_content,
             prices: Prices::new(cost),
@@ -152,6 +153,13 @@ impl Assemble {
             counts: Counts::default(),
             options,
         }
+    }
+
+    /// Tells ids of sessions apart by this.
+    #[must_use]
+    pub fn scoped_by(mut self, scope: SessionScope) -> Self {
+        (self.rules.scope, self.with_texts.scope) = (scope, scope);
+        self
     }
 
     /// Holds every trace that is done against these.
@@ -331,7 +339,7 @@ impl Assemble {
             return self.counts.add_many("late", "dropped", spans.count() as u64);
         }
         let readers = self.has_readers();
-        let Self { traces, resources, symbols, counts, options, text_bytes, .. } = self;
+        let Self { traces, resources, symbols, counts, options, rules, text_bytes, .. } = self;
         let keeping = Keeping::new(readers, self.attention, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
@@ -340,7 +348,7 @@ impl Assemble {
             let texts = keeping.texts(*text_bytes, counts);
             let resource = resources.shared(&span.resource);
             let before = held.parts.spans.text_bytes();
-            match held.take(span, options.max_spans_per_trace, |spans, span| {
+            match held.take(span, (options.max_spans_per_trace, &rules.loops), |spans, span| {
                 spans.add(span, &resource, symbols, texts)
             }) {
                 Ok(()) => taken += 1,
@@ -380,7 +388,7 @@ impl Assemble {
         } else if held.parts.len() >= max {
             self.counts.add("logs", "trace_full");
         } else {
-            held.note_log(&log);
+            held.note_log(&log, &self.rules.loops);
             held.parts.logs.get_or_insert_default().insert(log.id, log);
             let reopened = held.touch(1, now, &self.options);
             self.counts.add_many("late", "revised", u64::from(reopened));

@@ -17,7 +17,7 @@ use super::ages::AGES;
 use super::held::{Held, Look, State};
 use super::{Assemble, Timestamp, TraceId};
 use crate::engine::span::Span;
-use crate::engine::trace::{Laid, named_agent, source};
+use crate::engine::trace::{Laid, named_agent, scope_by_agent, source};
 use crate::engine::update::{AgentKey, OverBy, TraceUpdate};
 
 impl Assemble {
@@ -140,6 +140,7 @@ impl Assemble {
                 .and_then(|(resource, scope)| self.names.only((resource, scope), held.touched));
             known.into_iter().for_each(|known| presume(agent, known));
         }
+        scope_by_agent(update, self.rules.scope);
     }
 
     /// Learns whose the trace is, once that is certain.

@@ -181,7 +181,7 @@ fn session(
     let hits = Hits::once(&conventions.index, attributes);
     let name = conventions.session_of(&hits, attributes)?;
     let id = Arc::from(conventions.capped_name(&name.id));
-    Some(Target::Session { tenant: tenant.cloned(), id })
+    Some(Target::Session { tenant: tenant.cloned(), id, scope: None })
 }
 
 fn semconv<'a>(attributes: &'a RawAttributes<'a>) -> Finding<'a> {

@@ -298,6 +298,7 @@ impl Conventions {
         hits.take_attempt(&raw.attributes, &mut draft);
         Arc::new(Resource {
             service_name: first(&["service.name"]),
+            service_namespace: first(&["service.namespace"]),
             service_version: first(&["service.version"]),
             instance_id: first(&["service.instance.id"]),
             environment: first(&["deployment.environment.name", "deployment.environment"]),

@@ -188,7 +188,7 @@ fn a_score_is_about_a_trace_a_response_or_a_session() {
     );
     assert_eq!(
         with("gen_ai.conversation.id").reports[0].target,
-        Target::Session { tenant: None, id }
+        Target::Session { tenant: None, id, scope: None }
     );
     assert_eq!(with("other").unused, ["report_without_target"]);
 }

@@ -38,7 +38,7 @@ use super::math::Quanta;
 use super::span::Timestamp;
 use super::time::WallShift;
 use super::update::{AgentKey, DoneTrace};
-use super::view::{DropFoundView, DropView, VersionView};
+use super::view::{DropFoundView, DropView, SessionName, VersionView};
 
 /// All agents under watch.
 #[derive(Debug)]
@@ -337,7 +337,7 @@ impl Drops {
                 confidence: drop.confidence,
                 signal: named(example.cause.signal),
                 tool: named(example.cause.tool),
-                sessions: example.sessions,
+                sessions: example.sessions.into_iter().map(SessionName::from).collect(),
             }),
         }
     }

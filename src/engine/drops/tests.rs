@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::span::TraceId;
+use crate::engine::update::ScopedId;
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -20,7 +21,7 @@ fn trace(hour: u64, failed: bool) -> DoneTrace {
         failed: Some(failed),
         looped: Some(false),
         signal: if failed { "error" } else { "" }.to_owned(),
-        session: format!("session {hour}"),
+        session: ScopedId { id: format!("session {hour}"), ..ScopedId::default() },
         ..DoneTrace::default()
     }
 }
@@ -125,7 +126,8 @@ fn the_examples_are_sessions_of_what_carries_most_failures() {
     assert_eq!((found.signal.as_deref(), found.tool.as_deref()), (Some("error"), Some("often")));
     let often = (1..=hour).rev().filter(|hour| hour % 3 != 0).take(2);
     let often: Vec<String> = often.map(|hour| format!("session {hour}")).collect();
-    assert_eq!(found.sessions, often);
+    let sessions: Vec<String> = found.sessions.into_iter().map(|name| name.session_id).collect();
+    assert_eq!(sessions, often);
     assert_eq!(told.view("1")[1].severity, "quiet");
 }
 

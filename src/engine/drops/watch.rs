@@ -10,7 +10,7 @@ use crate::engine::detect::{Against, Detector, DropState, Limits, Observation, S
 use crate::engine::drift::sequential::MeanSequence;
 use crate::engine::saved::{self, Name};
 use crate::engine::span::Timestamp;
-use crate::engine::update::DoneTrace;
+use crate::engine::update::{DoneTrace, ScopedId};
 
 /// One agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -45,7 +45,7 @@ pub(super) struct Watched {
 struct Failure {
     at: Timestamp,
     cause: Cause,
-    session: String,
+    session: ScopedId,
 }
 
 /// What carried a failure.
@@ -62,7 +62,7 @@ pub(super) struct Cause {
 pub(super) struct Example {
     pub(super) cause: Cause,
     /// Two at most. They stay while the drop does, so that a page and what it links to do not change.
-    pub(super) sessions: Vec<String>,
+    pub(super) sessions: Vec<ScopedId>,
 }
 
 impl Watched {
@@ -139,10 +139,14 @@ impl Watched {
 }
 
 impl Example {
-    fn add(&mut self, cause: &Cause, session: &str) {
+    fn add(&mut self, cause: &Cause, session: &ScopedId) {
         let known = self.sessions.iter().any(|held| held == session);
-        if self.sessions.len() < SESSIONS && *cause == self.cause && !known && !session.is_empty() {
-            self.sessions.push(session.to_owned());
+        if self.sessions.len() < SESSIONS
+            && *cause == self.cause
+            && !known
+            && !session.id.is_empty()
+        {
+            self.sessions.push(session.clone());
         }
     }
 }

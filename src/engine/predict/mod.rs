@@ -122,7 +122,7 @@ fn look_at(session: &mut SessionView, model: &Model) {
     let Some(ranked) = model.ranked(effort) else { return };
     let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
     let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
-    let predicted = model.predict(&session.session_id, task, effort);
+    let predicted = model.predict(&session.name(), task, effort);
     session.effort = Some(ranked.effort);
     session.predicted_failure = predicted.as_ref().map(|predicted| predicted.failure);
     let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::spread::{Measure, Spread};
 use crate::engine::math::Quanta;
 use crate::engine::span::Timestamp;
-use crate::engine::update::Effort;
+use crate::engine::update::{Effort, ScopedId};
 
 /// Steps of Newton's method at most; a handful is what it takes.
 const STEPS: usize = 30;
@@ -96,7 +96,7 @@ impl Inputs {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownRun {
     /// The session that it is, or is part of.
-    pub session: Arc<str>,
+    pub session: Arc<ScopedId>,
     /// Its task, if it has one.
     pub task: Option<Arc<str>>,
     /// End of its last trace.
@@ -147,7 +147,7 @@ pub struct Model {
     tasks: BTreeMap<Arc<str>, Record>,
     // Log-odds of failure over all runs that are told, one success and one failure more.
     base: f64,
-    sessions: BTreeMap<Arc<str>, (Option<Arc<str>>, bool)>,
+    sessions: BTreeMap<Arc<ScopedId>, (Option<Arc<str>>, bool)>,
 }
 
 /// How runs of one task went.
@@ -216,7 +216,7 @@ impl Model {
     /// there are enough runs to rank it among.
     pub fn predict(
         &self,
-        session: &str,
+        session: &ScopedId,
         task: Option<&str>,
         effort: &Effort,
     ) -> Option<Prediction> {
@@ -245,7 +245,7 @@ impl Model {
         known.iter().filter_map(odds).collect()
     }
 
-    fn row(&self, session: &str, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
+    fn row(&self, session: &ScopedId, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
         let Ranked { effort: mean, ranks } = self.ranked(effort)?;
         let inputs = Inputs {
             effort: mean,
@@ -257,7 +257,7 @@ impl Model {
     }
 
     /// How far the log-odds of failure of a task's other runs are above those of all runs.
-    fn record(&self, session: &str, task: &str) -> f64 {
+    fn record(&self, session: &ScopedId, task: &str) -> f64 {
         let Record { mut runs, mut failed } = self.tasks.get(task).copied().unwrap_or_default();
         if let Some((own, own_failed)) = self.sessions.get(session)
             && own.as_deref() == Some(task)
@@ -344,6 +344,10 @@ mod tests {
     use super::*;
     use crate::engine::span::Timestamp;
 
+    fn session(id: &str) -> ScopedId {
+        ScopedId { id: id.to_owned(), ..ScopedId::default() }
+    }
+
     fn effort(calls: u64) -> Effort {
         Effort {
             model_calls: calls,
@@ -361,13 +365,13 @@ mod tests {
     }
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
-        let session = Arc::from(format!("{calls}"));
+        let session = Arc::new(session(&calls.to_string()));
         let (task, effort) = (task.map(Arc::from), effort(calls));
         KnownRun { session, task, effort, failed, ..KnownRun::default() }
     }
 
     fn chance(model: &Model, calls: u64, task: Option<&str>) -> f64 {
-        model.predict("another", task, &effort(calls)).unwrap().failure
+        model.predict(&session("another"), task, &effort(calls)).unwrap().failure
     }
 
     #[test]
@@ -375,7 +379,10 @@ mod tests {
         let model = Model::new(spread(), &[]);
         assert!(chance(&model, 90, None) > 2.0 * chance(&model, 10, None));
         assert_eq!(model.outcomes(), 0);
-        assert_eq!(Model::new(Spread::default(), &[]).predict("s", None, &effort(5)), None);
+        assert_eq!(
+            Model::new(Spread::default(), &[]).predict(&session("s"), None, &effort(5)),
+            None
+        );
     }
 
     #[test]
@@ -397,7 +404,7 @@ mod tests {
         assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None));
         assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None));
         let alone = Model::new(spread(), &known[..1]);
-        let own = alone.predict("10", Some("hard"), &effort(10)).unwrap();
+        let own = alone.predict(&session("10"), Some("hard"), &effort(10)).unwrap();
         assert!(own.carried_by[N - 1].abs() < 1e-12);
     }
 
@@ -408,8 +415,8 @@ mod tests {
         for (at, (chance, failed)) in model.left_out(&known).into_iter().enumerate() {
             let mut others = known.clone();
             let own = others.remove(at);
-            let exact = Model::new(spread(), &others).predict("", None, &own.effort).unwrap();
-            let with = model.predict("", None, &own.effort).unwrap();
+            let exact = Model::new(spread(), &others).predict(&session(""), None, &own.effort).unwrap();
+            let with = model.predict(&session(""), None, &own.effort).unwrap();
             let error = (chance - exact.failure).abs();
             assert!(error < 0.01 && error < (with.failure - exact.failure).abs(), "{at}: {error}");
             assert_eq!(failed, own.failed);

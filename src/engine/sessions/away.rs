@@ -17,11 +17,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::key::{Agent, SessionId};
+use super::reports::target;
 use super::session::{Restless, Session, Shared, Standing};
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::engine::loops::LoopLabels;
-use crate::engine::span::{Report, Target, Timestamp};
+use crate::engine::span::{Report, Timestamp};
 use crate::engine::update::TraceUpdate;
 
 /// Where bytes are kept for which there is no room in memory.
@@ -137,6 +138,14 @@ impl Away {
         self.stubs.iter().map(|(id, stub)| (id.as_ref(), stub)).collect()
     }
 
+    /// Those of one id, in the order of their scopes.
+    pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
+        let first = Arc::new(SessionId::from((tenant, id, "")));
+        let following = self.stubs.range(first..).map(|(session, _)| session);
+        let same = |session: &&Arc<SessionId>| session.tenant == tenant && session.id == id;
+        following.take_while(same).cloned().collect()
+    }
+
     fn insert(&mut self, id: Arc<SessionId>, mut stub: Stub, idle: Duration) {
         let due = stub.quiet.after(idle);
         let due = if stub.closed { due.after(idle) } else { due };
@@ -210,24 +219,35 @@ impl Sessions {
 
     /// Brings the session back that an update is about, if it is away.
     pub fn bring_for(&mut self, update: &TraceUpdate, attic: &mut dyn Attic) {
-        if !self.away.stubs.is_empty()
-            && let Some((id, _)) = address(update)
-        {
-            self.come_back(&id, attic);
+        if self.away.stubs.is_empty() {
+            return;
         }
+        let Some((id, _)) = address(update) else { return };
+        if update.tombstone {
+            // What was reported of the session may be another one's of its id.
+            self.bring_all_of(&id.tenant, &id.id, attic);
+        }
+        self.come_back(&id, attic);
     }
 
     /// Likewise for a report.
     pub fn bring_for_report(&mut self, report: &Report, attic: &mut dyn Attic) {
-        let Target::Session { tenant, id } = &report.target else { return };
-        let tenant = tenant.as_deref().unwrap_or_default().to_owned();
-        self.come_back(&SessionId { tenant, id: id.to_string() }, attic);
+        if let Some((tenant, id, _)) = target(report) {
+            self.bring_all_of(tenant, id, attic);
+        }
     }
 
     /// Brings all back, however many, for the end of input. None leaves after that.
     pub fn bring_all(&mut self, attic: &mut dyn Attic) {
         self.away.keeps = false;
         while let Some((_, id)) = self.away.due.first().cloned() {
+            self.come_back(&id, attic);
+        }
+    }
+
+    /// Brings those of one id back, of whatever scope.
+    fn bring_all_of(&mut self, tenant: &str, id: &str, attic: &mut dyn Attic) {
+        for id in self.away.of_id(tenant, id) {
             self.come_back(&id, attic);
         }
     }

@@ -49,6 +49,7 @@ pub(super) fn explain(
     let now = outlook(session, trace, &BTreeMap::new(), rules);
     Some(TraceExplanation {
         session_id: session.id.id.clone(),
+        scope: session.id.scope.clone(),
         reason: reason(held, &signals),
         trace: view::trace(held, rules),
         decided_on: held.course.evidence.name().to_owned(),

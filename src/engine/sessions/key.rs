@@ -7,15 +7,38 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::engine::update::AgentKey;
+use crate::engine::update::{AgentKey, ScopedId, SessionKey};
 
-/// A session of a tenant.
+/// A session. Sessions of one id stand next to each other.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId {
     /// The tenant; empty without tenants.
     pub tenant: String,
     /// The session id.
     pub id: String,
+    /// Its scope; see [`SessionKey`].
+    pub scope: String,
+}
+
+impl SessionId {
+    /// The session among those of its tenant.
+    pub fn scoped(&self) -> ScopedId {
+        ScopedId { id: self.id.clone(), scope: self.scope.clone() }
+    }
+}
+
+/// Tenant, id and scope.
+impl From<(&str, &str, &str)> for SessionId {
+    fn from((tenant, id, scope): (&str, &str, &str)) -> Self {
+        Self { tenant: tenant.to_owned(), id: id.to_owned(), scope: scope.to_owned() }
+    }
+}
+
+impl From<&SessionKey> for SessionId {
+    fn from(key: &SessionKey) -> Self {
+        let SessionKey { tenant, id, scope, .. } = key.clone();
+        Self { tenant, id, scope }
+    }
 }
 
 /// An agent, shared by everything that counts towards it.

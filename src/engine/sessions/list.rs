@@ -8,12 +8,12 @@ use super::outline::glance;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::Session;
-use super::shelf::Shelf;
+use super::shelf::{Shelf, named};
 use super::view::{agent, dollars, is_flagged};
 use crate::engine::explained::{SessionFilter, SessionRow, Sort};
 use crate::engine::loops::worst;
 use crate::engine::span::TraceId;
-use crate::engine::view::TokensView;
+use crate::engine::view::{SessionView, TokensView};
 
 /// What a list is to have.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,7 @@ pub struct Place {
     start: u64,
     id: String,
     tenant: String,
+    scope: String,
 }
 
 /// A part of a list.
@@ -50,9 +51,21 @@ pub struct Part {
 #[derive(Clone, Debug, Default)]
 pub struct Sought {
     /// The session that holds the trace, if it was found.
-    pub session: Option<String>,
-    /// The id after which to go on; `None` at the end.
-    pub next: Option<String>,
+    pub session: Option<SessionId>,
+    /// The session after which to go on; `None` at the end.
+    pub next: Option<SessionId>,
+}
+
+/// What there is of an id, if its scope is not known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Found {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// One session.
+    One(Box<SessionView>),
+    /// Several; these are their scopes.
+    Several(Vec<String>),
 }
 
 /// The first of the sessions after `after` that fit, until `budget` traces were looked at.
@@ -67,11 +80,10 @@ pub(super) fn places(
         let glance = glance(session, wanted, rules);
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1 + glance.looked;
-        let SessionId { tenant, id } = &*session.id;
         if let Some(outline) = glance.outline {
             part.total += 1;
             let (rank, start) = (outline.rank(wanted.sort), outline.start);
-            part.add((rank, start), (tenant, id), wanted.most);
+            part.add((rank, start), named(&session.id), wanted.most);
         }
         if looked >= budget {
             part.next = Some(SessionId::clone(&session.id));
@@ -103,17 +115,16 @@ pub(super) fn rows(
 pub(super) fn find(
     sessions: &Shelf,
     tenant: &str,
-    after: Option<&str>,
+    after: Option<&SessionId>,
     (trace, budget): (TraceId, usize),
 ) -> Sought {
     let mut sought = Sought::default();
-    let after = after.map(|id| SessionId { tenant: tenant.to_owned(), id: id.to_owned() });
-    for (looked, session) in sessions.following(Some(tenant), after.as_ref()).enumerate() {
+    for (looked, session) in sessions.following(Some(tenant), after).enumerate() {
         if session.traces.number(trace).is_some() {
-            return Sought { session: Some(session.id.id.clone()), next: None };
+            return Sought { session: Some(SessionId::clone(&session.id)), next: None };
         }
         if looked + 1 >= budget {
-            sought.next = Some(session.id.id.clone());
+            sought.next = Some(SessionId::clone(&session.id));
             break;
         }
     }
@@ -123,13 +134,17 @@ pub(super) fn find(
 impl Place {
     /// The session.
     pub fn session(self) -> SessionId {
-        SessionId { tenant: self.tenant, id: self.id }
+        let Self { tenant, id, scope, .. } = self;
+        SessionId { tenant, id, scope }
     }
 }
 
 impl Part {
-    fn add(&mut self, (rank, start): (u64, u64), (tenant, id): (&str, &str), most: usize) {
-        let place = || Place { rank, start, id: id.to_owned(), tenant: tenant.to_owned() };
+    fn add(&mut self, (rank, start): (u64, u64), name: (&str, &str, &str), most: usize) {
+        let place = || {
+            let SessionId { tenant, id, scope } = SessionId::from(name);
+            Place { rank, start, id, tenant, scope }
+        };
         let full = self.places.len() >= most;
         // Most are far behind, and need no copy of their id.
         if full && self.places.last().is_none_or(|last| (last.rank, last.start) < (rank, start)) {
@@ -153,6 +168,7 @@ fn row(session: &Session, first: &TraceRecord, rules: &Rules) -> SessionRow {
     let end = traces().map(|trace| trace.sent_end.0).max().unwrap_or_default();
     SessionRow {
         session_id: session.id.id.clone(),
+        scope: session.id.scope.clone(),
         agent: agent(first),
         start_unix_nano: first.start.0.to_string(),
         end_unix_nano: end.to_string(),

@@ -52,6 +52,7 @@ mod list;
 mod outline;
 mod pane;
 mod record;
+mod reports;
 mod restored;
 mod rules;
 mod run;
@@ -75,7 +76,7 @@ use serde::Serialize;
 pub use away::{Attic, AtticPlace, Nowhere};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
-pub use list::{Part, Place, Sought, Wanted};
+pub use list::{Found, Part, Place, Sought, Wanted};
 pub(in crate::engine) use summary::FAMILIES;
 
 use away::{Away, Stub};
@@ -93,7 +94,7 @@ use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
 use super::loops::LoopLabels;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
-use super::span::{Report, Target, Timestamp, TraceId};
+use super::span::{Timestamp, TraceId};
 use super::time::WallShift;
 use super::update::{SessionUpdate, TraceUpdate};
 use super::view::SessionView;
@@ -172,7 +173,7 @@ impl Sessions {
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
-            self.forget(id, trace, &update);
+            self.forget(&id, trace, &update);
         } else if self.departed.is_evicted(trace) {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
@@ -182,29 +183,9 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
             let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update));
-            let waited = self.waiting.arrive(&id);
-            self.change(id, |session, shared| {
-                session.upsert(update, tally, shared);
-                waited.into_iter().for_each(|report| session.report(report, shared));
-            });
-        }
-    }
-
-    /// Takes a score of a session as a whole; one for a session that is not there waits.
-    pub fn report(&mut self, report: Report, now: Timestamp) {
-        self.advance(now);
-        let Target::Session { tenant, id } = &report.target else {
-            self.shared.counts.add("reports", "misdirected");
-            return;
-        };
-        let tenant = tenant.as_deref().unwrap_or_default().to_owned();
-        let id = SessionId { tenant, id: id.to_string() };
-        match self.sessions.get(&id).filter(|session| !session.traces.is_empty()) {
-            Some(_) => self.change(id, |session, shared| session.report(report, shared)),
-            None => {
-                let displaced = self.waiting.insert(Arc::new(id), report, self.shared.now);
-                self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
-            }
+            let waits = self.waiting.has_any(&id).then(|| id.clone());
+            self.change(id, |session, shared| session.upsert(update, tally, shared));
+            waits.iter().for_each(|id| self.deliver_waiting(id));
         }
     }
 
@@ -240,7 +221,7 @@ impl Sessions {
         while let Some((_, id)) = self.loops.first().filter(|(due, _)| *due <= now).cloned() {
             self.change_known(&id, Session::refresh);
         }
-        self.shared.counts.add_many("reports", "unmatched", self.waiting.handle_timeout(now));
+        self.give_up_reports(now);
         let forgotten = self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
         self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
     }
@@ -285,15 +266,28 @@ impl Sessions {
         self.shared.fleet.drain(most)
     }
 
-    /// One session in memory, explained; `None` if it is not there. The tenant is empty without tenants.
+    /// The session in memory that has this id, explained; `None` if there is none, or several. The tenant is empty without
+    /// tenants.
     pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        self.session_in(tenant, id, &Nowhere)
+        match self.found((tenant, id, None), &Nowhere) {
+            Found::One(session) => Some(*session),
+            Found::Nothing | Found::Several(_) => None,
+        }
     }
 
-    /// Likewise, of those that are away too: one that is stays away.
-    pub fn session_in(&self, tenant: &str, id: &str, attic: &dyn Attic) -> Option<SessionView> {
-        let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        let session = self.look(&id, attic)?;
+    /// What has this id, and, if it is told, this scope; of those that are away too: one that is stays away.
+    pub fn found(&self, session: (&str, &str, Option<&str>), attic: &dyn Attic) -> Found {
+        let known = self.known(session);
+        match &known[..] {
+            [] => Found::Nothing,
+            [id] => self.session_in(id, attic).map(Box::new).map_or(Found::Nothing, Found::One),
+            several => Found::Several(several.iter().map(|id| id.scope.clone()).collect()),
+        }
+    }
+
+    /// One session, explained, in memory or away; `None` if it is not there.
+    pub fn session_in(&self, id: &SessionId, attic: &dyn Attic) -> Option<SessionView> {
+        let session = self.look(id, attic)?;
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
@@ -307,20 +301,27 @@ impl Sessions {
         list::rows(&self.sessions, ids, (budget, &self.shared.rules))
     }
 
-    /// Looks for the session that holds a trace, in `budget` sessions after an id.
-    pub fn find(&self, tenant: &str, after: Option<&str>, trace: TraceId, budget: usize) -> Sought {
+    /// Looks for the session that holds a trace, in `budget` sessions after one.
+    pub fn find(
+        &self,
+        tenant: &str,
+        after: Option<&SessionId>,
+        trace: TraceId,
+        budget: usize,
+    ) -> Sought {
         list::find(&self.sessions, tenant, after, (trace, budget))
     }
 
-    /// Why a trace has the score that it has; `None` if this session does not hold it.
+    /// Why a trace has the score that it has; `None` if no session of this id, and, if it is told, of this scope holds it.
     pub fn explain(
         &self,
-        (tenant, id): (&str, &str),
+        session: (&str, &str, Option<&str>),
         trace: TraceId,
         attic: &dyn Attic,
     ) -> Option<TraceExplanation> {
-        let id = SessionId { tenant: tenant.to_owned(), id: id.to_owned() };
-        explain::explain(&*self.look(&id, attic)?, trace, &self.shared.rules)
+        let known = self.known(session).into_iter();
+        let mut seen = known.filter_map(|id| self.look(&id, attic));
+        seen.find_map(|session| explain::explain(&session, trace, &self.shared.rules))
     }
 
     /// All sessions in memory, by the start of their first trace, then id.
@@ -329,7 +330,8 @@ impl Sessions {
         let mut ordered: Vec<_> =
             sessions.filter_map(|session| Some((session.first()?.start, session))).collect();
         ordered.sort_by(|(a, one), (b, other)| {
-            (a, &one.id.id, &one.id.tenant).cmp(&(b, &other.id.id, &other.id.tenant))
+            let named = |id: &'_ SessionId| (id.id.clone(), id.tenant.clone(), id.scope.clone());
+            (a, named(&one.id)).cmp(&(b, named(&other.id)))
         });
         let sessions = ordered.into_iter();
         sessions.map(|(_, session)| view::session(session, &self.shared.rules))
@@ -384,12 +386,18 @@ impl Sessions {
     }
 
     /// Forgets a trace that moved, and keeps what it counted for where it goes.
-    fn forget(&mut self, id: SessionId, trace: TraceId, update: &TraceUpdate) {
+    fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
-        self.change(id, |session, shared| {
+        let mut homeless = Vec::new();
+        self.change(id.clone(), |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
+            homeless = session.take_unscoped_reports();
         });
+        homeless.into_iter().for_each(|report| self.let_wait(report));
+        if self.waiting.has_any(id) {
+            self.deliver_waiting(id);
+        }
         if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
             let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
@@ -531,8 +539,7 @@ fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
     let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
     let complete = update.agent.is_some();
     let usable = !trace.is_zero() && (update.tombstone || update.unchanged || complete);
-    let id = SessionId { tenant: session.tenant.clone(), id: session.id.clone() };
-    usable.then_some((id, trace))
+    usable.then(|| (SessionId::from(session), trace))
 }
 
 /// All standings; a session that closes may be due to be let go of right away.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::key::SessionId;
 use super::record::TraceRecord;
 use crate::engine::runs::is_about_runs;
 use crate::engine::span::Report;
@@ -11,7 +12,7 @@ use crate::engine::update::{ReportedScore, RunTrace};
 /// What a done trace adds to a run of its agent; `None` if it is part of none.
 pub(super) fn trace(
     trace: &TraceRecord,
-    session: &str,
+    session: &SessionId,
     reports: &BTreeMap<Arc<str>, Report>,
 ) -> Option<RunTrace> {
     if !trace.is_done() {
@@ -45,7 +46,7 @@ pub(super) fn trace(
         trace_id: trace.id,
         gone: false,
         attempt: rare.attempt.as_deref().cloned(),
-        session: session.to_owned(),
+        session: session.scoped(),
         start_unix_nano: trace.start.0,
         end_unix_nano: trace.sent_end.0,
         actions: calls.map(|call| call.name.clone()).collect(),

@@ -316,7 +316,7 @@ impl Session {
             self.tell_outcome(&report, shared);
             self.reports.insert(Arc::clone(&report.name), report);
             for record in self.traces.iter_mut().filter(|_| about_runs) {
-                let run = run::trace(record, &self.id.id, &self.reports);
+                let run = run::trace(record, &self.id, &self.reports);
                 record.tell_run(run, &mut shared.fleet);
             }
             if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
@@ -356,7 +356,7 @@ impl Session {
             at_unix_nano: shared.wall().0,
             touched_unix_nano: shared.now.0,
             outcome_failed: Some(report.score.0 < Quanta::ONE),
-            session: self.id.id.clone(),
+            session: self.id.scoped(),
             ..DoneTrace::default()
         };
         shared.fleet.summary(first.agent()).tell_done(outcome);
@@ -377,7 +377,7 @@ impl Session {
             let has_outcome = verdict::outcome(&self.traces[number]).is_some();
             self.traces[number].settle(has_outcome);
             let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
-            let done = verdict::done(record, &self.id.id, &earlier, &shared.rules);
+            let done = verdict::done(record, &self.id, &earlier, &shared.rules);
             evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
             self.traces[number].count(&mut shared.fleet);
         }
@@ -505,12 +505,12 @@ impl Session {
             && !record.has_told_outcome()
             && verdict::outcome(record).is_some()
         {
-            let told = verdict::told_later(record, &self.id.id, shared.shift.wall(record.arrived));
+            let told = verdict::told_later(record, &self.id, shared.shift.wall(record.arrived));
             shared.fleet.summary(record.agent()).tell_done(told);
             record.tell_outcome();
         }
         record.count(&mut shared.fleet);
-        let run = run::trace(record, &self.id.id, &self.reports);
+        let run = run::trace(record, &self.id, &self.reports);
         record.tell_run(run, &mut shared.fleet);
     }
 

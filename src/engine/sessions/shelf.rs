@@ -34,8 +34,8 @@ struct Filed([Sorted<Entry>; STANDINGS.len()]);
 /// When it was quiet, in two halves so that an entry is no larger than what it holds, and its number.
 type Entry = (u32, u32, u32);
 
-/// A tenant, and the id of a session.
-type Name<'a> = (&'a str, &'a str);
+/// A tenant, and the id and scope of a session.
+pub(super) type Name<'a> = (&'a str, &'a str, &'a str);
 
 impl Shelf {
     /// How many there are.
@@ -138,6 +138,17 @@ impl Shelf {
         Some((standing, Arc::clone(&first.id)))
     }
 
+    /// The sessions of this id that have traces, in the order of their scopes.
+    pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
+        let place = |number| self.name(number).cmp(&(tenant, id, ""));
+        let sessions = self.in_order.from(&place).filter_map(|number| self.at(number));
+        sessions
+            .take_while(|session| session.id.tenant == tenant && session.id.id == id)
+            .filter(|session| !session.traces.is_empty())
+            .map(|session| Arc::clone(&session.id))
+            .collect()
+    }
+
     /// All sessions, in the order of tenants and ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
         self.in_order.iter().filter_map(|number| self.at(number))
@@ -152,7 +163,7 @@ impl Shelf {
         let place = |number| match after {
             // It is before all that follow.
             Some(after) => self.name(number).cmp(&named(after)).then(Ordering::Less),
-            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "")),
+            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "", "")),
         };
         let sessions = self.in_order.from(&place).filter_map(|number| self.at(number));
         sessions.take_while(move |session| tenant.is_none_or(|tenant| session.id.tenant == tenant))
@@ -207,15 +218,16 @@ fn entry(Timestamp(quiet): Timestamp, number: u32) -> Entry {
 
 fn name_of(slots: &[Option<Box<Session>>], number: u32) -> Name<'_> {
     let session = slots.get(index(number)).and_then(Option::as_ref);
-    session.map_or(("", ""), |session| named(&session.id))
+    session.map_or(("", "", ""), |session| named(&session.id))
 }
 
-fn named(id: &SessionId) -> Name<'_> {
-    (&id.tenant, &id.id)
+pub(super) fn named(id: &SessionId) -> Name<'_> {
+    (&id.tenant, &id.id, &id.scope)
 }
 
-fn hash((tenant, id): Name<'_>) -> u64 {
-    xxh3_64_with_seed(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0))
+fn hash((tenant, id, scope): Name<'_>) -> u64 {
+    let seed = xxh3_64_with_seed(scope.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0));
+    xxh3_64_with_seed(id.as_bytes(), seed)
 }
 
 /// In the order in which sessions go.

@@ -2,6 +2,7 @@
 //! falls. They count a trace once, when it is done for the first time.
 
 use super::fleet::Fleet;
+use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::{self, Earlier, SignalName};
@@ -50,7 +51,7 @@ pub(super) fn evaluate(
 /// judged or reported, so they are those of computed signals alone.
 pub(super) fn done(
     trace: &TraceRecord,
-    session: &str,
+    session: &SessionId,
     earlier: &[Earlier<'_>],
     rules: &Rules,
 ) -> DoneTrace {
@@ -85,7 +86,7 @@ pub(super) fn done(
 }
 
 /// An outcome that was told of a trace after its verdicts were counted, at this wall time.
-pub(super) fn told_later(trace: &TraceRecord, session: &str, wall: Timestamp) -> DoneTrace {
+pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timestamp) -> DoneTrace {
     DoneTrace {
         at_unix_nano: trace.end().max(wall).0,
         outcome_failed: outcome(trace).map(|success| !success),
@@ -98,12 +99,12 @@ pub(super) fn outcome(trace: &TraceRecord) -> Option<bool> {
     told_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
 }
 
-fn named(trace: &TraceRecord, session: &str) -> DoneTrace {
+fn named(trace: &TraceRecord, session: &SessionId) -> DoneTrace {
     DoneTrace {
         trace_id: Some(trace.id),
         start_unix_nano: trace.start.0,
         touched_unix_nano: trace.arrived.0,
-        session: session.to_owned(),
+        session: session.scoped(),
         ..DoneTrace::default()
     }
 }

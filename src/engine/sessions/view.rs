@@ -31,6 +31,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     let reports = session.reports.iter();
     SessionView {
         session_id: session.id.id.clone(),
+        scope: session.id.scope.clone(),
         session_source: first.map(|held| held.course.session_source.clone()).unwrap_or_default(),
         agent: first.map(|held| agent(held)).unwrap_or_default(),
         signals: reports

@@ -7,11 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::key::SessionId;
+use super::reports::target;
 use crate::engine::span::{Report, Timestamp};
 
 /// Reports that wait for their session, at most so many and so long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Waiting {
+    // By id, whatever the scope.
     reports: BTreeMap<(Arc<SessionId>, u64), Report>,
     // Invariant: as `wait` is one for all and time does not go back, age orders deadlines.
     by_age: BTreeMap<u64, (Timestamp, Arc<SessionId>)>,
@@ -50,20 +52,36 @@ impl Waiting {
         over
     }
 
-    /// Takes the reports that waited for a session.
-    pub(super) fn arrive(&mut self, session: &SessionId) -> Vec<Report> {
-        if self.reports.is_empty() {
-            return Vec::new();
-        }
-        let session = Arc::new(session.clone());
-        let range = (Arc::clone(&session), 0)..=(Arc::clone(&session), u64::MAX);
-        let ages: Vec<u64> = self.reports.range(range).map(|((_, age), _)| *age).collect();
-        ages.into_iter()
-            .filter_map(|age| {
-                self.by_age.remove(&age);
-                self.reports.remove(&(Arc::clone(&session), age))
+    /// Whether any waits for a session of this id.
+    pub(super) fn has_any(&self, session: &SessionId) -> bool {
+        !self.reports.is_empty() && self.of_id(session).next().is_some()
+    }
+
+    /// Takes the reports that wait for a session: those that name its scope, and, where it alone has its id, those that name
+    /// none.
+    pub(super) fn take(&mut self, session: &SessionId, is_alone: bool) -> Vec<Report> {
+        let is_its = |report: &Report| match target(report) {
+            Some((.., Some(scope))) => scope == session.scope,
+            Some((.., None)) => is_alone,
+            None => false,
+        };
+        let of_id = self.of_id(session).filter(|(_, report)| is_its(report));
+        let keys: Vec<_> = of_id.map(|(key, _)| key.clone()).collect();
+        keys.into_iter()
+            .filter_map(|key| {
+                self.by_age.remove(&key.1);
+                self.reports.remove(&key)
             })
             .collect()
+    }
+
+    /// All that wait for a session of this id, the oldest first.
+    fn of_id(
+        &self,
+        SessionId { tenant, id, .. }: &SessionId,
+    ) -> impl Iterator<Item = (&(Arc<SessionId>, u64), &Report)> {
+        let id = Arc::new(SessionId::from((tenant.as_str(), id.as_str(), "")));
+        self.reports.range((Arc::clone(&id), 0)..=(id, u64::MAX))
     }
 
     /// When the first one has waited long enough.
@@ -71,19 +89,17 @@ impl Waiting {
         self.by_age.first_key_value().map(|(_, (deadline, _))| *deadline)
     }
 
-    /// Drops those that waited long enough; returns how many.
-    pub(super) fn handle_timeout(&mut self, now: Timestamp) -> u64 {
-        let mut dropped = 0;
+    /// Lets go of those that waited long enough.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) -> Vec<Report> {
+        let mut given_up = Vec::new();
         while self.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.pop_oldest();
-            dropped += 1;
+            given_up.extend(self.pop_oldest());
         }
-        dropped
+        given_up
     }
 
-    fn pop_oldest(&mut self) {
-        if let Some((age, (_, session))) = self.by_age.pop_first() {
-            self.reports.remove(&(session, age));
-        }
+    fn pop_oldest(&mut self) -> Option<Report> {
+        let (age, (_, session)) = self.by_age.pop_first()?;
+        self.reports.remove(&(session, age))
     }
 }

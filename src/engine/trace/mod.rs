@@ -28,7 +28,7 @@ use super::convention::{is_generic, is_random};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
-use super::options::{LoopOptions, SessionFallback};
+use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Log, Operation, Report, Resource, SpanId, Text, Tokens, TraceId};
@@ -84,6 +84,8 @@ impl Parts {
 pub struct Rules {
     /// Where a trace without a session key goes.
     pub fallback: SessionFallback,
+    /// What ids of sessions are told apart by.
+    pub scope: SessionScope,
     /// What a loop is.
     pub loops: LoopOptions,
     /// Whether texts and arguments go along.
@@ -129,7 +131,7 @@ pub fn evaluate(
     let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
         trace_id,
-        session: Some(session(trace_id, shape, &outermost, rules.fallback)),
+        session: Some(session(trace_id, shape, &outermost, rules)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
         user: outermost.iter().find_map(|span| span.user).map(str::to_owned),
@@ -407,18 +409,22 @@ fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
     last_resort
 }
 
-/// The session: on the outermost span that names one, the best key; then resources, then JSON values.
+/// The session: on the outermost span that names one, the best key; then resources, then JSON values. Without a namespace its
+/// scope is the agent, which [`scope_by_agent`] fills in.
 fn session(
     trace_id: TraceId,
     shape: &Shape<'_>,
     outermost: &[&Seen<'_>],
-    fallback: SessionFallback,
+    rules: &Rules,
 ) -> SessionKey {
+    let namespace = outermost.iter().find_map(|span| span.resource.service_namespace.as_deref());
+    let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
     let tenant =
         shape.spans.iter().find_map(|span| span.resource.tenant.as_deref()).unwrap_or_default();
     let key = |source: &str, id: &str| SessionKey {
         tenant: tenant.to_owned(),
         id: id.to_owned(),
+        scope: namespace.unwrap_or_default().to_owned(),
         source: source.to_owned(),
     };
     let of_resource = |span: &&Seen<'_>| {
@@ -432,12 +438,23 @@ fn session(
         return named;
     }
     let instance = outermost.iter().find_map(|span| span.resource.instance_id.as_deref());
-    match (fallback, instance) {
+    match (rules.fallback, instance) {
         (SessionFallback::Instance, Some(instance)) => key("instance", instance),
         (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
-            key("trace", &trace_id.to_string())
+            SessionKey { scope: String::new(), ..key("trace", &trace_id.to_string()) }
         }
     }
+}
+
+/// Gives the session that a trace names, and whose services have no namespace, the scope of the trace's agent; its service where
+/// no agent is named.
+pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
+    let Some((session, agent)) = update.session.as_mut().zip(update.agent.as_ref()) else { return };
+    if scope == SessionScope::Tenant || session.is_own() || !session.scope.is_empty() {
+        return;
+    }
+    let name = if agent.agent_name.is_empty() { &agent.service_name } else { &agent.agent_name };
+    session.scope.clone_from(name);
 }
 
 /// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names

@@ -10,7 +10,7 @@ use crate::engine::run_scores::RunScores;
 use crate::engine::span::TraceId;
 use crate::engine::update::{AgentKey, Exemplar};
 use crate::engine::view::{
-    AgentView, ArsComponentView, ArsView, DropFoundView, DropView, VersionView,
+    AgentView, ArsComponentView, ArsView, DropFoundView, DropView, SessionName, VersionView,
 };
 
 fn agent(name: &str) -> Arc<AgentUpdate> {
@@ -76,7 +76,7 @@ fn drops() -> Vec<DropView> {
         confidence: 0.99,
         signal: Some("error".to_owned()),
         tool: Some("book \"flight\"".to_owned()),
-        sessions: vec!["a\nb".to_owned()],
+        sessions: vec![SessionName { session_id: "a\nb".to_owned(), ..SessionName::default() }],
     };
     let verdict = DropView {
         stream: "verdict",

@@ -139,7 +139,7 @@ function sessions(view, list) {
   return [buttons,
     table("Sessions", [["Session"], ["Reliability", "number"], ["Consistency", "number wide"], ["Loops", "number"], ["Flagged", "number"], ["Traces", "number wide"], ["Spent", "number"], ["Began", "wide"], ["Lasted", "number wide"], ["State", "wide"]],
       list.sessions.map((session) => el("tr", {},
-        el("th", { scope: "row" }, el("a", { href: sessionLink(session.session_id, session.agent.tenant), "data-row": true }, foreign(session.session_id, 60))),
+        el("th", { scope: "row" }, el("a", { href: sessionLink(session, session.agent.tenant), "data-row": true }, foreign(session.session_id, 60))),
         el("td", { class: "number" }, score(session.reliability)), el("td", { class: "number wide" }, score(session.consistency)),
         el("td", { class: "number" }, looping(session.loops)), el("td", { class: "number" }, session.flagged ? `⚑ ${number(session.flagged)}` : "0"),
         el("td", { class: "number wide" }, number(session.total_traces)), el("td", { class: "number" }, dollars(session.cost_usd)),

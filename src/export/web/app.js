@@ -23,7 +23,7 @@ function address() {
 function renderer({ parts: [name, id], query }) {
   if (name === undefined) return fleet;
   if (name === "agent") return (view) => agent(view, query);
-  if (name === "session" && id) return (view) => session(view, id, query.get("tenant") ?? "");
+  if (name === "session" && id) return (view) => session(view, { id, scope: query.get("scope"), tenant: query.get("tenant") ?? "" });
   if (name === "trace" && id) return (view) => trace(view, id, query.get("tenant") ?? "");
   return async () => { throw new Error("There is no such view."); };
 }
@@ -94,8 +94,8 @@ document.getElementById("find").addEventListener("submit", async (event) => {
   event.preventDefault();
   const id = document.getElementById("find-id").value.trim();
   if (!id) return;
-  const isTrace = /^[0-9a-f]{32}$/i.test(id) && await ask(`/api/v1/sessions/${encodeURIComponent(id)}`).then(() => false, () => true);
-  location.hash = isTrace ? `#/trace/${id}` : sessionLink(id).slice(1);
+  const isTrace = /^[0-9a-f]{32}$/i.test(id) && await ask(`/api/v1/sessions/${encodeURIComponent(id)}`).then(() => false, (error) => error.status !== 409);
+  location.hash = isTrace ? `#/trace/${id}` : sessionLink({ session_id: id }).slice(1);
 });
 
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });

@@ -33,6 +33,7 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
   if (!answer.ok) {
     const error = new Error(found?.error?.message ?? `the daemon answered ${answer.status}`);
     error.status = answer.status;
+    error.scopes = found?.error?.scopes;
     throw error;
   }
   return found;
@@ -93,7 +94,11 @@ export function agentLink(agent) {
   const query = new URLSearchParams(NAMES.filter((name) => agent[name] !== null && agent[name] !== undefined).map((name) => [name, agent[name]]));
   return `#/agent?${query}`;
 }
-export const sessionLink = (id, tenant) => `#/session/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
+/** Where a session's view is; without a scope, that of the only one that has the id. */
+export function sessionLink({ session_id, scope }, tenant) {
+  const query = new URLSearchParams([["scope", scope], ["tenant", tenant]].filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  return `#/session/${encodeURIComponent(session_id)}${query.size ? `?${query}` : ""}`;
+}
 export const traceLink = (id, tenant) => `#/trace/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 export const agentTitle = (agent) => agent.agent_name ?? agent.service_name ?? "(unnamed agent)";
 export const agentDetail = (agent) => [agent.tenant && `tenant ${agent.tenant}`, agent.agent_name && agent.service_name, agent.agent_version && `version ${agent.agent_version}`, agent.environment].filter(Boolean).join(" · ");

@@ -24,7 +24,7 @@ function card(view, drop, names) {
       fact("Over", `${number(drop.drop.traces)} traces`),
       fact("Against", against(drop)),
       drop.drop.signal && fact("Most fail by", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
-      drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((id, at) => [at > 0 && ", ", el("a", { href: sessionLink(id, names.tenant), "data-row": true }, foreign(id, 60))]))),
+      drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((one, at) => [at > 0 && ", ", el("a", { href: sessionLink(one, names.tenant), "data-row": true }, foreign(one.session_id, 60))]))),
     drop.severity === "recovering" ? el("p", { class: "note" }, "It gets better; the page has ended. Some more good traces, and it is over.") : accept(view, drop, names, key));
 }
 

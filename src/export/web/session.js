@@ -5,11 +5,18 @@ import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, 
 const STEP = 50;
 /** Calls of a trace that are shown. */
 const CALLS = 60;
-const state = { id: "", tenant: "", shown: STEP, explained: new Map() };
+const state = { id: "", scope: null, tenant: "", shown: STEP, explained: new Map() };
 
-export async function session(view, id, tenant) {
-  if (state.id !== id || state.tenant !== tenant) Object.assign(state, { id, tenant, shown: STEP, explained: new Map() });
-  const one = await ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { tenant }, view.signal);
+/** What is shown of one session does not stay for another one. */
+function begin(id, scope, tenant) {
+  if (state.id !== id || state.scope !== scope || state.tenant !== tenant) Object.assign(state, { id, scope, tenant, shown: STEP, explained: new Map() });
+}
+
+export async function session(view, { id, scope, tenant }) {
+  const one = await ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { scope, tenant }, view.signal).catch((error) => error);
+  if (one.scopes) return several(view, id, one.scopes, tenant);
+  if (one instanceof Error) throw one;
+  begin(id, one.scope, tenant);
   view.title(`Session ${id.slice(0, 40)}`);
   const names = Object.fromEntries(Object.entries(one.agent).map(([name, value]) => [name, value ?? ""]));
   view.concerns = (changed) => isSame(changed, names);
@@ -19,7 +26,7 @@ export async function session(view, id, tenant) {
   return [
     el("h1", {}, "Session ", foreign(one.session_id, 120)),
     el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120),
-      " · named by ", foreign(one.session_source, 60)),
+      " · named by ", foreign(one.session_source, 60), one.scope && [" · scope ", foreign(one.scope, 60)]),
     tiles(
       tile("Reliability", score(one.reliability), one.band), tile("Consistency", score(one.consistency)),
       one.prediction && tile("Chance that it failed", `${Math.round(100 * one.predicted_failure)} %`, effort(one)),
@@ -35,6 +42,14 @@ export async function session(view, id, tenant) {
   ];
 }
 
+/** The sessions of one id, by their scopes. */
+function several(view, id, scopes, tenant) {
+  view.title(`Sessions ${id.slice(0, 40)}`);
+  const link = (scope) => `#/session/${encodeURIComponent(id)}?${new URLSearchParams({ scope, ...(tenant && { tenant }) })}`;
+  return [el("h1", {}, "Sessions ", foreign(id, 120)), el("p", { class: "sub" }, "Several agents or services have a session of this id."),
+    el("ul", {}, scopes.map((scope) => el("li", {}, el("a", { href: link(scope), "data-row": true }, scope ? foreign(scope, 60) : "without a scope"))))];
+}
+
 /** The measure in which it took most beside the agent's other sessions, and how many outcomes the chance is learned from. */
 function effort(one) {
   const [name, share] = Object.entries(one.prediction.more_than).sort(([, a], [, b]) => b - a)[0];
@@ -46,10 +61,10 @@ function effort(one) {
 export async function trace(view, id, tenant) {
   const found = await ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal);
   view.title(`Trace ${id.slice(0, 40)}`);
-  if (state.id !== found.session_id || state.tenant !== tenant) Object.assign(state, { id: found.session_id, tenant, shown: STEP, explained: new Map() });
+  begin(found.session_id, found.scope, tenant);
   return [el("h1", {}, "Trace ", foreign(found.trace.trace_id)),
-    el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found.session_id, tenant), "data-row": true }, foreign(found.session_id, 120))),
-    turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id }, found.trace, null, found)];
+    el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found, tenant), "data-row": true }, foreign(found.session_id, 120))),
+    turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id, scope: found.scope }, found.trace, null, found)];
 }
 
 function loopTable(loops) {
@@ -71,8 +86,8 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
     try {
       // Not the view's signal: a change that comes meanwhile must not lose the answer.
       const { tenant } = state;
-      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id, tenant });
-      if (state.id !== one.session_id || state.tenant !== tenant) return;
+      const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id, scope: one.scope, tenant });
+      if (state.id !== one.session_id || state.scope !== one.scope || state.tenant !== tenant) return;
       state.explained.set(trace.trace_id, found);
       if (!why.isConnected) { view.again(); return; }
       why.replaceChildren(...explained(found));

@@ -218,8 +218,11 @@ async fn over_grpc_a_tenant_is_told_of_its_own() {
         let page: v1::SessionRowsPage =
             call(&running, &service("ListSessions"), token, asked).await.unwrap();
         assert_eq!((page.total, page.sessions[0].agent.clone().unwrap().tenant()), (1, expected));
-        let asked =
-            v1::GetSessionRequest { session_id: "same".to_owned(), tenant: "bank".to_owned() };
+        let asked = v1::GetSessionRequest {
+            session_id: "same".to_owned(),
+            tenant: "bank".to_owned(),
+            scope: None,
+        };
         let session: v1::SessionView =
             call(&running, &service("GetSession"), token, asked).await.unwrap();
         assert_eq!(session.agent.unwrap().tenant(), expected);
@@ -234,6 +237,7 @@ async fn over_grpc_a_tenant_is_told_of_its_own() {
             trace_id: trace,
             session_id: None,
             tenant: "bank".to_owned(),
+            scope: None,
         };
         let explained: Result<v1::TraceExplanation, _> =
             call(&running, &service("ExplainTrace"), SHOP, asked).await;

@@ -188,8 +188,10 @@ pub(crate) fn request(number: usize, base: u64) -> Vec<u8> {
 
 /// A request with these spans.
 pub(crate) fn exported(spans: Vec<Span>) -> Vec<u8> {
-    let resource =
-        Resource { attributes: vec![attribute("service.name", "shop")], ..Resource::default() };
+    // Agents of one namespace take part in each other's sessions.
+    let attributes =
+        vec![attribute("service.name", "shop"), attribute("service.namespace", "shop")];
+    let resource = Resource { attributes, ..Resource::default() };
     let scope_spans = vec![ScopeSpans { spans, ..ScopeSpans::default() }];
     let spans = ResourceSpans { resource: Some(resource), scope_spans, ..ResourceSpans::default() };
     ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec()

@@ -3,6 +3,7 @@
 mod ends;
 mod loops;
 mod properties;
+mod scopes;
 mod scores;
 mod told;
 mod traces;

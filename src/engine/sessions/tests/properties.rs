@@ -34,7 +34,7 @@ proptest! {
         prop_assert_eq!(stage.sessions().collect::<Vec<_>>(), fresh.sessions().collect::<Vec<_>>());
         prop_assert_eq!(panes, fresh_panes);
         for view in stage.sessions() {
-            let session = stage.sessions.iter().find(|session| session.id.id == view.session_id).unwrap();
+            let session = stage.sessions.iter().find(|session| session.id.scoped() == view.name()).unwrap();
             let mut reliability = AgentReliability::default();
             let mut consistency = AgentConsistency::default();
             for trace in session.traces.iter().filter(|trace| trace.is_done()) {
@@ -73,7 +73,7 @@ proptest! {
         }
         for view in views(&plain) {
             let id = u8::from_str_radix(&view.traces[0].trace_id[..2], 16).unwrap();
-            prop_assert_eq!(found(&moving, TraceId([id; 16])), Some(view.session_id));
+            prop_assert_eq!(found(&moving, TraceId([id; 16])), Some(SessionId::from(("", view.session_id.as_str(), view.scope.as_str()))));
         }
         prop_assert_eq!(plain.counts(), moving.counts());
         let written = |stage: &Sessions| rmp_serde::to_vec_named(&stage.sessions).unwrap();
@@ -124,12 +124,12 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
         let mut updates = Vec::new();
         for (id, session, agent, start, (error, done, looping), output) in forms {
             revision += 1;
-            let session = format!("s{session}");
+            let session = ["s0", "s0/x", "s1"][usize::from(session)].to_owned();
             if let Some(old) = sessions.insert(id, session.clone()).filter(|old| *old != session) {
-                let left = trace(id, start).revision(revision).session(&old);
+                let left = within(trace(id, start).revision(revision), &old);
                 updates.push(TraceUpdate { tombstone: true, ..left });
             }
-            let mut update = trace(id, start).revision(revision).session(&session);
+            let mut update = within(trace(id, start).revision(revision), &session);
             update = update.agent(&format!("a{agent}")).tokens(output, start);
             update = if output > 0 { update.output(&[output]) } else { update };
             update = if error { update.error() } else { update };
@@ -140,11 +140,18 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
     })
 }
 
+/// The update in the session of this id, and, after a slash, this scope.
+fn within(update: TraceUpdate, name: &str) -> TraceUpdate {
+    let (id, scope) = name.split_once('/').unwrap_or((name, ""));
+    let mut update = update.session(id);
+    update.session.as_mut().unwrap().scope = scope.to_owned();
+    update
+}
+
 /// The newest update of each trace in each session.
 fn newest(updates: &[TraceUpdate]) -> Vec<TraceUpdate> {
-    let keyed = updates
-        .iter()
-        .map(|update| ((update.session.clone().unwrap().id, update.trace_id), update.clone()));
+    let keyed =
+        updates.iter().map(|update| ((update.session.clone(), update.trace_id), update.clone()));
     keyed.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
@@ -214,7 +221,7 @@ fn move_all(stage: &mut Sessions) {
 }
 
 /// Ids in an order, asked for a session at a time.
-fn listed(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<String> {
+fn listed(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<SessionId> {
     let (mut places, mut after, mut total) = (BTreeSet::new(), None, 0);
     loop {
         let part = stage.places(after.as_ref(), &Wanted { filter, sort, most: 9 }, 1);
@@ -226,11 +233,11 @@ fn listed(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<String> {
         }
     }
     assert_eq!(total, places.len() as u64);
-    places.into_iter().map(|place| place.session().id).collect()
+    places.into_iter().map(Place::session).collect()
 }
 
 /// The same by rows of all sessions.
-fn sorted(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<String> {
+fn sorted(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<SessionId> {
     let ids: Vec<_> = stage.sessions.iter().map(|session| SessionId::clone(&session.id)).collect();
     let mut rows: Vec<_> = stage.rows(&ids, usize::MAX).into_iter().flatten().collect();
     rows.retain(|row| filter.loops.is_none_or(|loops| loops == (row.loops > 0)));
@@ -243,16 +250,20 @@ fn sorted(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<String> {
         // What costs less than nothing costs nothing.
         Sort::Cost => row.cost_usd.map_or(f64::INFINITY, |cost| -cost.max(0.0)),
     };
-    let rest = |row: &SessionRow| (nanos(&row.start_unix_nano), row.session_id.clone());
+    let rest = |row: &SessionRow| (nanos(&row.start_unix_nano), row_id(row));
     rows.sort_by(|a, b| by(a).total_cmp(&by(b)).then_with(|| rest(a).cmp(&rest(b))));
-    rows.into_iter().map(|row| row.session_id).collect()
+    rows.iter().map(row_id).collect()
+}
+
+fn row_id(row: &SessionRow) -> SessionId {
+    SessionId::from(("", row.session_id.as_str(), row.scope.as_str()))
 }
 
 /// The session of a trace, asked for a session at a time.
-fn found(stage: &Sessions, trace: TraceId) -> Option<String> {
+fn found(stage: &Sessions, trace: TraceId) -> Option<SessionId> {
     let mut after = None;
     loop {
-        let Sought { session, next } = stage.find("", after.as_deref(), trace, 1);
+        let Sought { session, next } = stage.find("", after.as_ref(), trace, 1);
         if session.is_some() || next.is_none() {
             return session;
         }

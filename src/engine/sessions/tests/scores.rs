@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::math::Quanta;
 use crate::engine::options::{EmptyScore, Profile};
-use crate::engine::span::Source;
+use crate::engine::span::{Report, Source, Target};
 
 #[test]
 fn a_session_is_scored_from_its_done_traces_in_order() {
@@ -37,7 +37,7 @@ fn a_session_over_nothing_has_no_score_unless_the_empty_score_is_one() {
 fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
     let mut stage = stage();
     let report = |source, time, score| Report {
-        target: Target::Session { tenant: None, id: "s".into() },
+        target: Target::Session { tenant: None, id: "s".into(), scope: None },
         name: "helpfulness".into(),
         score: Quanta(score),
         label: None,
@@ -55,7 +55,7 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
     assert_eq!(view.signals["helpfulness"].source, "reported");
     let other = Report { target: Target::Trace(TraceId([1; 16])), ..report(Source::Judge, 1, 1) };
     stage.report(other, at(21));
-    let lost = Target::Session { tenant: Some("t".into()), id: "s".into() };
+    let lost = Target::Session { tenant: Some("t".into()), id: "s".into(), scope: None };
     stage.report(Report { target: lost, ..report(Source::Judge, 1, 1) }, at(21));
     stage.handle_timeout(at(700));
     assert_eq!(
@@ -119,7 +119,7 @@ fn a_failed_outcome_fails_its_trace_and_that_of_a_session_its_last_trace() {
     assert_eq!(stage.session("", "s").unwrap().flagged, [hex(2)]);
 
     let outcome = Report {
-        target: Target::Session { tenant: None, id: "q".into() },
+        target: Target::Session { tenant: None, id: "q".into(), scope: None },
         name: "outcome".into(),
         score: Quanta(0),
         label: None,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::math::Quanta;
-use crate::engine::span::{Source, Target};
+use crate::engine::span::{Report, Source, Target};
 use crate::engine::update::DoneTrace;
 
 fn told(stage: &mut Sessions) -> Vec<DoneTrace> {
@@ -23,7 +23,7 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
         "by all signals: a step of four is wasted"
     );
     assert_eq!((done[0].looped, done[0].tools_failed), (Some(false), None));
-    assert_eq!((done[0].outcome_failed, done[0].session.as_str()), (None, "s"));
+    assert_eq!((done[0].outcome_failed, done[0].session.id.as_str()), (None, "s"));
     stage.handle(failing().revision(2), at(3));
     assert_eq!(told(&mut stage), []);
 }
@@ -83,7 +83,7 @@ fn an_outcome_of_a_session_is_told_once() {
     stage.handle(trace(1, 1).done(), at(2));
     told(&mut stage);
     let report = |score: i64, source: Source, time: u64| Report {
-        target: Target::Session { tenant: None, id: Arc::from("s") },
+        target: Target::Session { tenant: None, id: Arc::from("s"), scope: None },
         name: Arc::from("outcome"),
         score: Quanta(score),
         label: None,

@@ -222,6 +222,12 @@ impl Spans {
         })
     }
 
+    /// The tools that models called by name.
+    pub fn said_tools(&self) -> impl Iterator<Item = &str> {
+        let models = self.rare().iter().filter_map(|rare| rare.model.as_ref());
+        models.flat_map(|model| &model.calls).filter_map(|tool| tool.name.as_deref())
+    }
+
     /// Calls in the output of models.
     pub fn calls_of_models(&self) -> usize {
         self.rare()
