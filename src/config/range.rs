@@ -176,6 +176,8 @@ fn engine(config: &Config, check: &mut Check<'_>) {
     check.within("assemble.max_waiting_reports", assemble.max_waiting_reports, 1, most);
     check.within("assemble.max_reports_per_trace", assemble.max_reports_per_trace, 1, most);
     check.within("assemble.max_learned", assemble.max_learned, 1, most);
+    check.within("assemble.max_turn_sessions", assemble.max_turn_sessions, 1, most);
+    check.within("assemble.max_turn_spans", assemble.max_turn_spans, 1, most);
 }
 
 fn loops(config: &Config, check: &mut Check<'_>) {

@@ -26,9 +26,9 @@ impl Route {
         self.shards
     }
 
-    /// The assemble shard of a trace.
+    /// The assemble shard of a trace; turns of one session that log records tell of have one in common.
     pub fn trace(&self, trace_id: TraceId) -> usize {
-        self.shard(&trace_id.0, self.seed)
+        self.shard(trace_id.routed_by(), self.seed)
     }
 
     /// The session shard of a session.

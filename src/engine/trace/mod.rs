@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::seen::{Model, Said, Seen};
-use self::shape::{ModelCall, Shape};
+use self::shape::{Call, Shape};
 pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::convention::{is_generic, is_random};
@@ -167,7 +167,7 @@ pub fn source<'a>(Laid { shape, .. }: &Laid<'a>) -> Option<(&'a Arc<Resource>, u
 /// How it ended.
 fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Seen<'_>]) {
     let root = shape.root();
-    let last = models.iter().max_by_key(|span| (span.end, span.span_id));
+    let last = shape.last_model(models);
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
     update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
@@ -224,7 +224,7 @@ fn loops_of(
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
 /// model's error there alone.
-fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
+fn blame_last(models: &mut [Call<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
     let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
     let answered = |model: &Model<'_>| {
@@ -326,7 +326,7 @@ impl<'s> Turn<'s> {
             None if invoked || self.input().is_some() => TurnStart::Asked,
             None => TurnStart::Unknown,
         };
-        let last = self.models.iter().max_by_key(|span| (span.end, span.span_id));
+        let last = self.shape.last_model(self.models);
         let after_last =
             last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
         let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
@@ -358,7 +358,7 @@ impl<'s> Turn<'s> {
 
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
     fn output(&self) -> Option<Said<'s>> {
-        let last_model = self.models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
+        let last_model = self.shape.last_model(self.models);
         let own = self.owners().filter_map(|span| span.output);
         let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());

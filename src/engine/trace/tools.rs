@@ -11,6 +11,7 @@ use crate::engine::update::{CallResult, ToolCall};
 /// arguments has those that the model called it with.
 pub(super) fn of(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>) -> Vec<ToolCall> {
     let spans = shape.tool_spans();
+    let spans: Vec<&Seen<'_>> = spans.iter().map(|call| &**call).collect();
     let called = models
         .iter()
         .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
