@@ -195,8 +195,8 @@ fn loops(config: &Config, check: &mut Check<'_>) {
         );
     }
     for (kind, Thresholds { warning, critical }) in &loops.by_kind {
-        if !kind.is_of_calls() {
-            let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());
+        if !kind.has_thresholds() {
+            let kinds = LoopKind::ALL.iter().filter(|kind| kind.has_thresholds());
             let names: Vec<&str> = kinds.map(|kind| kind.name()).collect();
             check.fail(
                 "loops.by_kind",

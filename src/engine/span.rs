@@ -17,6 +17,9 @@ use super::update::AgentKey;
 /// The scope of spans that were made of log records; no name of a scope has this hash but by chance.
 pub const TOLD_BY_RECORD: u64 = 0x7265_636f_7264_6564;
 
+/// The name of the span by which an agent reports that it is in a loop.
+pub const REPORTED_LOOP: &str = "agentgauge.loop_detected";
+
 /// What is in the middle of the id of a turn that log records tell of.
 const TURN_MARK: [u8; 2] = [0xa6, 0x75];
 

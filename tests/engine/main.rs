@@ -22,4 +22,5 @@ mod recorded;
 mod retold;
 mod runs;
 mod saved;
+mod spoken;
 mod stretched;

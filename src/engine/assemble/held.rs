@@ -13,7 +13,9 @@ use crate::engine::embedding::Embedded;
 use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::{AssembleOptions, LoopOptions};
-use crate::engine::span::{Log, Operation, Span, TOLD_BY_RECORD, Timestamp, TraceId};
+use crate::engine::span::{
+    Log, Operation, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId,
+};
 use crate::engine::trace::{
     Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words,
 };
@@ -246,7 +248,7 @@ impl Held {
             turn: spans.has_root_of(TOLD_BY_RECORD),
             invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
             tools: count(tools.count()),
-            called: count(spans.calls_of_models()),
+            called: if spans.reports_loop() { MANY } else { count(spans.calls_of_models()) },
         };
         self.parts.logs().for_each(|log| self.signs.note_log(log));
         self.queued = self.due();
@@ -491,12 +493,20 @@ impl Signs {
         self.invoked |= span.operation == Operation::InvokeAgent;
         self.tools += u32::from(span.operation == Operation::ExecuteTool);
         let called = span.model.as_ref().map_or(0, |model| model.tool_calls.len());
-        self.called = self.called.saturating_add(count(called));
+        let called = if is_report_of_loop(span) { MANY } else { count(called) };
+        self.called = self.called.saturating_add(called);
     }
 
     fn note_log(&mut self, log: &Log) {
         self.called = self.called.saturating_add(count(log.tool_calls.len()));
     }
+}
+
+/// Calls enough for any loop: the agent says that it is in one.
+const MANY: u32 = u32::MAX;
+
+fn is_report_of_loop(span: &Span) -> bool {
+    span.scope == TOLD_BY_RECORD && &*span.name == REPORTED_LOOP
 }
 
 fn count(number: usize) -> u32 {

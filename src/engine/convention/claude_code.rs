@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use super::draft::{Draft, count, flag, meant, name};
+use super::json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawLog, RawSpan, RawValue};
 use super::spoken::{Aside, Dialect, Heard, Keys, Tells, by_prompt, keys};
@@ -157,10 +158,21 @@ fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
         part.map(|part| Aside::Part(part.to_owned().into()))
     };
     if heard.tells == Some(Tells::ToolBegun) {
-        heard.aside = None;
         heard.failed = raw.attributes.str("decision") == Some("reject");
     }
+    heard.tool = mcp_tool(raw).map(Cow::Owned);
     true
+}
+
+/// The name by which the model called a tool of a server: of these the record says but that they are one, and which beside it.
+fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
+    raw.attributes.str("tool_name").filter(|name| *name == "mcp_tool")?;
+    let beside = |key: &str| raw.attributes.str(key).map(str::to_owned);
+    let details = raw.attributes.str("tool_parameters").and_then(json::read);
+    let detail = |key: &str| details.as_ref()?.get(key)?.as_str().map(str::to_owned);
+    let server = beside("mcp_server_name").or_else(|| detail("mcp_server_name"))?;
+    let tool = beside("mcp_tool_name").or_else(|| detail("mcp_tool_name"))?;
+    Some(format!("mcp__{server}__{tool}"))
 }
 
 /// The part of a tool call that fails: its span is no call, but that above it fails with it.

@@ -100,8 +100,16 @@ fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
         }
         Some(Tells::Prompt | Tells::Answer | Tells::Loop) | None => {}
     }
+    heard.tool = mcp_tool(raw).map(Cow::Owned);
     heard.failed |= heard.tells == Some(Tells::ModelError);
     true
+}
+
+/// The name of a tool of a server, with that of the server before it.
+fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
+    let server = raw.attributes.str("tool_namespace").filter(|name| name.starts_with("mcp__"))?;
+    let tool = raw.attributes.str("tool_name").filter(|name| !name.starts_with("mcp__"))?;
+    Some(format!("{}__{tool}", server.trim_end_matches('_')))
 }
 
 /// Whether somebody did not let the tool be called.

@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-pub use custom::concepts;
+pub use custom::{LogConvention, concepts};
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
 pub use page::page;

@@ -13,12 +13,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::draft::{count, flag, name, number};
 use super::raw::{RawLog, RawValue};
-use super::{Conventions, LogReading, Scope, identity, text};
+use super::{Conventions, LogConvention, LogReading, Scope, identity, text};
 use crate::engine::math::Quanta;
-use crate::engine::options::LogConvention;
 use crate::engine::span::{
-    Arguments, Log, ModelFacts, Operation, Resource, SessionName, Span, SpanId, TOLD_BY_RECORD,
-    Text, Timestamp, Tokens, ToolFacts, TraceId,
+    Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Resource, SessionName, Span, SpanId,
+    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
 /// How an agent speaks.
@@ -107,6 +106,8 @@ pub(super) struct Heard<'r> {
     pub(super) output: Option<Cow<'r, str>>,
     pub(super) tokens: Tokens,
     pub(super) result: Option<u64>,
+    /// The tool, where its attribute does not name it.
+    pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
     /// Who did it, where that was not the agent itself.
     pub(super) aside: Option<Aside<'r>>,
@@ -204,6 +205,11 @@ impl Dialect {
         !self.scope.is_empty() && scope.starts_with(&*self.scope)
     }
 
+    /// The name that it is counted under.
+    fn known_name(&self) -> &'static str {
+        super::names().find(|name| *name == self.name).unwrap_or("custom")
+    }
+
     fn tells(&self, event: &str) -> Option<Tells> {
         self.events.iter().find(|(known, _)| known == event).map(|(_, tells)| *tells)
     }
@@ -224,6 +230,7 @@ impl Dialect {
             },
             result: get(raw, &keys.result).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
+            tool: None,
             aside: get(raw, &keys.sub_agent).and_then(name).map(Aside::Agent),
         }
     }
@@ -276,32 +283,32 @@ impl Conventions {
         }
         let span_id = SpanId::of(&[&identity(raw, event).to_be_bytes()]);
         let record = Record { dialect, raw, heard, session, trace_id, span_id, resource };
-        Some(self.record(record, turn, own.is_some()))
+        Some(self.record(&record, turn, own.is_some()))
     }
 
-    fn record(&self, record: Record<'_, '_>, turn: Turn, own: bool) -> LogReading {
+    fn record(&self, record: &Record<'_, '_>, turn: Turn, own: bool) -> LogReading {
         let mut reading = LogReading::default();
         match record.heard.tells {
             // The span of the turn is on its way, or was here.
-            Some(Tells::Prompt) if own => reading.log = self.said(&record),
-            Some(Tells::Prompt) => reading.spans.push(self.prompt(&record)),
+            Some(Tells::Prompt) if own => reading.log = self.said(record),
+            Some(Tells::Prompt) => reading.spans.push(self.prompt(record)),
             Some(Tells::Answer) if record.answers().is_none() => {
                 reading.unused.push("log_without_content");
             }
             Some(Tells::Model | Tells::ModelError | Tells::Answer) => {
-                let call = self.model_call(&record);
+                let call = self.model_call(record);
                 let apart = matches!(turn, Turn::Apart(_)) && !own;
-                reading.spans.extend(apart.then(|| Span { parent: None, ..self.prompt(&record) }));
-                self.below_another(&record, call, &mut reading.spans);
+                reading.spans.extend(apart.then(|| Span { parent: None, ..self.prompt(record) }));
+                self.below_another(record, call, &mut reading.spans);
             }
             Some(Tells::ToolBegun | Tells::Tool) => {
-                let call = self.tool_call(&record);
-                self.below_another(&record, call, &mut reading.spans);
+                let call = self.tool_call(record);
+                self.below_another(record, call, &mut reading.spans);
             }
             Some(Tells::Loop) => reading.spans.push(Span {
-                name: Arc::from(LOOP),
+                name: Arc::from(REPORTED_LOOP),
                 end: record.raw.time,
-                ..self.bare(&record, Operation::Other)
+                ..self.bare(record, Operation::Other)
             }),
             None => reading.unused.push("log_not_recognised"),
         }
@@ -336,7 +343,7 @@ impl Conventions {
             end: raw.time,
             operation,
             failed: record.heard.failed,
-            convention: self.name_of(dialect),
+            convention: Some(dialect.known_name()),
             scope: TOLD_BY_RECORD,
             session: Some(session.clone()),
             resource: Arc::clone(resource),
@@ -405,15 +412,22 @@ impl Conventions {
             let value = get(raw, list).and_then(name)?;
             Some(Arc::from(self.capped_name(&value)))
         };
+        let named = record.heard.tool.as_deref().map(|name| Arc::from(self.capped_name(name)));
         Span {
             start: record.start(),
             tool: Some(ToolFacts {
-                name: shared(&keys.tool),
+                name: named.or_else(|| shared(&keys.tool)),
                 call_id: shared(&keys.call_id),
                 arguments: get(raw, &keys.arguments).and_then(as_arguments),
                 result_hash: record.heard.result,
                 phantom: false,
             }),
+            // Without a status it has begun, and no more is known.
+            status: if record.heard.tells == Some(Tells::Tool) {
+                Status::Ok
+            } else {
+                Status::Unset
+            },
             ..self.bare(record, Operation::ExecuteTool)
         }
     }
@@ -440,11 +454,6 @@ impl Conventions {
 
     fn told(&self, text: Option<&str>) -> Option<Text> {
         text::ranked(RANK, text.map(Cow::from)).map(|text| self.cap_text(text))
-    }
-
-    fn name_of(&self, dialect: &Dialect) -> Option<&'static str> {
-        let known = super::names().find(|name| *name == dialect.name);
-        Some(known.unwrap_or("custom"))
     }
 }
 
@@ -494,9 +503,6 @@ const INVOKE_AGENT: &str = "invoke_agent";
 
 /// How good a witness a record's text is.
 const RANK: u8 = 50;
-
-/// The name of the span that a loop is told by.
-pub(super) const LOOP: &str = "agentgauge.loop_detected";
 
 /// No call lasts for longer: a month.
 const MAX_MS: f64 = 2.7e9;

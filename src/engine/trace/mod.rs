@@ -125,7 +125,7 @@ pub fn evaluate(
     let mut models = shape.model_calls();
     blame_last(&mut models, shape, logs);
     let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
-    let calls = tools::of(shape, &models, logs);
+    let calls = tools::of(shape, &models, logs, done);
     let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
         trace_id,
@@ -144,6 +144,11 @@ pub fn evaluate(
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, shape, &models, &rules.prices);
     update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
+    let said = shape.behaviour().find(|span| span.reports_loop());
+    if let Some(said) = said.filter(|_| update.loops.is_empty()) {
+        let told = loops::reported(&calls, said.end, &spends);
+        update.loops.push(Loop { trace_ids: vec![trace_id], ..told });
+    }
     let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
     update.steps = (models.len() + calls.len()) as u64;

@@ -5,7 +5,7 @@ use std::iter;
 use std::ops::Deref;
 
 use super::seen::{Model, Seen};
-use crate::engine::span::{Operation, SpanId, TOLD_BY_RECORD, Timestamp};
+use crate::engine::span::{Operation, SpanId, Status, TOLD_BY_RECORD, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -130,6 +130,10 @@ impl<'a> Shape<'a> {
                     }
                     calls[at].recorded |= call.recorded;
                     complete(calls[at].to_mut(), &call);
+                    // Only the record knows that somebody else made the call: it is where that puts it.
+                    if self.is_aside(&call) {
+                        calls[at].to_mut().at = call.at;
+                    }
                 }
                 None => calls.push(call),
             }
@@ -365,6 +369,9 @@ fn complete_tool<'s>(call: &mut Call<'s>, other: &'s Seen<'s>) {
     call.recorded |= recorded;
     let call = call.to_mut();
     call.failed |= other.failed;
+    // A span tells of a call that is over.
+    let over = if recorded { other.status } else { Status::Ok };
+    call.status = call.status.max(over);
     call.end = call.end.max(other.end);
     call.output = call.output.or(other.output);
     let (Some(tool), Some(more)) = (&mut call.tool, &other.tool) else { return };

@@ -252,6 +252,11 @@ impl Spans {
         origins.any(|origin| origin.parent.is_none() && origin.scope == scope)
     }
 
+    /// Whether the agent says that it is in a loop.
+    pub fn reports_loop(&self) -> bool {
+        self.iter().any(|span| span.reports_loop())
+    }
+
     /// The spans that have a parent, wherever that is; of equal ones that follow each other the first alone.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
         let parents = self.origins.iter();
