@@ -146,6 +146,17 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
             check.fail("convention.attributes", format!("one of {known}"), format!("`{concept}`"));
         }
     }
+    for own in &convention.logs {
+        let begins = [&own.prompts, &own.model_calls, &own.tool_calls];
+        if begins.iter().all(|events| events.is_empty()) {
+            let form = "events under `prompts`, `model_calls` or `tool_calls`".to_owned();
+            check.fail("convention.logs", form, format!("none of `{}`", own.name));
+        }
+        if own.session.is_empty() {
+            let form = "an attribute under `session`".to_owned();
+            check.fail("convention.logs", form, format!("none of `{}`", own.name));
+        }
+    }
     for key in &convention.session_json_keys {
         let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
         if parts.is_none_or(|(attribute, inner)| attribute.is_empty() || inner.is_empty()) {

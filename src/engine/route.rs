@@ -41,3 +41,19 @@ impl Route {
         usize::try_from(shard).unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_of_one_session_have_one_shard() {
+        let route = Route::new(256, 7);
+        let shard = |session, turn| route.trace(TraceId::of_turn(session, turn));
+        for session in 0..100 {
+            let some = route.trace(TraceId::of_session(session));
+            assert!((0..20).all(|turn| shard(session, turn) == some));
+        }
+        assert!((1..100).any(|session| shard(session, 0) != shard(0, 0)));
+    }
+}

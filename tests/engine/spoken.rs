@@ -4,14 +4,15 @@
 use agentgauge::engine::convention::LogConvention;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::route::Route;
+use agentgauge::engine::span::{TOLD_BY_RECORD, Timestamp};
 use agentgauge::engine::view::{Document, TraceView};
 use agentgauge::ingest::decode::Decoder;
 use agentgauge::ingest::decode::IngestLimits;
 use agentgauge::ingest::{Encoding, Signal};
 use serde_json::{Map, Value, json};
 
-use crate::recorded::{Item, apply};
+use crate::recorded::{Item, apply, items, restarted};
 
 const TRACE: &str = "5b8aa5a2d2c872e8321cf37308d69df2";
 
@@ -376,4 +377,68 @@ fn an_agent_of_the_configuration_is_read_by_its_events() {
     assert_eq!(tools(first), [("look", Some(true))]);
     assert_eq!(first.cost_usd, Some(0.5));
     assert_eq!((second.input.as_deref(), second.output.as_deref()), (Some("two"), Some("done")));
+}
+
+#[test]
+fn a_restart_and_a_late_prompt_change_nothing() {
+    for capture in ["codex-logs", "gemini-cli-logs"] {
+        let all = items(capture);
+        let straight = document(&all, 2);
+        let is_prompt = |item: &Item| matches!(item, Item::Span(span) if span.parent.is_none() && span.scope == TOLD_BY_RECORD);
+        let (late, first): (Vec<Item>, Vec<Item>) = all.into_iter().partition(is_prompt);
+        assert_eq!(late.len(), 4, "{capture}");
+        let mut options = EngineOptions::default();
+        options.assemble.keep_content = true;
+        let mut pipeline = Pipeline::new(&options, 2);
+        apply(&mut pipeline, &first, Timestamp(at(0)));
+        apply(&mut pipeline, &late[1..3], Timestamp(at(0)));
+        let route = Route::new(2, 0);
+        let mut pipeline = restarted(pipeline, &options, route);
+        apply(&mut pipeline, &late[3..], Timestamp(at(1)));
+        apply(&mut pipeline, &late[..1], Timestamp(at(2)));
+        pipeline.finish(Timestamp(at(3)));
+        let document = pipeline.document();
+        assert_eq!(json!(document.sessions), json!(straight.sessions), "{capture}");
+    }
+}
+
+#[test]
+fn a_turn_is_done_when_the_next_one_begins_and_else_when_it_was_quiet_for_long() {
+    let prompt =
+        |ms, id: &str| record(ms, "user_prompt", json!({"session.id": "s", "prompt.id": id}));
+    let result = |ms, id: &str, call: &str| {
+        let sent = json!({"session.id": "s", "prompt.id": id, "tool_name": "Bash", "tool_use_id": call, "success": "true"});
+        record(ms, "tool_result", sent)
+    };
+    let mut pipeline = Pipeline::new(&EngineOptions::default(), 1);
+    let send = |pipeline: &mut Pipeline, seconds: u64, records: &[Value]| {
+        let now = Timestamp(at(seconds * 1000));
+        pipeline.advance(now);
+        let sent = decode(&ConventionOptions::default(), &[claude(records)]);
+        apply(pipeline, &sent, now);
+    };
+    let done = |pipeline: &mut Pipeline, seconds: u64| {
+        pipeline.advance(Timestamp(at(seconds * 1000)));
+        pipeline.document().agents.iter().map(|agent| agent.traces).sum::<u64>()
+    };
+    send(&mut pipeline, 0, &[prompt(0, "p"), result(500, "p", "a")]);
+    assert_eq!(done(&mut pipeline, 200), 0);
+    // A tool that took long, and then the next prompt.
+    send(&mut pipeline, 250, &[result(250_000, "p", "b")]);
+    assert_eq!(done(&mut pipeline, 400), 0);
+    send(&mut pipeline, 400, &[prompt(400_000, "q"), result(400_500, "q", "c")]);
+    assert_eq!(done(&mut pipeline, 415), 1);
+    assert_eq!(done(&mut pipeline, 690), 1);
+    assert_eq!(done(&mut pipeline, 705), 2);
+    // Nothing has begun after it, so what comes later is of it still.
+    send(&mut pipeline, 2000, &[result(2_000_000, "q", "d")]);
+    pipeline.finish(Timestamp(at(2_001_000)));
+    let document = pipeline.document();
+    let calls: Vec<_> = document
+        .sessions
+        .iter()
+        .flat_map(|session| &session.traces)
+        .map(|trace| trace.tools.len())
+        .collect();
+    assert_eq!(calls, [2, 2]);
 }

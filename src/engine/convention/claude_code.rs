@@ -132,6 +132,7 @@ impl Convention for ClaudeCode {
                 call_id: keys!("tool_use_id"),
                 arguments: keys!("tool_input"),
                 success: keys!("success"),
+                result_size: keys!("tool_result_size_bytes"),
                 ..Keys::default()
             },
             has_spans: true,

@@ -73,6 +73,7 @@ impl Convention for GeminiCli {
                 tool: keys!("function_name"),
                 arguments: keys!("function_args"),
                 success: keys!("success"),
+                result_size: keys!("content_length"),
                 ..Keys::default()
             },
             has_spans: false,

@@ -65,6 +65,7 @@ impl Convention for QwenCode {
                 tool: keys!("function_name"),
                 arguments: keys!("function_args"),
                 success: keys!("success"),
+                result_size: keys!("content_length"),
                 sub_agent: keys!("subagent_name"),
                 ..Keys::default()
             },

@@ -80,6 +80,7 @@ pub(super) struct Keys {
     pub(super) call_id: Names,
     pub(super) arguments: Names,
     pub(super) result: Names,
+    pub(super) result_size: Names,
     pub(super) success: Names,
     pub(super) sub_agent: Names,
 }
@@ -174,6 +175,7 @@ impl Dialect {
                 call_id: names(&options.call_id),
                 arguments: names(&options.tool_arguments),
                 result: names(&options.tool_result),
+                result_size: Names::default(),
                 success: names(&options.success),
                 sub_agent: names(&options.sub_agent),
             },
@@ -205,6 +207,11 @@ impl Dialect {
         !self.scope.is_empty() && scope.starts_with(&*self.scope)
     }
 
+    /// What stands for the result of a tool that is not sent: its size, where the arguments are known; else equal ones tell nothing.
+    fn size<'r, 'a>(&self, raw: &'r RawLog<'a>) -> Option<&'r RawValue<'a>> {
+        get(raw, &self.keys.arguments).and_then(|_| get(raw, &self.keys.result_size))
+    }
+
     /// The name that it is counted under.
     fn known_name(&self) -> &'static str {
         super::names().find(|name| *name == self.name).unwrap_or("custom")
@@ -228,7 +235,7 @@ impl Dialect {
                 cached: tokens(&keys.cached_tokens),
                 output: tokens(&keys.output_tokens),
             },
-            result: get(raw, &keys.result).and_then(text::result),
+            result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
             tool: None,
             aside: get(raw, &keys.sub_agent).and_then(name).map(Aside::Agent),
@@ -346,6 +353,11 @@ impl Conventions {
             convention: Some(dialect.known_name()),
             scope: TOLD_BY_RECORD,
             session: Some(session.clone()),
+            user: raw
+                .attributes
+                .get("user.id")
+                .and_then(name)
+                .map(|user| Arc::from(self.capped_name(&user))),
             resource: Arc::clone(resource),
             ..Span::default()
         }
@@ -439,7 +451,8 @@ impl Conventions {
             Some(Aside::Agent(who)) => (Operation::InvokeAgent, self.capped_name(who)),
             Some(Aside::Part(who)) => (Operation::Other, self.capped_name(who)),
         };
-        let span_id = SpanId::of(&[record.session.id.as_bytes(), b"aside", who.as_bytes()]);
+        // One for each record: it goes where that goes.
+        let span_id = SpanId::of(&[&record.span_id.0, b"aside"]);
         let agent = operation == Operation::InvokeAgent;
         spans.push(Span {
             span_id,

@@ -1,5 +1,6 @@
-//! A loop that the agent says itself that it is in: the calls of one tool that came last before it said so, where no other kind is
-//! found in the trace.
+//! `reported`: the agent says itself that it is in a loop, and no other kind is found in the trace.
+//!
+//! The calls of one tool that came last before it said so are the run.
 
 use super::{Evidence, LoopKind, Run, Severity, Spend, entry};
 use crate::engine::span::Timestamp;
