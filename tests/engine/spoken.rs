@@ -27,7 +27,9 @@ fn attributes(sent: &Value) -> Value {
         Value::String(text) => json!({"stringValue": text}),
         Value::Bool(flag) => json!({"boolValue": flag}),
         Value::Number(number) if number.is_f64() => json!({"doubleValue": number}),
-        other => json!({"intValue": other.to_string()}),
+        other @ (Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            json!({"intValue": other.to_string()})
+        }
     };
     sent.iter().map(|(key, sent)| json!({"key": key, "value": value(sent)})).collect()
 }
