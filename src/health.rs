@@ -62,6 +62,12 @@ const FAMILIES: &[Family] = &[
         "Traces taken for over before their time, by reason: age, or room.",
         "reason",
     ),
+    (
+        "turns",
+        "turns_forgotten_total",
+        "What was forgotten of turns of agents that speak in log records, as there was no room, by what.",
+        "what",
+    ),
     ("traces_ignored", "traces_ignored_total", "Traces that are no agent's, by reason.", "reason"),
     ("reports", "reports_total", "Reported scores, by outcome.", "outcome"),
     (

@@ -146,6 +146,17 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
             check.fail("convention.attributes", format!("one of {known}"), format!("`{concept}`"));
         }
     }
+    for own in &convention.logs {
+        let begins = [&own.prompts, &own.model_calls, &own.tool_calls];
+        if begins.iter().all(|events| events.is_empty()) {
+            let form = "events under `prompts`, `model_calls` or `tool_calls`".to_owned();
+            check.fail("convention.logs", form, format!("none of `{}`", own.name));
+        }
+        if own.session.is_empty() {
+            let form = "an attribute under `session`".to_owned();
+            check.fail("convention.logs", form, format!("none of `{}`", own.name));
+        }
+    }
     for key in &convention.session_json_keys {
         let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
         if parts.is_none_or(|(attribute, inner)| attribute.is_empty() || inner.is_empty()) {
@@ -176,6 +187,8 @@ fn engine(config: &Config, check: &mut Check<'_>) {
     check.within("assemble.max_waiting_reports", assemble.max_waiting_reports, 1, most);
     check.within("assemble.max_reports_per_trace", assemble.max_reports_per_trace, 1, most);
     check.within("assemble.max_learned", assemble.max_learned, 1, most);
+    check.within("assemble.max_turn_sessions", assemble.max_turn_sessions, 1, most);
+    check.within("assemble.max_turn_spans", assemble.max_turn_spans, 1, most);
 }
 
 fn loops(config: &Config, check: &mut Check<'_>) {
@@ -193,8 +206,8 @@ fn loops(config: &Config, check: &mut Check<'_>) {
         );
     }
     for (kind, Thresholds { warning, critical }) in &loops.by_kind {
-        if !kind.is_of_calls() {
-            let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());
+        if !kind.has_thresholds() {
+            let kinds = LoopKind::ALL.iter().filter(|kind| kind.has_thresholds());
             let names: Vec<&str> = kinds.map(|kind| kind.name()).collect();
             check.fail(
                 "loops.by_kind",

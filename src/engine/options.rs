@@ -25,6 +25,8 @@ pub struct ConventionOptions {
     /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`,
     /// `user`, `session`.
     pub attributes: BTreeMap<String, Vec<String>>,
+    /// Agents of your own that speak in log records; see [`super::convention::LogConvention`].
+    pub logs: Vec<super::convention::LogConvention>,
     /// Reported score names to signal names, such as `ToolCorrectness` to `tool_correctness`.
     pub score_names: BTreeMap<String, String>,
     /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
@@ -45,7 +47,8 @@ pub struct AssembleOptions {
     /// Quiet time after which a trace whose root ended is done.
     #[serde(with = "human")]
     pub trace_idle: Duration,
-    /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will.
+    /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will; likewise the turn of
+    /// an agent that speaks in log records, unless its session's next one has begun.
     #[serde(with = "human")]
     pub rootless_idle: Duration,
     /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for.
@@ -76,6 +79,11 @@ pub struct AssembleOptions {
     /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
     /// which agents they speak for; over it those that were not met for longest are forgotten.
     pub max_learned: usize,
+    /// Sessions of agents that speak in log records of which prompts are remembered, by shard; over it the quietest is forgotten.
+    pub max_turn_sessions: usize,
+    /// Spans that only the order of such records puts into their turn, held by shard as long as a prompt may come late; over it those of
+    /// the quietest sessions stay where they are.
+    pub max_turn_spans: usize,
 }
 
 /// Where a trace without a session key goes.
@@ -259,6 +267,7 @@ impl Default for ConventionOptions {
             session_keys: names(super::convention::SESSION_KEYS),
             session_json_keys: names(super::convention::SESSION_JSON_KEYS),
             attributes: BTreeMap::new(),
+            logs: Vec::new(),
             score_names: BTreeMap::new(),
             score_ranges: BTreeMap::new(),
             keep_results: false,
@@ -284,6 +293,8 @@ impl Default for AssembleOptions {
             max_waiting_reports: 100_000,
             max_reports_per_trace: 100,
             max_learned: 10_000,
+            max_turn_sessions: 10_000,
+            max_turn_spans: 50_000,
         }
     }
 }

@@ -26,9 +26,9 @@ impl Route {
         self.shards
     }
 
-    /// The assemble shard of a trace.
+    /// The assemble shard of a trace; turns of one session that log records tell of have one in common.
     pub fn trace(&self, trace_id: TraceId) -> usize {
-        self.shard(&trace_id.0, self.seed)
+        self.shard(trace_id.routed_by(), self.seed)
     }
 
     /// The session shard of a session.
@@ -39,5 +39,21 @@ impl Route {
     fn shard(&self, key: &[u8], seed: u64) -> usize {
         let shard = xxh3_64_with_seed(key, seed) % u64::from(self.shards);
         usize::try_from(shard).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_of_one_session_have_one_shard() {
+        let route = Route::new(256, 7);
+        let shard = |session, turn| route.trace(TraceId::of_turn(session, turn));
+        for session in 0..100 {
+            let some = route.trace(TraceId::of_session(session));
+            assert!((0..20).all(|turn| shard(session, turn) == some));
+        }
+        assert!((1..100).any(|session| shard(session, 0) != shard(0, 0)));
     }
 }

@@ -8,10 +8,20 @@ use std::sync::Arc;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::math::Quanta;
 use super::saved::{self, Name};
 use super::update::AgentKey;
+
+/// The scope of spans that were made of log records; no name of a scope has this hash but by chance.
+pub const TOLD_BY_RECORD: u64 = 0x7265_636f_7264_6564;
+
+/// The name of the span by which an agent reports that it is in a loop.
+pub const REPORTED_LOOP: &str = "agentgauge.loop_detected";
+
+/// What is in the middle of the id of a turn that log records tell of.
+const TURN_MARK: [u8; 2] = [0xa6, 0x75];
 
 /// A W3C trace id: 16 bytes, not all zero.
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -379,6 +389,13 @@ pub struct Report {
     pub tenant: Option<Arc<str>>,
 }
 
+impl Span {
+    /// Whether a record of an agent that speaks in them told it, and its trace is the turn of one.
+    pub(super) fn is_of_turn(&self) -> bool {
+        self.scope == TOLD_BY_RECORD && self.trace_id.session_of_turn().is_some()
+    }
+}
+
 impl Text {
     /// The rank of a text that is no more than the JSON of something else: any other text of the turn is better.
     pub const LOOSE: u8 = 200;
@@ -419,6 +436,46 @@ impl<const N: usize> Visitor<'_> for Bytes<N> {
 }
 
 impl TraceId {
+    /// The trace of a turn that log records tell of; all those of a session have their beginning in common, so that they are found
+    /// in one place.
+    pub(super) fn of_turn(session: u64, turn: u64) -> Self {
+        let [[a, b, c, d, e, f, g, h], [_, _, i, j, k, l, m, n]] =
+            [session.to_be_bytes(), turn.to_be_bytes()];
+        let [x, y] = TURN_MARK;
+        // All zero is what says that the turn is not known.
+        let last = if [i, j, k, l, m, n] == [0; 6] { 1 } else { n };
+        Self([a, b, c, d, e, f, g, h, x, y, i, j, k, l, m, last])
+    }
+
+    /// Stands for some turn of a session; which one, the order of its records tells.
+    pub(super) fn of_session(session: u64) -> Self {
+        let [a, b, c, d, e, f, g, h] = session.to_be_bytes();
+        let [x, y] = TURN_MARK;
+        Self([a, b, c, d, e, f, g, h, x, y, 0, 0, 0, 0, 0, 0])
+    }
+
+    /// The session of a turn, as [`Self::of_turn`] was given it; `None`: no log record made the id.
+    pub(super) fn session_of_turn(self) -> Option<u64> {
+        let [a, b, c, d, e, f, g, h, x, y, ..] = self.0;
+        ([x, y] == TURN_MARK).then(|| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// Whether it stands for some turn of its session.
+    pub(super) fn is_some_turn(self) -> bool {
+        self.session_of_turn().is_some_and(|session| self == Self::of_session(session))
+    }
+
+    /// The id of the root of a turn.
+    pub(super) fn prompt(self) -> SpanId {
+        SpanId::of(&[&self.0, b"prompt"])
+    }
+
+    /// What tells the shard: turns of a session have one in common.
+    pub(super) fn routed_by(&self) -> &[u8] {
+        let session = self.session_of_turn().and_then(|_| self.0.get(..8));
+        session.unwrap_or(&self.0)
+    }
+
     /// Returns whether the id is all zero, which the specification forbids.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
@@ -426,6 +483,16 @@ impl TraceId {
 }
 
 impl SpanId {
+    /// The id that follows from these.
+    pub(super) fn of(parts: &[&[u8]]) -> Self {
+        let mut hash = Xxh3::new();
+        for part in parts {
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.digest().max(1).to_be_bytes())
+    }
+
     /// Returns whether the id is all zero, which the specification forbids.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 8]

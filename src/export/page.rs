@@ -64,6 +64,7 @@ const SOURCES: &[Source] = sources! {
     "exact_repeat" => "loops/exact_repeat.rs",
     "near_repeat" => "loops/near_repeat.rs",
     "cycle" => "loops/cycle.rs",
+    "reported" => "loops/reported.rs",
     "runs" => "runs.rs",
     "Princeton's agent reliability" => "score/princeton/mod.rs",
     "outcome_consistency" => "score/princeton/outcome.rs",

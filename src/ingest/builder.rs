@@ -175,6 +175,7 @@ impl<'a> Builder<'a> {
         };
         let reading = self.conventions.log(&raw, scope, &self.resource);
         self.batch.logs.extend(reading.log);
+        self.batch.spans.extend(reading.spans);
         self.reports(reading.reports);
         self.unused(reading.unused);
     }

@@ -130,8 +130,8 @@ const fn plain(
 /// What one span costs: borrowed, and as the engine's.
 const SPAN_BYTES: usize = size_of::<RawSpan<'_>>() + size_of::<Span>();
 
-/// What one log record costs: borrowed, and as the engine's.
-const LOG_BYTES: usize = size_of::<RawLog<'_>>() + size_of::<Log>();
+/// What one log record costs: borrowed, and as the engine's, which may be a span and that of whoever is behind it.
+const LOG_BYTES: usize = size_of::<RawLog<'_>>() + size_of::<Log>() + 2 * size_of::<Span>();
 
 /// What one attribute costs.
 const KEY_VALUE_BYTES: usize = size_of::<(Cow<'_, str>, RawValue<'_>)>();

@@ -172,3 +172,45 @@ fn a_critical_loop_is_seen_and_told_however_short_it_was() {
         daemon.settles_at(WEBHOOK, f64::from(number));
     }
 }
+
+/// A record of Claude Code, so many milliseconds ago.
+fn record(ago_ms: u64, event: &str, told: &[(&str, &str)]) -> Value {
+    let time = Clock::system().now().0 - ago_ms * 1_000_000;
+    let named = [("event.name", event), ("session.id", "s"), ("prompt.id", "p")];
+    let attributes: Vec<Value> =
+        named.iter().chain(told).map(|(key, value)| text(key, value)).collect();
+    json!({ "timeUnixNano": time.to_string(), "attributes": attributes })
+}
+
+#[test]
+fn a_turn_that_log_records_tell_loops_while_it_goes_on() {
+    let daemon = Daemon::start();
+    let mut records = vec![record(9_000, "user_prompt", &[])];
+    for (ago_ms, call) in [(8_000, "a"), (7_000, "b"), (6_000, "c")] {
+        let told = [
+            ("tool_name", "Bash"),
+            ("tool_use_id", call),
+            ("tool_input", r#"{"command":"ls"}"#),
+            ("success", "true"),
+            ("duration_ms", "20"),
+        ];
+        records.push(record(ago_ms, "tool_result", &told));
+    }
+    let body = json!({ "resourceLogs": [{
+        "resource": { "attributes": [text("service.name", "claude-code")] },
+        "scopeLogs": [{
+            "scope": { "name": "com.anthropic.claude_code.events" },
+            "logRecords": records,
+        }],
+    }]});
+    let (status, _) = daemon.post_to(&daemon.otlp_http, "/v1/logs", &body.to_string());
+    assert_eq!(status, 200);
+    // Nothing ends the turn, which is open for five minutes yet.
+    let series = |family: &str| {
+        format!(
+            "agentgauge_{family}{{service_name=\"claude-code\",gen_ai_agent_name=\"claude-code\",gen_ai_agent_version=\"\",deployment_environment_name=\"\",kind=\"exact_repeat\",severity=\"warning\",evidence=\"arguments\"}}"
+        )
+    };
+    daemon.settles_at(&series("loops_detected_total"), 1.0);
+    daemon.settles_at(&series("sessions_looping"), 1.0);
+}

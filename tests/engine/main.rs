@@ -24,4 +24,5 @@ mod retold;
 mod runs;
 mod saved;
 mod scopes;
+mod spoken;
 mod stretched;

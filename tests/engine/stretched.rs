@@ -1,5 +1,8 @@
 //! Captures as SDKs send them, only slower: each span when it ends, so children first and the root last, in batches of five seconds,
 //! each run stretched to ten minutes. What comes out is what comes out when all is there at once.
+//!
+//! Where only the order of log records tells the turns of a session, its records come in that order, as agents send them, and the session
+//! is the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +10,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::{Operation, SpanId, Target, Timestamp, TraceId};
+use agentgauge::engine::span::{
+    Operation, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
+};
 use agentgauge::engine::update::AgentKey;
 use serde_json::{Value, json};
 
@@ -46,13 +51,33 @@ fn ends(items: &[Item]) -> BTreeMap<(TraceId, SpanId), u64> {
     let mut ends = BTreeMap::new();
     for span in spans().filter(|span| span.operation != Operation::Evaluation) {
         let (mut at, mut depth) = (Some(span.span_id), 0);
-        while let Some(id) = at.filter(|_| depth < 100) {
+        while let Some(id) = at.filter(|_| depth < 100 && (depth == 0 || !ordered(span, items))) {
             let end: &mut u64 = ends.entry((span.trace_id, id)).or_default();
             *end = span.end.0.max(*end);
             (at, depth) = (parents.get(&(span.trace_id, id)).copied().flatten(), depth + 1);
         }
     }
     ends
+}
+
+/// Whether it is for the order of records to tell the turn that a span is of.
+fn ordered(span: &Span, items: &[Item]) -> bool {
+    let session =
+        |span: &Span| (span.scope == TOLD_BY_RECORD).then(|| span.trace_id.0[..8].to_vec());
+    let stands_for_some = |item: &Item| match item {
+        Item::Span(other) => other.trace_id.0[10..] == [0; 6] && session(other) == session(span),
+        Item::Log(_) | Item::Report(_) => false,
+    };
+    session(span).is_some() && items.iter().any(stands_for_some)
+}
+
+/// What a span goes on with: its trace, or all of its session.
+fn run_of(span: &Span, items: &[Item]) -> TraceId {
+    let mut id = span.trace_id;
+    if ordered(span, items) {
+        id.0[10..].fill(0);
+    }
+    id
 }
 
 /// From when to when each trace went on; evaluators come after that.
@@ -63,15 +88,15 @@ fn extents(items: &[Item]) -> BTreeMap<TraceId, (u64, u64)> {
         Item::Log(_) | Item::Report(_) => None,
     });
     for span in spans.filter(|span| span.operation != Operation::Evaluation) {
-        let (start, end) = extents.entry(span.trace_id).or_insert((u64::MAX, 0));
+        let (start, end) = extents.entry(run_of(span, items)).or_insert((u64::MAX, 0));
         (*start, *end) = ((*start).min(span.start.0), (*end).max(span.end.0));
     }
     extents
 }
 
 /// Each thing and when it is sent: a run begins when the one before it has ended.
-fn stretched(items: Vec<Item>) -> Vec<(Timestamp, Item)> {
-    let (extents, ends) = (extents(&items), ends(&items));
+fn stretched(items: &[Item]) -> Vec<(Timestamp, Item)> {
+    let (extents, ends) = (extents(items), ends(items));
     let mut order: Vec<_> = extents.iter().map(|(id, (start, _))| (*start, *id)).collect();
     order.sort_unstable();
     let begun = order.first().map_or(0, |(start, _)| *start);
@@ -86,13 +111,14 @@ fn stretched(items: Vec<Item>) -> Vec<(Timestamp, Item)> {
     let last = turns.len() as u64 * nanos(RUN);
     let batch = |place: u64| Timestamp(begun + (place.min(last) / nanos(BATCH) + 1) * nanos(BATCH));
     let mut sent: Vec<(Timestamp, u64, Item)> = items
-        .into_iter()
+        .iter()
         .map(|item| {
-            let (at, ended) = match &item {
+            let (at, ended) = match item {
                 // Of spans that end together the inner one began later.
                 Item::Span(span) => {
                     let end = ends.get(&(span.trace_id, span.span_id)).copied();
-                    (place(&span.trace_id, end.unwrap_or(u64::MAX)), u64::MAX - span.start.0)
+                    let run = run_of(span, items);
+                    (place(&run, end.unwrap_or(u64::MAX)), u64::MAX - span.start.0)
                 }
                 Item::Log(log) => (place(&log.trace_id, log.time.0), 0),
                 Item::Report(report) => match &report.target {
@@ -107,7 +133,7 @@ fn stretched(items: Vec<Item>) -> Vec<(Timestamp, Item)> {
                     }
                 },
             };
-            (batch(at), ended, item)
+            (batch(at), ended, item.clone())
         })
         .collect();
     sent.sort_by_key(|(at, ended, _)| (*at, *ended));
@@ -156,7 +182,7 @@ fn difference(at: &str, one: &Value, other: &Value) -> Option<String> {
 
 /// What is wrong with a capture when it is stretched.
 fn wrong(capture: &str) -> Vec<String> {
-    let sent = stretched(items(capture));
+    let sent = stretched(&items(capture));
     let end = sent.last().map_or(Timestamp(0), |(at, _)| *at);
     let mut at_once = Pipeline::new(&options(), 1);
     let all: Vec<Item> = sent.iter().map(|(_, item)| item.clone()).collect();

@@ -13,7 +13,9 @@ use crate::engine::embedding::Embedded;
 use crate::engine::judging::{JudgeRequest, JudgeRules};
 use crate::engine::loops;
 use crate::engine::options::{AssembleOptions, LoopOptions};
-use crate::engine::span::{Log, Operation, Span, Timestamp, TraceId};
+use crate::engine::span::{
+    Log, Operation, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId,
+};
 use crate::engine::trace::{
     Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words,
 };
@@ -44,6 +46,9 @@ pub(super) struct Held {
     pub(super) evidence: OverBy,
     /// That it was quiet for long without a root is learned from it.
     pub(super) was_quiet: bool,
+    /// It is the turn of an agent that speaks in log records, and there is a later one of its session.
+    #[serde(default)]
+    pub(super) followed: bool,
     /// Nothing is counted of it as it was told last.
     uncertain: bool,
     /// Its root has come since it was last looked at.
@@ -112,6 +117,8 @@ pub(super) enum Look {
 struct Signs {
     /// A span without a parent is in.
     rooted: bool,
+    /// A record told its root: nothing tells its end.
+    turn: bool,
     /// An agent was invoked.
     invoked: bool,
     /// Tool spans, and calls in the output of models.
@@ -156,6 +163,7 @@ impl Held {
             partial: false,
             evidence: OverBy::default(),
             was_quiet: false,
+            followed: false,
             uncertain: true,
             root_is_new: false,
             sent: None,
@@ -237,9 +245,10 @@ impl Held {
         let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
         self.signs = Signs {
             rooted: spans.has_root(),
+            turn: spans.has_root_of(TOLD_BY_RECORD),
             invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
             tools: count(tools.count()),
-            called: count(spans.calls_of_models()),
+            called: if spans.reports_loop() { MANY } else { count(spans.calls_of_models()) },
         };
         self.parts.logs().for_each(|log| self.signs.note_log(log));
         self.queued = self.due();
@@ -311,6 +320,7 @@ impl Held {
             OverBy::NothingKnown | OverBy::ParentsCome | OverBy::LocalParent => {
                 options.rootless_idle
             }
+            OverBy::Root if self.goes_on() => options.rootless_idle,
             OverBy::Root
             | OverBy::RemoteParent
             | OverBy::ParentsNeverCome
@@ -332,9 +342,23 @@ impl Held {
         self.evidence = evidence;
         self.revision += 1;
         self.deadline = now.after(options.late_horizon);
-        if !self.is_rooted() && self.is_agents() && !never {
+        if self.goes_on() || (!self.is_rooted() && self.is_agents() && !never) {
             self.deadline = self.deadline.max(self.oldest(options));
         }
+    }
+
+    /// Another turn has begun: nothing more is waited for but what is late.
+    pub(super) fn shorten(&mut self, now: Timestamp, options: &AssembleOptions) {
+        let wait = match self.state {
+            State::Open => options.trace_idle,
+            State::Done | State::Sealed => options.late_horizon,
+        };
+        self.deadline = self.deadline.min(now.after(wait));
+    }
+
+    /// Whether it is a turn that only the next one ends.
+    fn goes_on(&self) -> bool {
+        self.signs.turn && !self.followed
     }
 
     /// Whether a model, a tool or an agent is at work in it.
@@ -466,15 +490,24 @@ impl Told {
 impl Signs {
     fn note(&mut self, span: &Span) {
         self.rooted |= span.parent.is_none();
+        self.turn |= span.parent.is_none() && span.scope == TOLD_BY_RECORD;
         self.invoked |= span.operation == Operation::InvokeAgent;
         self.tools += u32::from(span.operation == Operation::ExecuteTool);
         let called = span.model.as_ref().map_or(0, |model| model.tool_calls.len());
-        self.called = self.called.saturating_add(count(called));
+        let called = if is_report_of_loop(span) { MANY } else { count(called) };
+        self.called = self.called.saturating_add(called);
     }
 
     fn note_log(&mut self, log: &Log) {
         self.called = self.called.saturating_add(count(log.tool_calls.len()));
     }
+}
+
+/// Calls enough for any loop: the agent says that it is in one.
+const MANY: u32 = u32::MAX;
+
+fn is_report_of_loop(span: &Span) -> bool {
+    span.scope == TOLD_BY_RECORD && &*span.name == REPORTED_LOOP
 }
 
 fn count(number: usize) -> u32 {

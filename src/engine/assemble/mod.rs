@@ -21,6 +21,7 @@ pub mod saved;
 mod sealed;
 pub mod texts;
 mod traces;
+mod turns;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ use self::resources::Resources;
 use self::sealed::Sealed;
 use self::texts::{Came, Keeping, Together};
 use self::traces::Traces;
+use self::turns::Turns;
 use self::waiting::Waiting;
 
 use super::count::Counts;
@@ -101,6 +103,7 @@ pub struct Assemble {
     // What is left to say of traces that are gone.
     farewells: Vec<TraceUpdate>,
     sealed: Sealed,
+    turns: Turns,
     // For traces that are not there yet.
     waiting: Waiting,
     // What the judge was paid, by minute.
@@ -148,6 +151,7 @@ impl Assemble {
             deadlines: Deadlines::default(),
             farewells: Vec::new(),
             sealed: Sealed::default(),
+            turns: Turns::default(),
             waiting: Waiting::default(),
             paid: BTreeMap::new(),
             counts: Counts::default(),
@@ -184,12 +188,21 @@ impl Assemble {
     /// Applies one thing that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
-            Input::Span(span) if self.came.is_empty() => self.group(iter::once(&*span), now),
-            Input::Span(span) => self.spans(Together::one(*span), now),
+            Input::Span(span) if span.is_of_turn() => self.told(*span, now),
+            Input::Span(span) => self.span(*span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
             Input::Judged(reply) => self.judged(*reply, now),
             Input::Embedded(id, embedded) => self.embedded(id, embedded, now),
+        }
+    }
+
+    /// Applies a span of a known trace that came alone.
+    fn span(&mut self, span: Span, now: Timestamp) {
+        if self.came.is_empty() {
+            self.group(iter::once(&span), now);
+        } else {
+            self.together(Together::one(span), now);
         }
     }
 

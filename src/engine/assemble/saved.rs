@@ -9,12 +9,13 @@ use super::names::Agents;
 use super::parents::Shown;
 use super::recent;
 use super::sealed::Sealed;
+use super::turns::Turns;
 use super::waiting::{Reports, Waiting};
 use super::{Assemble, TraceId};
 
 /// A shard as it is written down: traces, sealed ones, waiting reports, what was learned.
 #[derive(Debug, Deserialize, Serialize)]
-struct Saved<T, S, W, P, N> {
+struct Saved<T, S, W, P, N, U> {
     traces: T,
     sealed: S,
     waiting: W,
@@ -23,6 +24,7 @@ struct Saved<T, S, W, P, N> {
     paid: BTreeMap<u64, i64>,
     parents: P,
     names: N,
+    turns: U,
 }
 
 /// All traces as they are written down.
@@ -42,8 +44,14 @@ impl Serialize for Written<'_> {
 #[serde(transparent)]
 pub struct SavedTraces(Read);
 
-type Read =
-    Saved<Vec<(TraceId, Box<Held>)>, Sealed, Reports, recent::Saved<Shown>, recent::Saved<Agents>>;
+type Read = Saved<
+    Vec<(TraceId, Box<Held>)>,
+    Sealed,
+    Reports,
+    recent::Saved<Shown>,
+    recent::Saved<Agents>,
+    Turns,
+>;
 
 impl Assemble {
     /// What outlives the process; nothing may wait to be drained.
@@ -57,12 +65,13 @@ impl Assemble {
             paid: self.paid.clone(),
             parents: self.parents.save(),
             names: self.names.save(),
+            turns: &self.turns,
         }
     }
 
     /// Takes over what an earlier process held.
     pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting, paid, parents, names } = saved.0;
+        let Saved { traces, sealed, waiting, next_waiting, paid, parents, names, turns } = saved.0;
         for (id, mut held) in traces {
             held.id = id;
             held.restored(&mut self.symbols);
@@ -78,5 +87,6 @@ impl Assemble {
         self.paid = paid;
         self.parents.restore(parents);
         self.names.restore(names);
+        self.turns = turns;
     }
 }

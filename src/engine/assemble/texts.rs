@@ -53,7 +53,19 @@ impl Together {
 
 impl Assemble {
     /// Applies spans that came together at `now`.
-    pub fn spans(&mut self, together: Together, now: Timestamp) {
+    pub fn spans(&mut self, mut together: Together, now: Timestamp) {
+        let of_turn = |place: &usize| together.all.get(*place).is_some_and(Span::is_of_turn);
+        let (turns, others): (Vec<_>, _) = together.places.iter().copied().partition(of_turn);
+        together.places = others;
+        let all = Arc::clone(&together.all);
+        self.together(together, now);
+        for span in turns.iter().filter_map(|place| all.get(*place)) {
+            self.told(span.clone(), now);
+        }
+    }
+
+    /// Applies spans of known traces that came together.
+    pub(super) fn together(&mut self, together: Together, now: Timestamp) {
         self.came.passed_over = self.passed_over(&together);
         let trace = |place: &usize| together.all.get(*place).map(|span| span.trace_id);
         for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {

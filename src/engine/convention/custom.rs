@@ -2,7 +2,66 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::lines::Says;
+
+/// How an agent speaks that tells what it does in log records: which of its events tell what, and which of their attributes, best
+/// first. What is left out has the names that are usual.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConvention {
+    /// What it goes by in messages.
+    pub name: String,
+    /// What the names of its scopes begin with; empty: its events are known by their names alone.
+    pub scope: String,
+    /// Events that begin a turn: a user has asked.
+    pub prompts: Vec<String>,
+    /// Events of model calls that are over.
+    pub model_calls: Vec<String>,
+    /// Events of model calls that failed.
+    pub model_errors: Vec<String>,
+    /// Events of tools that are about to be called.
+    pub tool_decisions: Vec<String>,
+    /// Events of tool calls that are over.
+    pub tool_calls: Vec<String>,
+    /// Events by which the agent says itself that it is in a loop.
+    pub loops: Vec<String>,
+    /// The session.
+    pub session: Vec<String>,
+    /// The prompt that all of a turn came of; without it a turn lasts from one prompt to the next.
+    pub prompt_id: Vec<String>,
+    /// The user's text, of a prompt.
+    pub input: Vec<String>,
+    /// The model's text.
+    pub output: Vec<String>,
+    /// The model.
+    pub model: Vec<String>,
+    /// An id of the model's answer.
+    pub response_id: Vec<String>,
+    /// Tokens read, cached ones included.
+    pub input_tokens: Vec<String>,
+    /// Those of them that came from a cache.
+    pub cached_tokens: Vec<String>,
+    /// Tokens written, reasoning included.
+    pub output_tokens: Vec<String>,
+    /// What the call cost, in US dollars.
+    pub cost_usd: Vec<String>,
+    /// How long it took, in milliseconds.
+    pub duration_ms: Vec<String>,
+    /// The tool.
+    pub tool_name: Vec<String>,
+    /// The id of the tool call.
+    pub call_id: Vec<String>,
+    /// The arguments of the tool call.
+    pub tool_arguments: Vec<String>,
+    /// What the tool returned.
+    pub tool_result: Vec<String>,
+    /// Whether the tool call went well.
+    pub success: Vec<String>,
+    /// The agent that the call was made by, where it is another one than the turn's.
+    pub sub_agent: Vec<String>,
+}
 
 /// The concepts that attributes can be mapped to.
 pub fn concepts() -> impl Iterator<Item = &'static str> {
@@ -16,4 +75,45 @@ pub(super) fn rules(mapping: &BTreeMap<String, Vec<String>>) -> impl Iterator<It
         let says = Says::ALL.iter().find(|says| says.name() == concept);
         says.into_iter().flat_map(|says| keys.iter().map(|key| (*says, key.as_str())))
     })
+}
+
+impl Default for LogConvention {
+    fn default() -> Self {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            name: "custom".to_owned(),
+            scope: String::new(),
+            prompts: Vec::new(),
+            model_calls: Vec::new(),
+            model_errors: Vec::new(),
+            tool_decisions: Vec::new(),
+            tool_calls: Vec::new(),
+            loops: Vec::new(),
+            session: names(&["session.id", "gen_ai.conversation.id", "conversation.id"]),
+            prompt_id: names(&["prompt.id", "prompt_id"]),
+            input: names(&["prompt"]),
+            output: names(&["response_text", "response"]),
+            model: names(&["gen_ai.response.model", "gen_ai.request.model", "model"]),
+            response_id: names(&["gen_ai.response.id", "response_id"]),
+            input_tokens: names(&[
+                "gen_ai.usage.input_tokens",
+                "input_tokens",
+                "input_token_count",
+            ]),
+            cached_tokens: names(&["gen_ai.usage.cache_read.input_tokens", "cached_token_count"]),
+            output_tokens: names(&[
+                "gen_ai.usage.output_tokens",
+                "output_tokens",
+                "output_token_count",
+            ]),
+            cost_usd: names(&["cost_usd"]),
+            duration_ms: names(&["duration_ms"]),
+            tool_name: names(&["gen_ai.tool.name", "tool_name", "function_name"]),
+            call_id: names(&["gen_ai.tool.call.id", "call_id"]),
+            tool_arguments: names(&["gen_ai.tool.call.arguments", "arguments", "function_args"]),
+            tool_result: names(&["gen_ai.tool.call.result", "output"]),
+            success: names(&["success"]),
+            sub_agent: names(&["sub_agent", "subagent_name"]),
+        }
+    }
 }

@@ -83,7 +83,7 @@ pub(super) struct AttemptDraft<'v> {
 }
 
 /// Texts and names that stand for nothing.
-const PLACEHOLDERS: [&str; 4] = ["<not specified>", "<REDACTED>", "<elided>", "N/A"];
+const PLACEHOLDERS: [&str; 5] = ["<not specified>", "<REDACTED>", "[REDACTED]", "<elided>", "N/A"];
 
 impl<'v> Draft<'v> {
     /// Nothing is known yet; results become texts too where they are kept.

@@ -9,11 +9,13 @@ mod anthropic;
 mod arguments;
 mod autogen;
 mod claude_code;
+mod codex;
 mod custom;
 mod draft;
 mod evaluation;
 mod finish;
 mod flat;
+mod gemini_cli;
 mod google_adk;
 mod index;
 mod json;
@@ -36,7 +38,9 @@ mod page;
 mod plan;
 mod pydantic_ai;
 mod python;
+mod qwen_code;
 mod raw;
+mod spoken;
 mod strands;
 mod text;
 mod told;
@@ -47,7 +51,7 @@ use std::sync::{Arc, LazyLock};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-pub use custom::concepts;
+pub use custom::{LogConvention, concepts};
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
 pub use page::page;
@@ -61,6 +65,7 @@ use self::draft::{Draft, lower, name};
 use self::index::{Hits, Index};
 use self::json::Json;
 use self::lines::Line;
+use self::spoken::Dialect;
 use super::options::ConventionOptions;
 use super::span::{
     Log, Operation, Report, Resource, SessionName, Span, Target, Text, ToolFacts, ToolResult,
@@ -122,6 +127,11 @@ trait Convention: Sync {
     /// Offers what no line finds on a span.
     fn read<'v>(&self, _raw: &'v RawSpan<'_>, _draft: &mut Draft<'v>) {}
 
+    /// How its agents speak, if they do so in log records instead of spans.
+    fn dialect(&self) -> Option<Dialect> {
+        None
+    }
+
     /// Takes what it finds in a log record; `event` is the event's name, wherever it was.
     fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
 }
@@ -168,6 +178,9 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &openlit::OpenLit,
     &anthropic::Anthropic,
     &claude_code::ClaudeCode,
+    &codex::Codex,
+    &gemini_cli::GeminiCli,
+    &qwen_code::QwenCode,
     &llama_index::LlamaIndex,
     &agentgauge::AgentGauge,
 ];
@@ -226,6 +239,8 @@ pub const SESSION_JSON_KEYS: &[&str] =
 pub struct Conventions {
     options: ConventionOptions,
     index: Arc<Index>,
+    // Those of the configuration first.
+    dialects: Arc<[Dialect]>,
 }
 
 /// What a scope tells of all spans and records in it.
@@ -235,6 +250,8 @@ pub struct Scope {
     id: u64,
     /// The conventions to read.
     recognised: u64,
+    /// The dialect of its log records.
+    dialect: Option<usize>,
     /// It is ours: what is in it somebody sent back.
     own: bool,
 }
@@ -255,6 +272,8 @@ pub struct Reading {
 pub struct LogReading {
     /// The record, if it belongs to a trace and says something about it.
     pub log: Option<Log>,
+    /// What an agent that speaks in records says by it.
+    pub spans: Vec<Span>,
     /// The score in it.
     pub reports: Vec<Report>,
     /// Why it was of no use.
@@ -277,7 +296,10 @@ impl Conventions {
     /// Reads by these options.
     pub fn new(options: ConventionOptions) -> Self {
         let index = Arc::new(Index::new(&options));
-        Self { options, index }
+        let configured = options.logs.iter().map(Dialect::configured);
+        let known = CONVENTIONS.iter().filter_map(|convention| convention.dialect());
+        let dialects = configured.chain(known).collect();
+        Self { options, index, dialects }
     }
 
     /// The same, which asks all code of any span.
@@ -317,6 +339,7 @@ impl Conventions {
         Scope {
             id: xxh3_64(raw.name.as_bytes()),
             recognised: self.index.by_scope(raw),
+            dialect: self.dialects.iter().position(|dialect| dialect.is_of(&raw.name)),
             own: raw.name == OWN_SCOPE,
         }
     }
@@ -355,6 +378,9 @@ impl Conventions {
         // Scores of ours that somebody sent back.
         if scope.own {
             return LogReading { unused: vec!["own_score"], ..LogReading::default() };
+        }
+        if let Some(reading) = self.spoken(raw, scope, resource) {
+            return reading;
         }
         let named = raw
             .attributes

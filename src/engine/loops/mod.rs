@@ -13,6 +13,7 @@ mod cycle;
 mod error_retry;
 mod exact_repeat;
 mod near_repeat;
+mod reported;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,8 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::reported::reported;
 
 use super::math::Quanta;
 use super::options::{LoopOptions, Thresholds};
@@ -52,7 +55,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What finds it among calls; `None`: it is found in outputs, by the session stage.
+                /// What finds it among calls; `None`: outputs tell it, to the session stage, or the agent does.
             fn finder(self) -> Option<Finder> {
                 match self {
                     $(Self::$kind => $find,)*
@@ -72,6 +75,8 @@ kinds! {
     NearRepeat, "near_repeat", Some(near_repeat::find);
     /// A few different calls, in the same order again and again.
     Cycle, "cycle", Some(cycle::find);
+    /// The agent says itself that it is in a loop, and no calls tell it.
+    Reported, "reported", None;
     /// A trace answers what an earlier one of its session did.
     OutputRepeat, "output_repeat", None;
 }
@@ -104,7 +109,7 @@ pub enum Evidence {
     Arguments,
     /// Names, arguments and results.
     Full,
-    /// The text of an output.
+    /// A text: that of an output, or the agent's own word.
     Text,
 }
 
@@ -174,7 +179,7 @@ pub struct Least {
 
 /// The least that makes a loop: a call of a run is there once for each that is counted.
 pub fn least(options: &LoopOptions) -> Least {
-    let kinds = LoopKind::ALL.iter().filter(|kind| kind.is_of_calls());
+    let kinds = LoopKind::ALL.iter().filter(|kind| kind.has_thresholds());
     let kinds = kinds.map(|kind| options.of_kind(*kind));
     let known = kinds.map(|needed| needed.warning.min(needed.critical)).min();
     let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
@@ -241,6 +246,11 @@ pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> 
 impl LoopKind {
     /// Whether it is found among calls, not in outputs.
     pub fn is_of_calls(self) -> bool {
+        self != Self::OutputRepeat
+    }
+
+    /// Whether it takes a number of calls to be one.
+    pub fn has_thresholds(self) -> bool {
         self.finder().is_some()
     }
 }

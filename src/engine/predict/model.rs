@@ -415,7 +415,8 @@ mod tests {
         for (at, (chance, failed)) in model.left_out(&known).into_iter().enumerate() {
             let mut others = known.clone();
             let own = others.remove(at);
-            let exact = Model::new(spread(), &others).predict(&session(""), None, &own.effort).unwrap();
+            let exact =
+                Model::new(spread(), &others).predict(&session(""), None, &own.effort).unwrap();
             let with = model.predict(&session(""), None, &own.effort).unwrap();
             let error = (chance - exact.failure).abs();
             assert!(error < 0.01 && error < (with.failure - exact.failure).abs(), "{at}: {error}");

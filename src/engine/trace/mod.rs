@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::seen::{Model, Said, Seen};
-use self::shape::{ModelCall, Shape};
+use self::shape::{Call, Shape};
 pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::convention::{is_generic, is_random};
@@ -127,7 +127,7 @@ pub fn evaluate(
     let mut models = shape.model_calls();
     blame_last(&mut models, shape, logs);
     let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
-    let calls = tools::of(shape, &models, logs);
+    let calls = tools::of(shape, &models, logs, done);
     let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
         trace_id,
@@ -146,6 +146,11 @@ pub fn evaluate(
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, shape, &models, &rules.prices);
     update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
+    let said = shape.behaviour().find(|span| span.reports_loop());
+    if let Some(said) = said.filter(|_| update.loops.is_empty()) {
+        let told = loops::reported(&calls, said.end, &spends);
+        update.loops.push(Loop { trace_ids: vec![trace_id], ..told });
+    }
     let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
     update.steps = (models.len() + calls.len()) as u64;
@@ -169,7 +174,7 @@ pub fn source<'a>(Laid { shape, .. }: &Laid<'a>) -> Option<(&'a Arc<Resource>, u
 /// How it ended.
 fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Seen<'_>]) {
     let root = shape.root();
-    let last = models.iter().max_by_key(|span| (span.end, span.span_id));
+    let last = shape.last_model(models);
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
     update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
@@ -243,7 +248,7 @@ fn loops_of(
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
 /// model's error there alone.
-fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
+fn blame_last(models: &mut [Call<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
     let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
     let answered = |model: &Model<'_>| {
@@ -346,7 +351,7 @@ impl<'s> Turn<'s> {
             None if invoked || self.input().is_some() => TurnStart::Asked,
             None => TurnStart::Unknown,
         };
-        let last = self.models.iter().max_by_key(|span| (span.end, span.span_id));
+        let last = self.shape.last_model(self.models);
         let after_last =
             last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
         let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
@@ -378,7 +383,7 @@ impl<'s> Turn<'s> {
 
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
     fn output(&self) -> Option<Said<'s>> {
-        let last_model = self.models.iter().max_by_key(|span| (span.end, span.span_id)).copied();
+        let last_model = self.shape.last_model(self.models);
         let own = self.owners().filter_map(|span| span.output);
         let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());

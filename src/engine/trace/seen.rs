@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::math::Quanta;
 use crate::engine::span::{
-    Arguments, Attempt, Operation, Resource, SessionName, SpanId, Status, Text, Timestamp, Tokens,
-    ToolFacts, ToolResult,
+    Arguments, Attempt, Operation, REPORTED_LOOP, Resource, SessionName, SpanId, Status,
+    TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
 /// A span.
@@ -106,6 +106,16 @@ impl Seen<'_> {
     /// whether these are kept or not.
     pub(super) fn holds_against(&self, other: &Self) -> bool {
         self == other || (self.without_texts(), self) > (other.without_texts(), other)
+    }
+
+    /// Whether a log record tells it, and no more than that it began.
+    pub(super) fn is_begun(&self) -> bool {
+        self.scope == TOLD_BY_RECORD && self.status == Status::Unset && !self.failed
+    }
+
+    /// Whether an agent reports by it that it is in a loop.
+    pub(super) fn reports_loop(&self) -> bool {
+        self.scope == TOLD_BY_RECORD && self.name == REPORTED_LOOP
     }
 
     /// The same where no texts are kept.

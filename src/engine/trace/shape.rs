@@ -5,7 +5,7 @@ use std::iter;
 use std::ops::Deref;
 
 use super::seen::{Model, Seen};
-use crate::engine::span::{Operation, SpanId, Timestamp};
+use crate::engine::span::{Operation, SpanId, Status, TOLD_BY_RECORD, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -27,20 +27,26 @@ pub(super) struct Shape<'a> {
     inwards: Vec<usize>,
 }
 
-/// A model call: a span, or what several say of it together.
-pub(super) struct ModelCall<'s> {
+/// A model or tool call: a span, or what several say of it together.
+pub(super) struct Call<'s> {
     seen: &'s Seen<'s>,
     completed: Option<Box<Seen<'s>>>,
+    // A log record says something of it.
+    recorded: bool,
 }
 
-impl<'s> ModelCall<'s> {
+impl<'s> Call<'s> {
+    fn of(seen: &'s Seen<'s>) -> Self {
+        Self { seen, completed: None, recorded: is_record(seen) }
+    }
+
     /// What is said of it, to be completed.
     pub(super) fn to_mut(&mut self) -> &mut Seen<'s> {
         self.completed.get_or_insert_with(|| Box::new(self.seen.clone()))
     }
 }
 
-impl<'s> Deref for ModelCall<'s> {
+impl<'s> Deref for Call<'s> {
     type Target = Seen<'s>;
 
     fn deref(&self) -> &Seen<'s> {
@@ -105,9 +111,9 @@ impl<'a> Shape<'a> {
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
     /// What one of them does not say the other one does.
-    pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
+    pub(super) fn model_calls(&self) -> Vec<Call<'_>> {
         let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut calls: Vec<ModelCall<'_>> = Vec::new();
+        let mut calls: Vec<Call<'_>> = Vec::new();
         for span in self.behaviour().filter(|span| self.is_model(span)) {
             if self.models_below[span.at] > 0 {
                 continue;
@@ -116,12 +122,18 @@ impl<'a> Shape<'a> {
             let id = call.model.as_ref().and_then(|model| model.response_id);
             let again = id.and_then(|id| answers.get(&id).copied());
             let again = again.or_else(|| calls.iter().position(|other| beside(other, &call)));
+            let again = again.or_else(|| told_of(&calls, &call));
             match again {
                 Some(at) => {
-                    if known(&calls[at]) < known(&call) {
+                    if worth(&calls[at]) < worth(&call) {
                         std::mem::swap(&mut calls[at], &mut call);
                     }
+                    calls[at].recorded |= call.recorded;
                     complete(calls[at].to_mut(), &call);
+                    // Only the record knows that somebody else made the call: it is where that puts it.
+                    if self.is_aside(&call) {
+                        calls[at].to_mut().at = call.at;
+                    }
                 }
                 None => calls.push(call),
             }
@@ -166,26 +178,54 @@ impl<'a> Shape<'a> {
         functions
     }
 
-    /// Tool calls of tool spans, in order; a span inside another of the same call counts once.
-    pub(super) fn tool_spans(&self) -> Vec<&Seen<'a>> {
-        let mut call_ids = BTreeSet::new();
-        let tools = self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
-        tools
-            .filter(|span| {
-                let name = span.tool.and_then(|tool| tool.name);
-                let inside_itself = name.is_some()
-                    && self.ancestors(span).any(|above| {
-                        let other =
-                            above.tool.filter(|_| above.operation == Operation::ExecuteTool);
-                        other.is_some_and(|other| other.name == name)
-                    });
-                let again = span
-                    .tool
-                    .and_then(|tool| tool.call_id)
-                    .is_some_and(|id| !call_ids.insert((id, name)));
-                !inside_itself && !again && !span.tool.is_some_and(|tool| tool.phantom)
-            })
-            .collect()
+    /// Tool calls of tool spans, in order; a span inside another of the same call counts once, and so do the records of a call.
+    pub(super) fn tool_spans(&self) -> Vec<Call<'_>> {
+        let mut by_id: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        let mut calls: Vec<Call<'_>> = Vec::new();
+        for span in self.behaviour().filter(|span| span.operation == Operation::ExecuteTool) {
+            let tool = span.tool.unwrap_or_default();
+            if tool.phantom {
+                // Where a call and its execution have spans, it is the latter that fails.
+                let above = self.above[span.at];
+                let call = calls.iter_mut().find(|call| Some(call.at) == above);
+                call.filter(|_| span.failed)
+                    .into_iter()
+                    .for_each(|call| call.to_mut().failed = true);
+                continue;
+            }
+            if tool.name.is_some() && self.ancestors(span).any(|above| is_tool(above, tool.name)) {
+                continue;
+            }
+            let known = tool.call_id.and_then(|id| by_id.get(&id)).into_iter().flatten();
+            let again = known.copied().find(|at| {
+                let other = &calls[*at];
+                other.recorded
+                    || is_record(span)
+                    || other.tool.is_some_and(|other| other.name == tool.name)
+            });
+            match again {
+                Some(at) => complete_tool(&mut calls[at], span),
+                None => {
+                    if let Some(id) = tool.call_id {
+                        by_id.entry(id).or_default().push(calls.len());
+                    }
+                    calls.push(Call::of(span));
+                }
+            }
+        }
+        calls
+    }
+
+    /// The last model call; of a turn that records tell, the last that the agent itself made.
+    pub(super) fn last_model<'m>(&self, models: &[&'m Seen<'m>]) -> Option<&'m Seen<'m>> {
+        let last = |span: &&&Seen<'_>| (span.end, span.span_id);
+        let own = models.iter().filter(|span| !self.is_aside(span)).max_by_key(last);
+        own.or_else(|| models.iter().max_by_key(last)).copied()
+    }
+
+    /// Whether a record says that somebody else than the turn's agent did it.
+    fn is_aside(&self, span: &Seen<'_>) -> bool {
+        self.ancestors(span).any(|above| is_record(above) && above.parent.is_some())
     }
 
     /// Whether a span is part of a tool call.
@@ -198,8 +238,8 @@ impl<'a> Shape<'a> {
     }
 
     /// A model call with what the model spans around it say, as far as they are around this one alone.
-    fn completed<'s>(&'s self, span: &'s Seen<'a>) -> ModelCall<'s> {
-        let mut call = ModelCall { seen: span, completed: None };
+    fn completed<'s>(&'s self, span: &'s Seen<'a>) -> Call<'s> {
+        let mut call = Call::of(span);
         let around = self.ancestors(span).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.models_below[above.at] == 1) {
             complete(call.to_mut(), outer);
@@ -286,6 +326,62 @@ fn beside(one: &Seen<'_>, other: &Seen<'_>) -> bool {
         && !ids_differ
 }
 
+/// Whether a log record told it.
+fn is_record(span: &Seen<'_>) -> bool {
+    span.scope == TOLD_BY_RECORD
+}
+
+/// The call that a record tells of too, or whose record this is: of those that have no other record, that were going on at the same
+/// time and do not contradict it, the one that ended at most nearly the same time.
+fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
+    // What a client takes from the end of a call until it writes that down.
+    const LATE: u64 = 1_000_000_000;
+    let overlap = |one: &Seen<'_>, other: &Seen<'_>| {
+        one.start.0 <= other.end.0.saturating_add(LATE)
+            && other.start.0 <= one.end.0.saturating_add(LATE)
+    };
+    let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    let same = |other: &Call<'_>| {
+        let (Some(a), Some(b)) = (&other.model, &call.model) else { return false };
+        is_record(other) != is_record(call)
+            && !(other.recorded && call.recorded)
+            && overlap(other, call)
+            && other.failed == call.failed
+            && agree(a.tokens.input, b.tokens.input)
+            && agree(a.tokens.output, b.tokens.output)
+    };
+    let candidates = calls.iter().enumerate().filter(|(_, other)| same(other));
+    candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
+}
+
+/// Whether it is a call of this tool.
+fn is_tool(span: &Seen<'_>, name: Option<&str>) -> bool {
+    let tool = span.tool.filter(|_| span.operation == Operation::ExecuteTool);
+    tool.is_some_and(|tool| tool.name == name)
+}
+
+/// Fills in what a record says of a tool call. A record has all of the arguments, and a span the name that the model used.
+fn complete_tool<'s>(call: &mut Call<'s>, other: &'s Seen<'s>) {
+    if !call.recorded && !is_record(other) {
+        return;
+    }
+    let recorded = is_record(other);
+    call.recorded |= recorded;
+    let call = call.to_mut();
+    call.failed |= other.failed;
+    // A span tells of a call that is over.
+    let over = if recorded { other.status } else { Status::Ok };
+    call.status = call.status.max(over);
+    call.end = call.end.max(other.end);
+    call.output = call.output.or(other.output);
+    let (Some(tool), Some(more)) = (&mut call.tool, &other.tool) else { return };
+    let (first, second) = if recorded { (more, &*tool) } else { (&*tool, more) };
+    let arguments = first.arguments.or(second.arguments);
+    let name = if recorded { tool.name.or(more.name) } else { more.name.or(tool.name) };
+    (tool.arguments, tool.name) = (arguments, name);
+    tool.result = tool.result.or(more.result);
+}
+
 /// Fills in what one span does not say of a call from another span of it.
 fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
     call.input = call.input.or(other.input);
@@ -305,6 +401,11 @@ fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
     if model.results.is_empty() {
         model.results.clone_from(&more.results);
     }
+}
+
+/// How good a witness a model span is: a span is better than a record, and then whichever knows more.
+fn worth(span: &Seen<'_>) -> (bool, usize) {
+    (!is_record(span), known(span))
 }
 
 /// How much a model span knows of its call: of two spans for one call, the better counts.

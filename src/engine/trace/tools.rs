@@ -8,9 +8,17 @@ use super::shape::Shape;
 use crate::engine::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
-/// arguments has those that the model called it with.
-pub(super) fn of(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>) -> Vec<ToolCall> {
+/// arguments has those that the model called it with. A call of which a record tells no more than that it began is left out while its
+/// trace goes on: what becomes of it is counted once.
+pub(super) fn of(
+    shape: &Shape<'_>,
+    models: &[&Seen<'_>],
+    logs: &Logs<'_>,
+    done: bool,
+) -> Vec<ToolCall> {
     let spans = shape.tool_spans();
+    let spans = spans.iter().filter(|call| done || !call.is_begun());
+    let spans: Vec<&Seen<'_>> = spans.map(|call| &**call).collect();
     let called = models
         .iter()
         .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
@@ -91,7 +99,7 @@ fn tool_call(tool: &Tool<'_>, span: &Seen<'_>, failed: bool) -> ToolCall {
         name: tool.name.unwrap_or_default().to_owned(),
         arguments: arguments.and_then(|arguments| arguments.text).map(str::to_owned),
         result_hash: tool.result,
-        error: Some(failed),
+        error: (failed || !span.is_begun()).then_some(failed),
         start_unix_nano: span.start.0,
         end_unix_nano: span.end.0,
         arguments_hash: arguments.map(|arguments| arguments.hash),

@@ -97,7 +97,7 @@ fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usi
     let below =
         |span: &&Seen<'_>| span.operation == Operation::InvokeAgent && Some(span.span_id) != root;
     let agents: Vec<&Seen<'_>> = shape.behaviour().filter(below).collect();
-    let tools: Vec<&Seen<'_>> = tools;
+    let tools = tools.iter().map(|call| &**call);
     let mut spans: Vec<&Seen<'_>> = models.iter().copied().chain(tools).chain(agents).collect();
     spans.sort_by_key(|span| (span.start, span.end, span.span_id));
     let mut asked = None;

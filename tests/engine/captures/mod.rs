@@ -79,7 +79,7 @@ fn replay(folder: &Path) -> Value {
 
 /// The traces of a turn, in order, each with its session.
 fn traces_of<'a>(document: &'a Value, turn: &Value) -> Result<Vec<(&'a Value, &'a Value)>, String> {
-    let mut found = Vec::new();
+    let mut found = told_in_time(document, turn);
     for id in turn["trace_ids"].as_array().unwrap() {
         let sessions = document["sessions"].as_array().unwrap().iter();
         let mut of_id = sessions
@@ -99,6 +99,24 @@ fn traces_of<'a>(document: &'a Value, turn: &Value) -> Result<Vec<(&'a Value, &'
         )
     });
     Ok(found)
+}
+
+/// The trace of a turn that log records told, whose id is ours: the first that began while it went on. What the client did in the
+/// background came after it.
+fn told_in_time<'a>(document: &'a Value, turn: &Value) -> Vec<(&'a Value, &'a Value)> {
+    let ids = turn["trace_ids"].as_array().unwrap();
+    let window = turn["window_unix_nano"].as_array().filter(|_| ids.is_empty());
+    let window = window.filter(|_| turn["on_wire"] != Value::Bool(false));
+    let Some([from, to]) = window.map(Vec::as_slice) else { return Vec::new() };
+    let within = from.as_u64().unwrap()..=to.as_u64().unwrap();
+    let start = |trace: &Value| trace["start_unix_nano"].as_str().unwrap().parse::<u64>().unwrap();
+    let sessions = document["sessions"].as_array().unwrap().iter();
+    let traces = sessions.flat_map(|session| {
+        session["traces"].as_array().unwrap().iter().map(move |trace| (session, trace))
+    });
+    let going_on = traces.filter(|(_, trace)| within.contains(&start(trace)));
+    let first = going_on.min_by_key(|(_, trace)| start(trace));
+    vec![first.unwrap_or_else(|| panic!("nothing is told of turn {}", turn["turn"]))]
 }
 
 fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> Result<(), String> {
@@ -132,8 +150,12 @@ fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> 
     if knowable("loop") && !turn["loop"].is_null() {
         compare_loop(turn, traces)?;
     }
-    let calls: u64 = traces.iter().filter_map(|(_, trace)| trace["llm_calls"].as_u64()).sum();
-    same("llm_calls", &turn["llm_calls"], &Value::from(calls))?;
+    // Each attempt of a call that was made again may count, or none but the last.
+    if !turn["llm_calls"].is_null() {
+        let calls: u64 = traces.iter().filter_map(|(_, trace)| trace["llm_calls"].as_u64()).sum();
+        same("llm_calls", &turn["llm_calls"], &Value::from(calls))?;
+    }
+    compare_cost(turn, traces)?;
     for (field, any) in [("error", true), ("complete", false)] {
         if turn[field].is_boolean() && !traces.is_empty() {
             let mut values = traces.iter().map(|(_, trace)| trace[field] == Value::Bool(true));
@@ -142,6 +164,17 @@ fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> 
         }
     }
     compare_scores(turn, traces)
+}
+
+fn compare_cost(turn: &Value, traces: &[(&Value, &Value)]) -> Result<(), String> {
+    let Some(wanted) = turn["cost_usd"].as_f64() else { return Ok(()) };
+    let costs = traces.iter().filter_map(|(_, trace)| trace["cost_usd"].as_f64());
+    let cost: f64 = costs.sum();
+    if (cost - wanted).abs() < 1e-9 {
+        Ok(())
+    } else {
+        Err(format!("cost_usd: expected {wanted}, was {cost}"))
+    }
 }
 
 fn compare_session(

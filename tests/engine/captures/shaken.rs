@@ -7,6 +7,7 @@ use std::thread;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::logs::v1::{ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans};
 use prost::Message;
 use serde_json::Value;
@@ -183,8 +184,7 @@ fn cut(requests: Vec<Request>) -> Vec<Request> {
         .into_iter()
         .flat_map(|request| match request {
             Request::Traces(traces) => cut_traces(traces),
-            // Of records of one time, their place in the request is all that orders them.
-            logs @ Request::Logs(_) => vec![logs],
+            Request::Logs(logs) => cut_logs(logs),
         })
         .collect()
 }
@@ -203,6 +203,32 @@ fn cut_traces(traces: ExportTraceServiceRequest) -> Vec<Request> {
     single
 }
 
+/// Cuts the records of agents that speak in them. Of other records of one time, their place in the request is all that orders them.
+fn cut_logs(logs: ExportLogsServiceRequest) -> Vec<Request> {
+    if !logs.resource_logs.iter().flat_map(|logs| &logs.scope_logs).all(speaks) {
+        return vec![Request::Logs(logs)];
+    }
+    let mut single = Vec::new();
+    for resource in logs.resource_logs {
+        for scope in &resource.scope_logs {
+            for record in &scope.log_records {
+                let scope_logs =
+                    vec![ScopeLogs { log_records: vec![record.clone()], ..scope.clone() }];
+                let resource_logs = vec![ResourceLogs { scope_logs, ..resource.clone() }];
+                single.push(Request::Logs(ExportLogsServiceRequest { resource_logs }));
+            }
+        }
+    }
+    single
+}
+
+/// Whether an agent that sends no spans speaks in these records.
+fn speaks(logs: &ScopeLogs) -> bool {
+    let name = logs.scope.as_ref().map_or("", |scope| scope.name.as_str());
+    let known = ["com.anthropic.claude_code", "codex_otel", "gemini-cli", "qwen-code"];
+    known.iter().any(|known| name.starts_with(known))
+}
+
 /// What a library sends when it is told to keep texts and arguments to itself.
 fn without_content(request: Request) -> Request {
     match request {
@@ -216,9 +242,33 @@ fn without_content(request: Request) -> Request {
             }
             Request::Traces(traces)
         }
-        Request::Logs(_) => Request::Logs(ExportLogsServiceRequest::default()),
+        Request::Logs(mut logs) => {
+            let scopes = logs.resource_logs.iter_mut().flat_map(|logs| &mut logs.scope_logs);
+            for scope in scopes {
+                if !speaks(scope) {
+                    scope.log_records.clear();
+                }
+                for record in &mut scope.log_records {
+                    record.attributes.retain(|attribute| {
+                        is_bare(attribute) && !DETAILS.contains(&attribute.key.as_str())
+                    });
+                }
+            }
+            Request::Logs(logs)
+        }
     }
 }
+
+/// What agents leave out of their records when they are told to keep details to themselves.
+const DETAILS: [&str; 7] = [
+    "prompt",
+    "tool_input",
+    "tool_parameters",
+    "arguments",
+    "function_args",
+    "response_text",
+    "request_text",
+];
 
 /// Whether an attribute carries neither text nor arguments.
 fn is_bare(attribute: &KeyValue) -> bool {

@@ -255,6 +255,17 @@ impl Spans {
         })
     }
 
+    /// Whether one of this scope has no parent.
+    pub fn has_root_of(&self, scope: u64) -> bool {
+        let mut origins = self.rows.iter().filter_map(|row| self.origins.get(place(row.origin)));
+        origins.any(|origin| origin.parent.is_none() && origin.scope == scope)
+    }
+
+    /// Whether the agent says that it is in a loop.
+    pub fn reports_loop(&self) -> bool {
+        self.iter().any(|span| span.reports_loop())
+    }
+
     /// The spans that have a parent, wherever that is; of equal ones that stand near each other the first alone.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
         let parents = self.origins.iter();

@@ -1,0 +1,133 @@
+//! Codex CLI: log records alone. Nothing but the order of the records joins a prompt with what came of it; they have no time but
+//! that at which they were observed.
+
+use std::borrow::Cow;
+
+use super::arguments;
+use super::draft::{count, meant};
+use super::raw::{RawLog, RawValue};
+use super::spoken::{Aside, Dialect, Heard, Keys, Tells, by_prompt, keys};
+use super::{Convention, Mark};
+
+/// The convention.
+pub(super) struct Codex;
+
+impl Convention for Codex {
+    fn name(&self) -> &'static str {
+        "codex"
+    }
+
+    fn title(&self) -> &'static str {
+        "Codex CLI"
+    }
+
+    fn session(&self) -> &'static str {
+        "`conversation.id` is sent by itself; for the user's text set `log_user_prompt = true` in `[otel]`"
+    }
+
+    fn agent(&self) -> &'static str {
+        "the service's name: `codex_exec` and the like, by the way it was started"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Scope(SCOPE)]
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Log records: `codex.user_prompt` begins a turn. A model call is the `codex.sse_event` that has token counts, or an error; a `codex.api_request` that failed is a failed one, so each attempt counts.",
+            "Tool calls are `codex.tool_decision` and `codex.tool_result` of one `call_id`. A command that the client says went well did, whatever its exit status.",
+            "`input_token_count` includes cached tokens, `output_token_count` reasoning. The answer's text is never sent.",
+        ]
+    }
+
+    fn dialect(&self) -> Option<Dialect> {
+        let event = |name, tells| (Cow::Borrowed(name), tells);
+        Some(Dialect {
+            name: Cow::Borrowed("codex"),
+            scope: Cow::Borrowed(SCOPE),
+            prefix: Cow::Borrowed("codex."),
+            events: vec![
+                event("user_prompt", Tells::Prompt),
+                event("sse_event", Tells::Model),
+                event("api_request", Tells::ModelError),
+                event("websocket_request", Tells::ModelError),
+                event("tool_decision", Tells::ToolBegun),
+                event("tool_result", Tells::Tool),
+            ],
+            keys: Keys {
+                session: keys!("conversation.id"),
+                input: keys!("prompt"),
+                model: keys!("model"),
+                input_tokens: keys!("input_token_count"),
+                cached_tokens: keys!("cached_token_count"),
+                output_tokens: keys!("output_token_count"),
+                duration_ms: keys!("duration_ms"),
+                tool: keys!("tool_name"),
+                call_id: keys!("call_id"),
+                arguments: keys!("arguments"),
+                success: keys!("success"),
+                ..Keys::default()
+            },
+            has_spans: false,
+            other_version: false,
+            turn: by_prompt,
+            mend,
+        })
+    }
+}
+
+fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
+    let failed = raw.attributes.str("error.message").is_some();
+    match heard.tells {
+        // An event for each part of a stream, and its end twice: once with what it took.
+        Some(Tells::Model) if failed => heard.tells = Some(Tells::ModelError),
+        Some(Tells::Model) => return heard.tokens.input.is_some(),
+        // What succeeded is told by the end of its stream.
+        Some(Tells::ModelError) => {
+            let status = raw.attributes.get("http.response.status_code").and_then(count);
+            return failed || status.is_some_and(|status| status >= 400);
+        }
+        Some(Tells::ToolBegun) => {
+            heard.failed = raw.attributes.str("decision").is_some_and(is_refusal);
+        }
+        Some(Tells::Tool) => {
+            let agent = raw.attributes.str("agent_name").and_then(meant);
+            let other = agent.filter(|agent| *agent != "/root");
+            heard.aside = other.map(|agent| Aside::Agent(agent.to_owned().into()));
+            let output = raw.attributes.str("output").map(without_measures);
+            heard.result = output.map(|text| arguments::result_hash(&RawValue::Str(text)));
+        }
+        Some(Tells::Prompt | Tells::Answer | Tells::Loop) | None => {}
+    }
+    heard.tool = mcp_tool(raw).map(Cow::Owned);
+    heard.failed |= heard.tells == Some(Tells::ModelError);
+    true
+}
+
+/// The name of a tool of a server, with that of the server before it.
+fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
+    let server = raw.attributes.str("tool_namespace").filter(|name| name.starts_with("mcp__"))?;
+    let tool = raw.attributes.str("tool_name").filter(|name| !name.starts_with("mcp__"))?;
+    Some(format!("{}__{tool}", server.trim_end_matches('_')))
+}
+
+/// Whether somebody did not let the tool be called.
+fn is_refusal(decision: &str) -> bool {
+    ["denied", "abort", "rejected", "timed_out"].iter().any(|refusal| decision.starts_with(refusal))
+}
+
+/// A command's output without what the client measured of it, which is another each time.
+fn without_measures(output: &str) -> Cow<'_, str> {
+    let measured = ["Chunk ID: ", "Wall time: "];
+    let Some((head, _)) = output.split_once("Output:\n") else { return output.into() };
+    if !measured.iter().any(|start| head.starts_with(start)) {
+        return output.into();
+    }
+    let kept = |line: &&str| !measured.iter().any(|start| line.starts_with(start));
+    let told: Vec<&str> = head.lines().filter(kept).collect();
+    let rest = &output[head.len()..];
+    format!("{}\n{rest}", told.join("\n")).into()
+}
+
+const SCOPE: &str = "codex_otel";
