@@ -221,7 +221,7 @@ fn loops(config: &Config, check: &mut Check<'_>) {
         }
     }
     for price in &config.cost.prices {
-        let dollars = [Some(price.input), Some(price.output), price.cached];
+        let dollars = [Some(price.input), Some(price.output), price.cached, price.cache_written];
         if dollars.iter().flatten().any(|dollars| !(0.0..=MAX_PRICE).contains(dollars)) {
             let least = format!("dollars per million tokens from 0 to {MAX_PRICE}");
             check.fail("cost.prices", least, format!("{price:?}"));

@@ -140,14 +140,24 @@ pub struct Price {
     pub output: f64,
     /// Tokens read from a cache; without it they cost what others do.
     pub cached: Option<f64>,
+    /// Tokens read that are put into a cache; likewise.
+    pub cache_written: Option<f64>,
 }
 
 /// What model calls cost where their spans do not say.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CostOptions {
-    /// Prices, by model; the first that fits holds. Without any a cost is absent.
+    /// Prices, by model; the first that fits holds, before those that ship.
     pub prices: Vec<Price>,
+    /// Models that are not among these cost what the table says that ships (`src/engine/prices.csv`); a model of neither has no cost.
+    pub shipped: bool,
+}
+
+impl Default for CostOptions {
+    fn default() -> Self {
+        Self { prices: Vec::new(), shipped: true }
+    }
 }
 
 /// How sessions are scored.

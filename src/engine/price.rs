@@ -1,5 +1,8 @@
 //! What a model call costs where its span does not say: tokens by a table of prices.
 
+use std::sync::LazyLock;
+
+use super::hash::FixedMap;
 use super::math::Quanta;
 use super::math::glob::fits;
 use super::options::{CostOptions, Price};
@@ -8,53 +11,120 @@ use super::span::{ModelFacts, Tokens};
 /// Prices are per so many tokens.
 const TOKENS: f64 = 1e6;
 
-/// Prices by model, the first that fits holds.
+/// Prices by model.
 #[derive(Clone, Debug, Default)]
-pub struct Prices(Vec<Rate>);
+pub struct Prices {
+    // The first that fits holds.
+    configured: Vec<(String, Rate)>,
+    shipped: bool,
+}
 
 /// A price in quanta (1e-12 USD) per token.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Rate {
-    model: String,
     input: i128,
     output: i128,
     cached: i128,
+    cache_written: i128,
+}
+
+/// The prices that ship, by model in lower case: `deploy/prices.py` writes the table anew.
+static SHIPPED: LazyLock<FixedMap<&'static str, Rate>> = LazyLock::new(|| {
+    let lines = include_str!("prices.csv").lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(rate_of_line).collect()
+});
+
+/// `model,input,output,cache_read,cache_write`; the last two may be empty.
+fn rate_of_line(line: &'static str) -> Option<(&'static str, Rate)> {
+    let mut fields = line.split(',');
+    let model = fields.next()?;
+    let mut price = || fields.next().map(|field| field.parse().ok());
+    let (input, output) = (price()??, price()??);
+    Some((model, Rate::new((input, output), (price()?, price()?))))
 }
 
 impl Prices {
     /// Reads the table.
     pub fn new(options: &CostOptions) -> Self {
-        Self(options.prices.iter().map(Rate::new).collect())
+        let rate = |price: &Price| {
+            let rates = (price.input, price.output);
+            (price.model.clone(), Rate::new(rates, (price.cached, price.cache_written)))
+        };
+        Self { configured: options.prices.iter().map(rate).collect(), shipped: options.shipped }
     }
 
-    /// What a call cost: what its span says, else its tokens at the first price that fits its model; `None` if no
-    /// price does or the tokens are not known.
+    /// What a call cost: what its span says, else its tokens at the price of its model; `None` if there is none or the tokens
+    /// are not known.
     pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
         call.cost.or_else(|| self.of_tokens(call.model.as_deref()?, &call.tokens))
     }
 
-    /// What tokens cost at the first price that fits the model; `None` if no price does or they are not known.
+    /// What tokens cost at the price of the model; `None` if there is none or they are not known.
     pub fn of_tokens(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
-        let rate = self.0.iter().find(|rate| fits(&rate.model, model))?;
         let (input, output) = (tokens.input?, tokens.output?);
+        let rate = self.rate(model)?;
         let cached = tokens.cached.unwrap_or(0).min(input);
-        let cost = i128::from(input - cached) * rate.input
+        let written = tokens.cache_written.unwrap_or(0).min(input - cached);
+        let cost = i128::from(input - cached - written) * rate.input
             + i128::from(cached) * rate.cached
+            + i128::from(written) * rate.cache_written
             + i128::from(output) * rate.output;
         i64::try_from(cost).ok().map(Quanta)
     }
+
+    fn rate(&self, model: &str) -> Option<Rate> {
+        let configured = self.configured.iter().find(|(pattern, _)| fits(pattern, model));
+        configured.map(|(_, rate)| *rate).or_else(|| shipped(model).filter(|_| self.shipped))
+    }
+}
+
+/// The price that ships for a model, under any of its names: as it is, without the provider before it (`models/`,
+/// `openai/`, `us.anthropic.`), and without the date or version after it. A price is never that of a model whose name only begins alike.
+fn shipped(model: &str) -> Option<Rate> {
+    if let Some(rate) = SHIPPED.get(model) {
+        return Some(*rate);
+    }
+    let lower = model.to_ascii_lowercase();
+    let short = lower.rsplit('/').next().unwrap_or_default();
+    let own = short.rsplit_once("anthropic.").map_or(short, |(_, own)| own);
+    let own = own.split([':', '@']).next().unwrap_or_default();
+    let version = |(before, last): (&'_ str, &str)| {
+        let digits = last.strip_prefix('v').unwrap_or(last);
+        let is_version = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        (is_version && (last.starts_with('v') || digits.len() == 8)).then_some(before.len())
+    };
+    let versioned = own.rsplit_once('-').and_then(version).map_or(own, |end| &own[..end]);
+    let dated =
+        versioned.rsplit_once('-').and_then(version).map_or(versioned, |end| &versioned[..end]);
+    let day = dash_date(dated).map_or(dated, |end| &dated[..end]);
+    let latest = day.strip_suffix("-latest").unwrap_or(day);
+    [short, own, versioned, dated, day, latest].iter().find_map(|name| SHIPPED.get(name)).copied()
+}
+
+/// Where `-YYYY-MM-DD` begins that a name ends with.
+fn dash_date(name: &str) -> Option<usize> {
+    let begin = name.len().checked_sub("-YYYY-MM-DD".len())?;
+    let date = name.as_bytes().get(begin..)?;
+    let is_date = date.iter().zip(b"-0000-00-00").all(|(byte, like)| match like {
+        b'-' => byte == like,
+        _ => byte.is_ascii_digit(),
+    });
+    is_date.then_some(begin)
 }
 
 impl Rate {
-    fn new(price: &Price) -> Self {
+    fn new(
+        (input, output): (f64, f64),
+        (cached, cache_written): (Option<f64>, Option<f64>),
+    ) -> Self {
         // Invariant: prices are checked to be finite when they are read.
         let quanta =
             |dollars: f64| i128::from(Quanta::from_f64(dollars / TOKENS).unwrap_or_default().0);
         Self {
-            model: price.model.clone(),
-            input: quanta(price.input),
-            output: quanta(price.output),
-            cached: quanta(price.cached.unwrap_or(price.input)),
+            input: quanta(input),
+            output: quanta(output),
+            cached: quanta(cached.unwrap_or(input)),
+            cache_written: quanta(cache_written.unwrap_or(input)),
         }
     }
 }
@@ -72,13 +142,19 @@ mod tests {
             input,
             output: 10.0,
             cached,
+            cache_written: None,
         };
-        let options =
-            CostOptions { prices: vec![price("gpt-4o*", 2.5, Some(1.25)), price("*", 1.0, None)] };
+        let prices = vec![price("gpt-4o*", 2.5, Some(1.25)), price("*", 1.0, None)];
+        let options = CostOptions { prices, shipped: false };
         let prices = Prices::new(&options);
         let mut call = ModelFacts {
             model: Some(Arc::from("gpt-4o-mini")),
-            tokens: Tokens { input: Some(1000), cached: Some(400), output: Some(100) },
+            tokens: Tokens {
+                input: Some(1000),
+                cached: Some(400),
+                output: Some(100),
+                ..Tokens::default()
+            },
             ..ModelFacts::default()
         };
         // 600 * 2.5 + 400 * 1.25 + 100 * 10 dollars a million tokens.
@@ -90,5 +166,53 @@ mod tests {
         call.cost = Some(Quanta(7));
         assert_eq!(prices.cost(&call), Some(Quanta(7)));
         assert_eq!(Prices::default().cost(&ModelFacts::default()), None);
+    }
+
+    #[test]
+    fn every_line_of_the_table_is_a_price() {
+        let lines = include_str!("prices.csv").lines().filter(|line| !line.starts_with('#'));
+        assert_eq!(lines.clone().count(), SHIPPED.len());
+        assert!(SHIPPED.len() > 200);
+        assert!(lines.into_iter().all(|line| line == line.to_ascii_lowercase()));
+    }
+
+    #[test]
+    fn what_is_read_from_a_cache_and_put_into_one_has_its_own_price() {
+        let prices = Prices::new(&CostOptions::default());
+        let cost = |model: &str, cached, cache_written| {
+            let tokens = Tokens { input: Some(10_000), cached, cache_written, output: Some(1_000) };
+            prices.of_tokens(model, &tokens)
+        };
+        // By hand, in millionths of a dollar: 2,000 x 3 + 5,000 x 0.30 + 3,000 x 3.75 + 1,000 x 15.
+        let claude = cost("claude-sonnet-4-5-20250929", Some(5_000), Some(3_000));
+        assert_eq!(claude, Some(Quanta(33_750_000_000)));
+        // 6,000 x 2.50 + 4,000 x 1.25 + 1,000 x 10.
+        assert_eq!(cost("gpt-4o-2024-08-06", Some(4_000), None), Some(Quanta(30_000_000_000)));
+        // 6,000 x 0.30 + 4,000 x 0.03 + 1,000 x 2.50.
+        assert_eq!(cost("gemini-2.5-flash", Some(4_000), None), Some(Quanta(4_420_000_000)));
+    }
+
+    #[test]
+    fn a_model_is_found_by_its_own_name_and_never_by_another_that_begins_alike() {
+        let prices = Prices::new(&CostOptions::default());
+        let tokens = Tokens { input: Some(1), output: Some(1), ..Tokens::default() };
+        let cost = |model: &str| prices.of_tokens(model, &tokens);
+        let same = [
+            ["claude-sonnet-4-5", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"],
+            ["claude-sonnet-4-5", "anthropic/claude-sonnet-4-5@20250929"],
+            ["gpt-4o-mini", "openai/gpt-4o-mini"],
+            ["gpt-4o-mini", "GPT-4o-mini-2031-01-01"],
+            ["gemini-2.5-pro", "models/gemini-2.5-pro"],
+            ["claude-haiku-4-5", "claude-haiku-4-5-latest"],
+        ];
+        for [name, other] in same {
+            assert!(cost(name).is_some(), "{name}");
+            assert_eq!(cost(name), cost(other), "{other}");
+        }
+        for unknown in ["gpt-4o-mini-of-ours", "gpt", "", "claude-sonnet-4-5-turbo", "-20250929"] {
+            assert_eq!(cost(unknown), None, "{unknown}");
+        }
+        let none = Prices::new(&CostOptions { shipped: false, ..CostOptions::default() });
+        assert_eq!(none.of_tokens("gpt-4o", &tokens), None);
     }
 }

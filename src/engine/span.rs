@@ -149,6 +149,8 @@ pub struct Tokens {
     pub input: Option<u64>,
     /// Those of the tokens read that came from a cache.
     pub cached: Option<u64>,
+    /// Those of the tokens read that were put into a cache.
+    pub cache_written: Option<u64>,
     /// Tokens written, reasoning included.
     pub output: Option<u64>,
 }

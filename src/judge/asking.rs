@@ -229,7 +229,7 @@ impl Asker {
         let (answer, missing) = format.answer(&reply);
         // An endpoint that does not count its tokens is taken to have used the most; a prompt has some.
         let input = answer.input_tokens.filter(|tokens| *tokens > 0);
-        let tokens = Tokens { input, cached: None, output: answer.output_tokens };
+        let tokens = Tokens { input, output: answer.output_tokens, ..Tokens::default() };
         let cost = self.price(call.model, tokens).unwrap_or(most);
         self.meter.tokens(answer.input_tokens, answer.output_tokens);
         let read = match missing {
@@ -291,7 +291,7 @@ impl Asker {
     fn at_most(&self, model: &str, bytes: usize) -> Quanta {
         let input = (bytes + FORM_BYTES) as u64;
         let output = u64::from(self.options.max_output_tokens);
-        let tokens = Tokens { input: Some(input), cached: None, output: Some(output) };
+        let tokens = Tokens { input: Some(input), output: Some(output), ..Tokens::default() };
         self.price(model, tokens).unwrap_or(Quanta(i64::MAX))
     }
 
@@ -391,6 +391,7 @@ fn prices(options: &JudgeOptions, cost: &CostOptions) -> Prices {
         input: options.input_usd_per_million,
         output: options.output_usd_per_million,
         cached: None,
+        cache_written: None,
     });
     Prices::new(&cost)
 }

@@ -61,6 +61,7 @@ impl Convention for Codex {
                 model: keys!("model"),
                 input_tokens: keys!("input_token_count"),
                 cached_tokens: keys!("cached_token_count"),
+                cache_written_tokens: keys!("cache_write_token_count"),
                 output_tokens: keys!("output_token_count"),
                 duration_ms: keys!("duration_ms"),
                 tool: keys!("tool_name"),

@@ -43,6 +43,8 @@ pub struct LogConvention {
     pub input_tokens: Vec<String>,
     /// Those of them that came from a cache.
     pub cached_tokens: Vec<String>,
+    /// Those of them that were put into a cache.
+    pub cache_written_tokens: Vec<String>,
     /// Tokens written, reasoning included.
     pub output_tokens: Vec<String>,
     /// What the call cost, in US dollars.
@@ -101,6 +103,7 @@ impl Default for LogConvention {
                 "input_token_count",
             ]),
             cached_tokens: names(&["gen_ai.usage.cache_read.input_tokens", "cached_token_count"]),
+            cache_written_tokens: names(&["gen_ai.usage.cache_creation.input_tokens"]),
             output_tokens: names(&[
                 "gen_ai.usage.output_tokens",
                 "output_tokens",

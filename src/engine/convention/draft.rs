@@ -41,6 +41,7 @@ pub(super) struct Draft<'v> {
     pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
     pub(super) cached_tokens: Ranked<u64>,
+    pub(super) cache_written_tokens: Ranked<u64>,
     pub(super) output_tokens: Ranked<u64>,
     pub(super) cost: Ranked<Quanta>,
     pub(super) tool_calls: Ranked<Vec<ToolFacts>>,

@@ -141,6 +141,7 @@ impl Conventions {
         let tokens = Tokens {
             input: draft.input_tokens.take(),
             cached: draft.cached_tokens.take(),
+            cache_written: draft.cache_written_tokens.take(),
             output: draft.output_tokens.take(),
         };
         let says = operation == Operation::Chat

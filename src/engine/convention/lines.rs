@@ -41,6 +41,7 @@ pub(super) enum Says {
     ResponseId,
     InputTokens,
     CachedTokens,
+    CacheWrittenTokens,
     OutputTokens,
     Cost,
     Input,
@@ -67,7 +68,7 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 33] = [
+    pub(super) const ALL: [Self; 34] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
@@ -85,6 +86,7 @@ impl Says {
         Self::ResponseId,
         Self::InputTokens,
         Self::CachedTokens,
+        Self::CacheWrittenTokens,
         Self::OutputTokens,
         Self::Cost,
         Self::Input,
@@ -123,6 +125,7 @@ impl Says {
             Self::ResponseId => "response_id",
             Self::InputTokens => "input_tokens",
             Self::CachedTokens => "cached_tokens",
+            Self::CacheWrittenTokens => "cache_written_tokens",
             Self::OutputTokens => "output_tokens",
             Self::Cost => "cost_usd",
             Self::Input => "input",
@@ -158,6 +161,7 @@ impl Says {
             Self::Model
             | Self::InputTokens
             | Self::CachedTokens
+            | Self::CacheWrittenTokens
             | Self::OutputTokens
             | Self::Cost => matches!(operation, Operation::Chat | Operation::InvokeAgent),
             Self::Input | Self::Output => operation != Operation::ExecuteTool,
@@ -223,6 +227,7 @@ impl Says {
             Self::ResponseId => draft.response_id.offer(rank, name(value)),
             Self::InputTokens => draft.input_tokens.offer(rank, count(value)),
             Self::CachedTokens => draft.cached_tokens.offer(rank, count(value)),
+            Self::CacheWrittenTokens => draft.cache_written_tokens.offer(rank, count(value)),
             Self::OutputTokens => draft.output_tokens.offer(rank, count(value)),
             Self::Cost => draft.cost.offer(rank, cost(value)),
             Self::Input => draft.ask(rank, || messages::asked(value)),

@@ -62,6 +62,7 @@ impl Convention for Mlflow {
         draft.input_tokens.offer(60, count("input_tokens"));
         draft.output_tokens.offer(60, count("output_tokens"));
         draft.cached_tokens.offer(60, count("cache_read_input_tokens"));
+        draft.cache_written_tokens.offer(60, count("cache_creation_input_tokens"));
         if is_own(raw) {
             draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
             langchain::root_chain(raw, draft);

@@ -32,6 +32,7 @@ const LINES: &[Line] = &[
     line(Says::Model, 61, "llm.request.model_name"),
     line(Says::InputTokens, 20, "llm.token_count.prompt"),
     line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
+    line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
     line(Says::OutputTokens, 20, "llm.token_count.completion"),
     line(Says::Cost, 30, "llm.cost.total"),
 ];

@@ -50,6 +50,8 @@ const LINES: &[Line] = &[
     line(Says::InputTokens, 50, "gen_ai.usage.prompt_tokens"),
     line(Says::CachedTokens, 10, "gen_ai.usage.cache_read.input_tokens"),
     line(Says::CachedTokens, 20, "gen_ai.usage.cache_read_input_tokens"),
+    line(Says::CacheWrittenTokens, 10, "gen_ai.usage.cache_creation.input_tokens"),
+    line(Says::CacheWrittenTokens, 20, "gen_ai.usage.cache_creation_input_tokens"),
     line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
     line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
     line(Says::Cost, 20, "gen_ai.usage.cost"),

@@ -77,6 +77,7 @@ enum Field {
     ResponseId,
     InputTokens,
     CachedTokens,
+    CacheWrittenTokens,
     OutputTokens,
 }
 
@@ -284,6 +285,7 @@ impl Field {
             Says::ResponseId => Some(Self::ResponseId),
             Says::InputTokens => Some(Self::InputTokens),
             Says::CachedTokens => Some(Self::CachedTokens),
+            Says::CacheWrittenTokens => Some(Self::CacheWrittenTokens),
             Says::OutputTokens => Some(Self::OutputTokens),
             Says::Operation(_)
             | Says::ToolArguments
@@ -454,6 +456,9 @@ impl<'a> Reader<'_, 'a> {
             Field::ResponseId => self.id(at, &mut span.model.as_mut()?.response_id),
             Field::InputTokens => self.count(at, &mut span.model.as_mut()?.tokens.input),
             Field::CachedTokens => self.count(at, &mut span.model.as_mut()?.tokens.cached),
+            Field::CacheWrittenTokens => {
+                self.count(at, &mut span.model.as_mut()?.tokens.cache_written)
+            }
             Field::OutputTokens => self.count(at, &mut span.model.as_mut()?.tokens.output),
         }
     }

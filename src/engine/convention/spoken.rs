@@ -73,6 +73,7 @@ pub(super) struct Keys {
     pub(super) response_id: Names,
     pub(super) input_tokens: Names,
     pub(super) cached_tokens: Names,
+    pub(super) cache_written_tokens: Names,
     pub(super) output_tokens: Names,
     pub(super) cost: Names,
     pub(super) duration_ms: Names,
@@ -168,6 +169,7 @@ impl Dialect {
                 response_id: names(&options.response_id),
                 input_tokens: names(&options.input_tokens),
                 cached_tokens: names(&options.cached_tokens),
+                cache_written_tokens: names(&options.cache_written_tokens),
                 output_tokens: names(&options.output_tokens),
                 cost: names(&options.cost_usd),
                 duration_ms: names(&options.duration_ms),
@@ -233,6 +235,7 @@ impl Dialect {
             tokens: Tokens {
                 input: tokens(&keys.input_tokens),
                 cached: tokens(&keys.cached_tokens),
+                cache_written: tokens(&keys.cache_written_tokens),
                 output: tokens(&keys.output_tokens),
             },
             result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),

@@ -341,7 +341,8 @@ fn claude_code_counts_cached_tokens_apart() {
     ))
     .span;
     let model = span.model.unwrap();
-    let tokens = Tokens { input: Some(115), cached: Some(100), output: Some(3) };
+    let tokens =
+        Tokens { input: Some(115), cached: Some(100), cache_written: Some(5), output: Some(3) };
     assert_eq!((model.tokens, model.model.as_deref(), span.failed), (tokens, Some("claude"), true));
     let tool = read(&raw(
         "claude_code.tool",

@@ -33,6 +33,7 @@ const LINES: &[Line] = &[
     line(Says::InputTokens, 56, "ai.usage.promptTokens"),
     line(Says::CachedTokens, 40, "ai.usage.cachedInputTokens"),
     line(Says::CachedTokens, 41, "ai.usage.inputTokenDetails.cacheReadTokens"),
+    line(Says::CacheWrittenTokens, 41, "ai.usage.inputTokenDetails.cacheWriteTokens"),
     line(Says::OutputTokens, 55, "ai.usage.outputTokens"),
     line(Says::OutputTokens, 56, "ai.usage.completionTokens"),
     line(Says::Input, 54, "ai.prompt.messages"),

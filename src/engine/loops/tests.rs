@@ -232,7 +232,7 @@ fn a_loop_costs_what_its_model_calls_cost() {
     let spend = |start, end| Spend {
         start: Timestamp(start),
         end: Timestamp(end),
-        tokens: Tokens { input: Some(10), cached: None, output: None },
+        tokens: Tokens { input: Some(10), output: None, ..Default::default() },
         cost: Some(Quanta(7)),
     };
     let list = calls(&[("f", Some(1), Some(2)); 3]);

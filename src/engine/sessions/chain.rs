@@ -76,7 +76,7 @@ fn spend(trace: &TraceRecord) -> Spend {
     Spend {
         start: trace.start,
         end: trace.sent_end,
-        tokens: Tokens { input, cached: None, output },
+        tokens: Tokens { input, output, ..Tokens::default() },
         cost: trace.cost.map(Quanta),
     }
 }

@@ -111,11 +111,12 @@ impl ModelRow {
 
     /// Whether there is room for it in a row.
     pub(super) fn fits(&self) -> bool {
-        let Tokens { input, cached, output } = self.tokens;
+        let Tokens { input, cached, cache_written, output } = self.tokens;
         let short = |count: Option<u64>| count.is_none_or(|count| u32::try_from(count).is_ok());
         short(input)
             && short(output)
             && cached.is_none()
+            && cache_written.is_none()
             && self.cost.is_none()
             && self.calls.is_empty()
             && self.results.is_empty()

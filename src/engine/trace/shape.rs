@@ -392,6 +392,7 @@ fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);
     model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
+    model.tokens.cache_written = model.tokens.cache_written.or(more.tokens.cache_written);
     model.tokens.output = model.tokens.output.or(more.tokens.output);
     model.cost = model.cost.or(more.cost);
     model.asked_by_user = model.asked_by_user.or(more.asked_by_user);

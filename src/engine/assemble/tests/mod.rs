@@ -344,7 +344,11 @@ fn a_model_call_is_counted_once() {
     let model = |response: &str| {
         Some(ModelFacts {
             response_id: Some(Arc::from(response)),
-            tokens: crate::engine::span::Tokens { input: Some(10), cached: None, output: Some(1) },
+            tokens: crate::engine::span::Tokens {
+                input: Some(10),
+                output: Some(1),
+                ..Default::default()
+            },
             ..ModelFacts::default()
         })
     };
@@ -369,7 +373,8 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let mut outer = span(2, 1, Operation::Chat);
     outer.model = Some(ModelFacts { tool_calls: vec![call], ..ModelFacts::default() });
     let mut inner = span(3, 2, Operation::Chat);
-    let tokens = crate::engine::span::Tokens { input: Some(10), cached: None, output: Some(1) };
+    let tokens =
+        crate::engine::span::Tokens { input: Some(10), output: Some(1), ..Default::default() };
     inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
     let update = done(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));

@@ -547,6 +547,7 @@ impl SpanRow {
         let tokens = || Tokens {
             input: self.has(INPUT_TOKENS).then_some(self.number & u64::from(u32::MAX)),
             cached: None,
+            cache_written: None,
             output: self.has(OUTPUT_TOKENS).then_some(self.number >> 32),
         };
         let model = self.has(MODEL).then(|| Model {

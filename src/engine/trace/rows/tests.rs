@@ -39,7 +39,7 @@ fn model() -> impl Strategy<Value = ModelFacts> {
         let (input, cached, output, cost) = counts;
         let (tool_calls, tool_results) = lists;
         let (tokens, cost, asked_by_user) =
-            (Tokens { input, cached, output }, cost.map(Quanta), asked);
+            (Tokens { input, cached, cache_written: cached, output }, cost.map(Quanta), asked);
         ModelFacts { model, response_id, tokens, cost, tool_calls, tool_results, asked_by_user }
     })
 }
