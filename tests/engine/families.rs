@@ -1,13 +1,14 @@
 //! No order, duplication or number of shards changes a series of `/metrics`, but of those families that are listed here with the
 //! reason. Roots come after all that is below them, as they are sent: once a root is in, what its trace spends counts as it comes,
-//! under the name and the outcome that its spans have by then.
+//! under the name and the outcome that its spans have by then. Of agents that speak in log records the prompts come first, as they are
+//! sent: where only their order tells the turns, what came before its prompt has counted for the turn before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::span::{TOLD_BY_RECORD, Timestamp};
 use agentgauge::export::prometheus::{Detail, Format, render};
 use proptest::prelude::*;
 
@@ -106,7 +107,16 @@ fn deliveries() -> impl Strategy<Value = Delivery> {
 fn differing(capture: &str, delivery: &Delivery) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
     let items = items(capture);
     let mut delivered = reordered(&items, &delivery.order);
-    delivered.sort_by_key(|item| matches!(item, Item::Span(span) if span.parent.is_none()));
+    delivered.sort_by_key(|item| match item {
+        Item::Span(span) if span.parent.is_none() => {
+            if span.scope == TOLD_BY_RECORD {
+                0
+            } else {
+                2
+            }
+        }
+        _ => 1,
+    });
     let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
     delivered.extend(again);
     let (expected, actual) = (exported(&items, &plain()), exported(&delivered, delivery));
