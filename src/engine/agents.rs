@@ -4,6 +4,8 @@
 //! stage keeps the newest of each and the sum over shards. Sums are integers, so the numbers are the same bits
 //! whatever the number of shards.
 
+use std::borrow::Cow;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -401,16 +403,20 @@ impl Agents {
 
     /// The numbers of one agent, or of several that share their series.
     fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
-        let mut windows: BTreeMap<u64, Window> = BTreeMap::new();
-        for agent in agents {
-            for (width, window) in &agent.windows {
-                windows.entry(*width).or_default().merge(window);
+        // Mostly there is one, and its windows are what is shown.
+        let mut windows: BTreeMap<u64, Cow<'_, Window>> = BTreeMap::new();
+        for (width, window) in agents.iter().flat_map(|agent| &agent.windows) {
+            match windows.entry(*width) {
+                Entry::Vacant(room) => {
+                    room.insert(Cow::Borrowed(window));
+                }
+                Entry::Occupied(mut held) => held.get_mut().to_mut().merge(window),
             }
         }
         let all = windows.remove(&0).unwrap_or_default();
         let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
         update.populations.insert(run_scores::ALL.to_owned(), all.population());
-        let (all, none) = (all.view(), Window::default());
+        let (all, none) = (all.view(), Cow::default());
         for window in &self.options.windows {
             let merged = windows.get(&pane_width(*window)).unwrap_or(&none);
             update.populations.insert(window_name(*window), merged.population());

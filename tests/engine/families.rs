@@ -108,14 +108,10 @@ fn differing(capture: &str, delivery: &Delivery) -> BTreeMap<String, (Vec<String
     let items = items(capture);
     let mut delivered = reordered(&items, &delivery.order);
     delivered.sort_by_key(|item| match item {
-        Item::Span(span) if span.parent.is_none() => {
-            if span.scope == TOLD_BY_RECORD {
-                0
-            } else {
-                2
-            }
-        }
-        _ => 1,
+        Item::Span(span) if span.parent.is_some() => 1,
+        Item::Span(span) if span.scope == TOLD_BY_RECORD => 0,
+        Item::Span(_) => 2,
+        Item::Log(_) | Item::Report(_) => 1,
     });
     let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
     delivered.extend(again);

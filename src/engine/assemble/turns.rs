@@ -31,6 +31,9 @@ struct Session {
     prompts: BTreeSet<(Timestamp, TraceId)>,
     // What only its time puts into its turn, as long as a prompt may come that takes it; with its arrival.
     movable: BTreeMap<(Timestamp, SpanId), (Timestamp, Span)>,
+    // How many there may be before those that are too old are let go of: twice as many as there were after the last time.
+    #[serde(default)]
+    room: usize,
 }
 
 /// What a span that was told by a record does to the turns of its session.
@@ -96,9 +99,9 @@ impl Turns {
         self.hear(key, now);
         let Some(session) = self.sessions.get_mut(&key) else { return change };
         let before = session.movable.len();
-        session.movable.retain(|_, (came, _)| *came >= limits.late);
+        session.let_go(limits.late);
         if change.span.parent.is_none() {
-            session.begin(&mut change);
+            session.begin(&mut change, limits.late);
         } else if change.span.trace_id.is_some_turn() {
             let turn = session.turn_at(change.span.end).unwrap_or(change.span.trace_id);
             hang(&mut change.span, turn);
@@ -147,8 +150,16 @@ impl Turns {
 }
 
 impl Session {
-    /// A prompt begins a turn, and ends the one before it.
-    fn begin(&mut self, change: &mut Change) {
+    /// Lets go of what came before, now and then: all of it is looked at.
+    fn let_go(&mut self, late: Timestamp) {
+        if self.movable.len() >= self.room {
+            self.movable.retain(|_, (came, _)| *came >= late);
+            self.room = 2 * self.movable.len().max(8);
+        }
+    }
+
+    /// A prompt begins a turn, and ends the one before it; what came before `late` stays in that.
+    fn begin(&mut self, change: &mut Change, late: Timestamp) {
         let prompt = (change.span.start, change.span.trace_id);
         if !self.prompts.insert(prompt) {
             return;
@@ -159,12 +170,12 @@ impl Session {
         change.followed.extend(after.map(|_| prompt.1));
         let from = (prompt.0, SpanId::default());
         let to = after.map(|(time, _)| (time, SpanId::default()));
-        for (place, (_, span)) in self.movable.range_mut(from..) {
+        for (place, (came, span)) in self.movable.range_mut(from..) {
             if to.is_some_and(|to| *place >= to) {
                 break;
             }
             let left = span.trace_id;
-            if left != prompt.1 {
+            if left != prompt.1 && *came >= late {
                 hang(span, prompt.1);
                 change.moved.push((left, span.clone()));
             }

@@ -110,7 +110,7 @@ fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Opti
     let mean = told.iter().map(|run| run.predictor).sum::<f64>() / runs;
     let variance = told.iter().map(|run| (run.predictor - mean).powi(2)).sum::<f64>() / runs;
     let others = (others > 0).then(|| Others {
-        runs: others as f64,
+        runs: others,
         mean: mean_of(&|measure| sums.told(measure).sum as f64 / others as f64),
         variance,
     });

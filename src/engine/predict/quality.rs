@@ -37,7 +37,7 @@ pub(super) fn quality(model: &Model, known: &[KnownRun]) -> Quality {
     for run in known {
         let ranked = model.ranked(&run.effort).map(|ranked| ("effort", ranked.effort));
         // What is told of the outcome says nothing about what tells it.
-        let signals = run.signals.iter().filter(|(name, _)| &**name != outcome::NAME);
+        let signals = run.signals.iter().filter(|(name, _)| name.as_ref() != outcome::NAME);
         let signals = signals.map(|(name, score)| (&**name, 1.0 - score.to_f64()));
         for (name, value) in signals.chain(ranked) {
             told.entry(name).or_default().push((value, run.failed));
@@ -65,7 +65,7 @@ fn auroc_of(mut runs: Vec<(f64, bool)>) -> Option<AurocView> {
     }
     runs.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (mut pairs, mut below) = (0.0, 0.0);
-    for alike in runs.chunk_by(|one, other| one.0 == other.0) {
+    for alike in runs.chunk_by(|one, other| one.0.total_cmp(&other.0).is_eq()) {
         let failed = alike.iter().filter(|(_, failed)| *failed).count() as f64;
         let others = alike.len() as f64 - failed;
         pairs += failed * (below + others / 2.0);
@@ -85,8 +85,7 @@ fn calibration(chances: &[(f64, bool)]) -> Option<CalibrationView> {
     let base = mean(&mut chances.iter().map(|(_, failed)| number(*failed)));
     let mut bins = [(0.0, 0.0); BINS];
     for (chance, failed) in chances {
-        // The whole part; a chance of one is in the last bin.
-        let bin = ((chance * BINS as f64) as usize).min(BINS - 1);
+        let bin = (1..BINS).filter(|edge| *chance >= *edge as f64 / BINS as f64).count();
         bins[bin].0 += chance;
         bins[bin].1 += number(*failed);
     }
