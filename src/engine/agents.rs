@@ -336,7 +336,6 @@ impl Agents {
     pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
         self.settle();
         let mut updates = Vec::new();
-        let begins = self.window_begins();
         while updates.len() < most
             && let Some(key) = self.dirty.pop_first()
         {
@@ -353,6 +352,8 @@ impl Agents {
                     .map(|agent| self.update(key.clone(), &[agent]))
                     .unwrap_or_default();
                 self.watched(&key, &mut update.view);
+                let has_runs = self.agents.get(&key).is_some_and(|agent| agent.runs.is_some());
+                let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
                 if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
                 {
                     update.add_runs(runs, &begins);

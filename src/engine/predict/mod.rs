@@ -82,7 +82,7 @@ fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Opti
     let since = population.told_since?;
     let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= since).collect();
     let mut sums = population.efforts;
-    known.iter().for_each(|run| sums.remove(&run.effort));
+    known.iter().for_each(|run| sums.unmerge(&EffortSums::of(&run.effort)));
     let others = population.sessions.saturating_sub(known.len() as u64);
     let everywhere = |measure: &Measure| {
         measure.is_effort()

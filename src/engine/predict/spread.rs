@@ -181,14 +181,12 @@ impl Spread {
 pub struct EffortSums([PartialSum; Measure::ALL.len()]);
 
 impl EffortSums {
-    /// Adds a run.
-    pub fn add(&mut self, effort: &Effort) {
-        self.combine(&Self::of(effort), u64::saturating_add);
-    }
-
-    /// Takes back a run that was added.
-    pub fn remove(&mut self, effort: &Effort) {
-        self.combine(&Self::of(effort), u64::saturating_sub);
+    /// What one run took.
+    pub fn of(effort: &Effort) -> Self {
+        Self(buckets(effort).map(|bucket| PartialSum {
+            traces: u64::from(bucket.is_some()),
+            sum: bucket.map_or(0, u64::from),
+        }))
     }
 
     /// Adds what others took.
@@ -204,13 +202,6 @@ impl EffortSums {
     /// Those that tell of this, and the sum of their buckets.
     pub(super) fn told(&self, measure: Measure) -> PartialSum {
         self.0[measure as usize]
-    }
-
-    fn of(effort: &Effort) -> Self {
-        Self(buckets(effort).map(|bucket| PartialSum {
-            traces: u64::from(bucket.is_some()),
-            sum: bucket.map_or(0, u64::from),
-        }))
     }
 
     fn combine(&mut self, other: &Self, of: fn(u64, u64) -> u64) {

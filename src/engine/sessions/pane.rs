@@ -16,7 +16,7 @@ use crate::engine::math::Quanta;
 use crate::engine::predict::EffortSums;
 use crate::engine::score::agent_consistency::AgentConsistency;
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Effort, Level, PaneSum, SignalSum};
+use crate::engine::update::{Level, PaneSum, SignalSum};
 
 /// Which pane: of windows of which width, and which of them.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -156,13 +156,13 @@ impl Panes {
     }
 
     /// Adds what a session took that counts in these panes.
-    pub(super) fn spend(&mut self, (end, panes): (Timestamp, PaneSet), effort: &Effort) {
-        self.change(panes, end, |pane| pane.efforts.add(effort));
+    pub(super) fn spend(&mut self, (end, panes): (Timestamp, PaneSet), took: &EffortSums) {
+        self.change(panes, end, |pane| pane.efforts.merge(took));
     }
 
     /// Takes it back.
-    pub(super) fn unspend(&mut self, (end, panes): (Timestamp, PaneSet), effort: &Effort) {
-        self.change(panes, end, |pane| pane.efforts.remove(effort));
+    pub(super) fn unspend(&mut self, (end, panes): (Timestamp, PaneSet), took: &EffortSums) {
+        self.change(panes, end, |pane| pane.efforts.unmerge(took));
     }
 
     /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by

@@ -31,7 +31,7 @@ use super::verdict::Verdict;
 use crate::engine::few::Few;
 use crate::engine::loops::LoopLabels;
 use crate::engine::math::Quanta;
-use crate::engine::predict::Spread;
+use crate::engine::predict::{EffortSums, Spread};
 use crate::engine::saved::{self, Name};
 use crate::engine::score::trajectory_gate::Verdict as Turn;
 use crate::engine::span::{Timestamp, TraceId};
@@ -276,7 +276,7 @@ impl Summary {
     /// Adds what a session took, to all and to the panes that it counts in.
     pub(super) fn spend(&mut self, start: Timestamp, mark: (Timestamp, PaneSet), effort: &Effort) {
         Arc::make_mut(&mut self.spread).add(start, effort);
-        self.panes.spend(mark, effort);
+        self.panes.spend(mark, &EffortSums::of(effort));
     }
 
     /// Takes it back.
@@ -287,7 +287,7 @@ impl Summary {
         effort: &Effort,
     ) {
         Arc::make_mut(&mut self.spread).remove(start, effort);
-        self.panes.unspend(mark, effort);
+        self.panes.unspend(mark, &EffortSums::of(effort));
     }
 
     /// Forgets panes that are in no window any more.
