@@ -108,7 +108,7 @@ impl Clock {
 
     /// How long it is until `at`; zero if that is past.
     pub fn until(&self, at: Timestamp) -> Duration {
-        Duration::from_nanos(at.0.saturating_sub(self.now().0))
+        at.since(self.now())
     }
 
     /// Waits until `at`.

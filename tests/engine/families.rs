@@ -12,7 +12,7 @@ use agentgauge::engine::span::{TOLD_BY_RECORD, Timestamp};
 use agentgauge::export::prometheus::{Detail, Format, render};
 use proptest::prelude::*;
 
-use crate::recorded::{Item, apply, captures, items, reordered};
+use crate::recorded::{Delivery, Item, apply, captures, deliveries, items, plain, reordered};
 
 /// Series that may differ: their family, what they are labelled with, and why.
 const EXEMPT: &[(&str, &str, &str)] = &[
@@ -42,16 +42,6 @@ const EXEMPT: &[(&str, &str, &str)] = &[
 
 const BEGIN: Timestamp = Timestamp(1_800_000_000_000_000_000);
 
-/// How a capture is delivered: in batches with pauses in between.
-#[derive(Clone, Debug)]
-struct Delivery {
-    shards: u32,
-    order: Vec<u16>,
-    twice: usize,
-    batch: usize,
-    pause: Duration,
-}
-
 /// Lines by family, as a daemon exports them when all is over.
 type Families = BTreeMap<String, BTreeSet<String>>;
 
@@ -77,30 +67,6 @@ fn exported(items: &[Item], delivery: &Delivery) -> Families {
         }
     }
     families
-}
-
-fn plain() -> Delivery {
-    Delivery {
-        shards: 1,
-        order: vec![0],
-        twice: usize::MAX,
-        batch: usize::MAX,
-        pause: Duration::ZERO,
-    }
-}
-
-fn deliveries() -> impl Strategy<Value = Delivery> {
-    let order = prop::collection::vec(any::<u16>(), 1..64);
-    // All of it stays within `late_horizon`, though well beyond `trace_idle`.
-    (1_u32..5, order, 1_usize..8, 1_usize..12, 0_u64..400).prop_map(
-        |(shards, order, twice, batch, pause)| Delivery {
-            shards,
-            order,
-            twice,
-            batch,
-            pause: Duration::from_millis(pause),
-        },
-    )
 }
 
 /// The families in which a delivery differs from all at once.

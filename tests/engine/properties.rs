@@ -13,21 +13,7 @@ use agentgauge::ingest::{Encoding, Signal};
 use agentgauge::reference::pandaprobe;
 use proptest::prelude::*;
 
-use crate::recorded::{Item, apply, items, reordered};
-
-/// How the items of a recording are delivered.
-#[derive(Clone, Debug)]
-struct Delivery {
-    shards: u32,
-    /// A sort key for each item, again and again.
-    order: Vec<u16>,
-    /// Every nth item comes twice.
-    twice: usize,
-    /// How many items make a batch.
-    batch: usize,
-    /// Time between batches.
-    pause: Duration,
-}
+use crate::recorded::{Delivery, Item, apply, deliveries, items, plain, reordered};
 
 const CAPTURES: [&str; 10] = [
     "oi-openai",
@@ -68,30 +54,6 @@ fn delivered(items: &[Item], delivery: &Delivery) -> Vec<Item> {
     let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
     delivered.extend(again);
     delivered
-}
-
-fn plain() -> Delivery {
-    Delivery {
-        shards: 1,
-        order: vec![0],
-        twice: usize::MAX,
-        batch: usize::MAX,
-        pause: Duration::ZERO,
-    }
-}
-
-fn deliveries() -> impl Strategy<Value = Delivery> {
-    let order = prop::collection::vec(any::<u16>(), 1..64);
-    // At most 600 batches of at most 400 ms each: everything stays within `late_horizon`, though well beyond `trace_idle`.
-    (1_u32..9, order, 1_usize..8, 1_usize..12, 0_u64..400).prop_map(
-        |(shards, order, twice, batch, pause)| Delivery {
-            shards,
-            order,
-            twice,
-            batch,
-            pause: Duration::from_millis(pause),
-        },
-    )
 }
 
 proptest! {

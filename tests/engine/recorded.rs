@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
@@ -11,6 +12,7 @@ use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{Log, Report, Span, Timestamp};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
+use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -23,6 +25,20 @@ pub(crate) enum Item {
     Span(Box<Span>),
     Log(Box<Log>),
     Report(Box<Report>),
+}
+
+/// How the items of a recording are delivered.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) shards: u32,
+    /// A sort key for each item, again and again.
+    pub(crate) order: Vec<u16>,
+    /// Every nth item comes twice.
+    pub(crate) twice: usize,
+    /// How many items make a batch.
+    pub(crate) batch: usize,
+    /// Time between batches.
+    pub(crate) pause: Duration,
 }
 
 /// The folder of all captures.
@@ -64,6 +80,32 @@ pub(crate) fn reordered(items: &[Item], order: &[u16]) -> Vec<Item> {
     let mut keyed: Vec<(u16, usize)> = (0..items.len()).map(|at| (key(at), at)).collect();
     keyed.sort_unstable();
     keyed.into_iter().map(|(_, at)| items[at].clone()).collect()
+}
+
+/// All at once, in order, on one shard.
+pub(crate) fn plain() -> Delivery {
+    Delivery {
+        shards: 1,
+        order: vec![0],
+        twice: usize::MAX,
+        batch: usize::MAX,
+        pause: Duration::ZERO,
+    }
+}
+
+/// Any order, some of it twice, in batches on several shards.
+pub(crate) fn deliveries() -> impl Strategy<Value = Delivery> {
+    let order = prop::collection::vec(any::<u16>(), 1..64);
+    // At most 600 batches of at most 400 ms each: everything stays within `late_horizon`, though well beyond `trace_idle`.
+    (1_u32..9, order, 1_usize..8, 1_usize..12, 0_u64..400).prop_map(
+        |(shards, order, twice, batch, pause)| Delivery {
+            shards,
+            order,
+            twice,
+            batch,
+            pause: Duration::from_millis(pause),
+        },
+    )
 }
 
 /// Has them come at once.
