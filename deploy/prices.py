@@ -1,7 +1,7 @@
 """Writes the table of prices anew, from LiteLLM's: the models of the main providers, in US dollars per million tokens.
 
     pip download --no-deps litellm && unzip -p litellm-*.whl litellm/model_prices_and_context_window_backup.json > table.json
-    python3 deploy/prices.py table.json "litellm 1.109.1 (PyPI), 2026-11-23" > src/engine/prices.csv
+    python3 deploy/prices.py table.json "litellm 1.109.1 (PyPI), 2026-11-23" > engine/src/prices.csv
 
 Prices that depend on the length of the input are those of short ones.
 """

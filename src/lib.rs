@@ -14,7 +14,6 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod embed;
-pub mod engine;
 pub mod export;
 pub mod fleet;
 pub mod health;
@@ -26,3 +25,5 @@ pub mod reference;
 pub mod rules;
 pub mod store;
 pub mod webhook;
+
+pub use agentgauge_engine as engine;

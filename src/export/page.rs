@@ -42,7 +42,7 @@ struct Source {
 
 macro_rules! sources {
     ($($title:literal => $file:literal),* $(,)?) => {
-        &[$(Source { title: $title, text: include_str!(concat!("../engine/", $file)) }),*]
+        &[$(Source { title: $title, text: include_str!(concat!("../../engine/src/", $file)) }),*]
     };
 }
 

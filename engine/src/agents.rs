@@ -1,0 +1,552 @@
+//! Stage 3: what the shards know of each agent becomes one set of numbers.
+//!
+//! Every shard of the session stage sends, for each agent, full replacements of the panes that changed; this
+//! stage keeps the newest of each and the sum over shards. Sums are integers, so the numbers are the same bits
+//! whatever the number of shards.
+
+use std::borrow::Cow;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::agent::Agent;
+use super::agent_update::AgentUpdate;
+use super::count::Counts;
+use super::detect::DropOptions;
+use super::drift::DriftOptions;
+use super::drops::{Drops, SavedDrops, Stream};
+use super::options::AgentOptions;
+use super::run_scores::{self, AgentRuns, SavedAgentRuns};
+use super::score::ars::ArsOptions;
+use super::score::princeton::TaskOptions;
+use super::span::{Report, RunTarget, Target, Timestamp};
+use super::time::WallShift;
+use super::update::{AgentKey, SessionUpdate};
+use super::view::AgentView;
+use super::window::{Window, last_traces, pane_width, window_begin, window_name};
+
+/// The service name of the series that agents over `max_agents` share.
+pub const OVERFLOW: &str = "__overflow__";
+
+/// What a report about an agent as a whole is called: its present level is usual. The label names a stream; without one it is all.
+pub const BASELINE: &str = "baseline";
+
+/// How agents are summed up, all of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentsOptions {
+    /// Windows and bounds.
+    pub agents: AgentOptions,
+    /// Scores over runs of tasks.
+    pub tasks: TaskOptions,
+    /// The agent reliability score.
+    pub ars: ArsOptions,
+    /// Versions compared.
+    pub drift: DriftOptions,
+    /// Drops.
+    pub drops: DropOptions,
+}
+
+/// The stage: all agents.
+#[derive(Debug)]
+pub struct Agents {
+    options: AgentOptions,
+    tasks: TaskOptions,
+    ars: ArsOptions,
+    drift: DriftOptions,
+    drops: Drops,
+    agents: BTreeMap<AgentKey, Agent>,
+    // Agents with series of their own, first come; at most `max_agents`.
+    exported: BTreeSet<AgentKey>,
+    dirty: BTreeSet<AgentKey>,
+    // Something changed of an agent without series of its own.
+    overflowed: bool,
+    now: Timestamp,
+    // How far wall time is ahead of it.
+    shift: WallShift,
+    // Until when no pane has to go, by wall time.
+    edge: Timestamp,
+    counts: Counts,
+}
+
+/// The stage as it is written down. What it has of the shards is not: they say it again.
+#[derive(Debug, Deserialize, Serialize)]
+struct Saved<A, D> {
+    exported: Vec<AgentKey>,
+    agents: Vec<(AgentKey, A)>,
+    // Traces told it once: no shard can say it again.
+    drops: D,
+    now: Timestamp,
+}
+
+/// What no shard can say again of an agent.
+#[derive(Debug, Deserialize, Serialize)]
+struct SavedAgent<R> {
+    runs: Option<R>,
+}
+
+/// The stage that was read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
+
+impl Agents {
+    /// An empty stage.
+    pub fn new(options: AgentsOptions) -> Self {
+        let AgentsOptions { agents: options, tasks, ars, drift, drops } = options;
+        Self {
+            drops: Drops::new(drops, options.max_agents),
+            options,
+            tasks,
+            ars,
+            drift,
+            agents: BTreeMap::new(),
+            exported: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            overflowed: false,
+            now: Timestamp::default(),
+            shift: WallShift::default(),
+            edge: Timestamp::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes what a shard says of an agent, unless a newer word of that shard is held.
+    pub fn handle(&mut self, mut update: SessionUpdate, now: Timestamp) {
+        self.now = self.now.max(now);
+        let key = update.agent.clone().unwrap_or_default();
+        let agent = self.agents.entry(key.clone()).or_default();
+        let shard = agent.shards.entry(update.shard).or_default();
+        if update.revision < shard.revision {
+            self.counts.add("session_updates", "stale");
+            return;
+        }
+        if !update.run_traces.is_empty() {
+            let runs = agent.runs.get_or_insert_with(|| {
+                Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars))
+            });
+            for trace in std::mem::take(&mut update.run_traces) {
+                runs.trace(trace, self.shift.moment(now), &mut self.counts);
+            }
+        }
+        let done = std::mem::take(&mut update.done_traces);
+        let shard = agent.shards.entry(update.shard).or_default();
+        if update.tombstone {
+            agent.forget(update.shard);
+        } else {
+            shard.revision = update.revision;
+            let panes = std::mem::take(&mut update.panes);
+            let (number, revision) = (update.shard, update.revision);
+            if !update.panes_only {
+                shard.rest = update;
+            }
+            panes.into_iter().for_each(|pane| agent.replace(number, revision, pane));
+        }
+        if self.export(&key) {
+            done.into_iter().for_each(|trace| self.drops.tell(&key, trace, self.shift));
+        } else {
+            // What shares its series with others has no usual level of its own.
+            self.counts.add_many("drops", "overflow", done.len() as u64);
+        }
+        self.dirty.insert(key);
+    }
+
+    /// Counts the traces that were told, in the order in which they arrived: which of them were told together must not matter.
+    pub fn settle(&mut self) {
+        let after = self.drops.settle(&self.drift, &mut self.counts);
+        self.dirty.extend(after.into_iter().filter(|key| self.agents.contains_key(key)));
+    }
+
+    /// A shard has told everything that it holds, all of it under this revision or a higher one: the rest is no more.
+    pub fn began(&mut self, shard: u32, revision: u64) {
+        for (key, agent) in &mut self.agents {
+            if agent.began(shard, revision) {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Every agent that is held.
+    pub fn keys(&self) -> impl Iterator<Item = &AgentKey> {
+        self.agents.keys()
+    }
+
+    /// What outlives the process; what was told must be settled.
+    pub fn save(&self) -> impl Serialize + '_ {
+        let agents = self.agents.iter().map(|(key, agent)| {
+            let runs = agent.runs.as_ref().map(|runs| runs.save());
+            (key.clone(), SavedAgent { runs })
+        });
+        Saved {
+            exported: self.exported.iter().cloned().collect(),
+            agents: agents.collect(),
+            drops: self.drops.save(),
+            now: self.now,
+        }
+    }
+
+    /// Takes over what an earlier process held; everything counts as changed. The shards have to say the rest
+    /// before the next [`Agents::drain`].
+    pub fn restore(&mut self, saved: SavedAgents) {
+        let Saved { exported, agents, drops, now } = saved.0;
+        self.drops.restore(drops);
+        self.now = self.now.max(now);
+        self.exported.extend(exported.into_iter().take(self.options.max_agents));
+        for (key, SavedAgent { runs }) in agents {
+            let agent = self.agents.entry(key.clone()).or_default();
+            if let Some(runs) = runs {
+                let mut held = AgentRuns::new(&self.options, &self.tasks, &self.ars);
+                held.restore(runs, self.shift.moment(self.now), &mut self.counts);
+                agent.runs = Some(Box::new(held));
+            }
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Takes what somebody reported of a run, whether or not the agent has traces, or of an agent.
+    pub fn report(&mut self, report: Report, now: Timestamp) {
+        self.now = self.now.max(now);
+        match &report.target {
+            Target::Run(target) => {
+                let target = RunTarget::clone(target);
+                self.report_run(&target, report, now);
+            }
+            Target::Agent(agent) => self.accept(agent, &report),
+            Target::Trace(_) | Target::Response { .. } | Target::Session { .. } => {
+                self.counts.add("reports", "misdirected");
+            }
+        }
+    }
+
+    /// Takes the present level of an agent for the usual one.
+    fn accept(&mut self, agent: &AgentKey, report: &Report) {
+        // What came before it counts before it.
+        self.settle();
+        let stream = report.label.as_deref();
+        if &*report.name != BASELINE || stream.is_some_and(|name| Stream::named(name).is_none()) {
+            self.counts.add("reports", "misdirected");
+        } else if self.drops.accept(agent, stream, self.now) {
+            self.counts.add("reports", "applied");
+            self.dirty.insert(agent.clone());
+        } else {
+            self.counts.add("reports", "nothing_to_accept");
+        }
+    }
+
+    fn report_run(&mut self, target: &RunTarget, report: Report, now: Timestamp) {
+        let key = target.agent.clone();
+        let known = self.agents.contains_key(&key);
+        if !known && self.agents.len() >= self.options.max_agents {
+            self.counts.add("reports", "agents_full");
+            return;
+        }
+        let agent = self.agents.entry(key.clone()).or_default();
+        let runs = agent
+            .runs
+            .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
+        runs.report(target, report, self.shift.moment(now), &mut self.counts);
+        self.export(&key);
+        self.dirty.insert(key);
+    }
+
+    /// Gives an agent series of its own, while there is room; returns whether it has.
+    fn export(&mut self, key: &AgentKey) -> bool {
+        if self.exported.contains(key) {
+            return true;
+        }
+        let room = self.exported.len() < self.options.max_agents;
+        if room {
+            self.exported.insert(key.clone());
+        } else {
+            self.counts.add("label_values_limited", "agent");
+        }
+        room
+    }
+
+    /// The next edge of a pane, while there is anything to expire.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let next = self.next_edge()?;
+        let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(next);
+        pane.map(|due| self.shift.time(due))
+    }
+
+    /// When the open pane of the narrowest window is over, by wall time.
+    fn next_edge(&self) -> Option<Timestamp> {
+        let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
+        Some(Timestamp((self.wall().0 / width).saturating_add(1).saturating_mul(width)))
+    }
+
+    /// The least end of a trace that is in each window, by name.
+    fn window_begins(&self) -> BTreeMap<String, Timestamp> {
+        let wall = self.wall();
+        let windows = self.options.windows.iter();
+        windows.map(|window| (window_name(*window), window_begin(*window, wall))).collect()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.shift.wall(self.now)
+    }
+
+    /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; what is then in no window
+    /// goes.
+    pub fn shift_to(&mut self, shift: WallShift) {
+        let is_back = shift < self.shift;
+        if shift == self.shift {
+            return;
+        }
+        self.shift = shift;
+        self.edge = Timestamp::default();
+        let wall = self.wall();
+        for (key, agent) in self.agents.iter_mut().filter(|_| is_back) {
+            agent.runs.iter_mut().for_each(|runs| runs.expire_ahead(wall));
+            self.dirty.insert(key.clone());
+        }
+        self.handle_timeout(self.now);
+    }
+
+    /// Lets panes go that are in no window any more.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        let wall = self.wall();
+        if wall < self.edge {
+            return;
+        }
+        self.edge = self.next_edge().unwrap_or_default();
+        for (key, agent) in &mut self.agents {
+            let memory = self.options.run_memory;
+            if agent.shards.is_empty()
+                && agent.runs.take_if(|runs| runs.is_idle(now, memory)).is_some()
+            {
+                self.counts.add("runs", "idle");
+                self.dirty.insert(key.clone());
+            }
+            let left = agent.runs.as_mut().is_some_and(|runs| runs.expire(wall));
+            if agent.expire(wall) || left {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Takes what has changed since the last call, in the order of names.
+    pub fn drain(&mut self) -> Vec<AgentUpdate> {
+        self.drain_some(usize::MAX)
+    }
+
+    /// Likewise, of so many agents at most; none once all that changed was taken.
+    pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
+        self.settle();
+        let mut updates = Vec::new();
+        while updates.len() < most
+            && let Some(key) = self.dirty.pop_first()
+        {
+            let empty = self
+                .agents
+                .get(&key)
+                .is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
+            if !self.exported.contains(&key) {
+                self.overflowed = true;
+            } else if !empty {
+                let mut update = self
+                    .agents
+                    .get(&key)
+                    .map(|agent| self.update(key.clone(), &[agent]))
+                    .unwrap_or_default();
+                self.watched(&key, &mut update.view);
+                let has_runs = self.agents.get(&key).is_some_and(|agent| agent.runs.is_some());
+                let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
+                if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
+                {
+                    update.add_runs(runs, &begins);
+                }
+                updates.push(update);
+            } else {
+                self.exported.remove(&key);
+                updates.push(AgentUpdate {
+                    agent: key.clone(),
+                    gone: true,
+                    ..AgentUpdate::default()
+                });
+            }
+            if empty {
+                self.agents.remove(&key);
+            }
+        }
+        if self.dirty.is_empty() && std::mem::take(&mut self.overflowed) {
+            let shared = overflow_key();
+            let others = self
+                .agents
+                .iter()
+                .filter(|(key, _)| **key == shared || !self.exported.contains(*key));
+            let others: Vec<&Agent> = others.map(|(_, agent)| agent).collect();
+            updates.push(self.update(shared, &others));
+        }
+        updates
+    }
+
+    /// What is known of an agent by watching it.
+    fn watched(&self, key: &AgentKey, view: &mut AgentView) {
+        view.versions = self.drops.version(key, &self.drift).into_iter().collect();
+        view.drops = self.drops.view(key, self.shift);
+        let (last, gap) = self.drops.heard(key, self.shift);
+        view.last_trace_unix_nano = last.map(|last| last.0.to_string());
+        view.usual_gap_seconds = gap;
+    }
+
+    /// What could not be used, and how often a bound bit.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Counts from zero again.
+    pub fn restart_counts(&mut self) {
+        self.counts = Counts::default();
+    }
+
+    /// The numbers of one agent, or of several that share their series.
+    fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
+        // Mostly there is one, and its windows are what is shown.
+        let mut windows: BTreeMap<u64, Cow<'_, Window>> = BTreeMap::new();
+        for (width, window) in agents.iter().flat_map(|agent| &agent.windows) {
+            match windows.entry(*width) {
+                Entry::Vacant(room) => {
+                    room.insert(Cow::Borrowed(window));
+                }
+                Entry::Occupied(mut held) => held.get_mut().to_mut().merge(window),
+            }
+        }
+        let all = windows.remove(&0).unwrap_or_default();
+        let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
+        update.populations.insert(run_scores::ALL.to_owned(), all.population());
+        let (all, none) = (all.view(), Cow::default());
+        for window in &self.options.windows {
+            let merged = windows.get(&pane_width(*window)).unwrap_or(&none);
+            update.populations.insert(window_name(*window), merged.population());
+            update.windows.insert(window_name(*window), merged.view());
+        }
+        let shards: Vec<&SessionUpdate> = agents
+            .iter()
+            .flat_map(|agent| agent.shards.values())
+            .map(|shard| &shard.rest)
+            .collect();
+        if self.options.last_traces > 0 {
+            let last = shards.iter().flat_map(|shard| &shard.last);
+            let name = format!("last_{}", self.options.last_traces);
+            update.windows.insert(name, last_traces(last, self.options.last_traces));
+        }
+        shards.into_iter().for_each(|shard| update.add(shard));
+        update.view = update.describe(&all);
+        update
+    }
+}
+
+fn overflow_key() -> AgentKey {
+    AgentKey { service_name: OVERFLOW.to_owned(), ..AgentKey::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::update::{Level, PaneSum};
+    use crate::view::WindowView;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    fn update(agent: &str, shard: u32, revision: u64, panes: Vec<PaneSum>) -> SessionUpdate {
+        SessionUpdate {
+            agent: Some(AgentKey { service_name: agent.to_owned(), ..AgentKey::default() }),
+            shard,
+            revision,
+            panes,
+            sessions_active: 1,
+            ..SessionUpdate::default()
+        }
+    }
+
+    fn pane(index: u64, level: i32, count: u64) -> PaneSum {
+        PaneSum {
+            width_nanos: MINUTE,
+            index,
+            traces: count,
+            risk_count: count,
+            levels: vec![Level { level, count }],
+            ..PaneSum::default()
+        }
+    }
+
+    fn hour(updates: &[AgentUpdate]) -> &WindowView {
+        &updates.last().unwrap().windows["1h"]
+    }
+
+    #[test]
+    fn a_pane_replaces_itself_and_leaves_with_its_window() {
+        let mut stage = Agents::new(AgentsOptions::default());
+        let now = Timestamp(100 * MINUTE);
+        stage.handle(update("a", 0, 1, vec![pane(100, 5_000, 1)]), now);
+        assert_eq!(hour(&stage.drain()).reliability, Some(0.5));
+        stage.handle(update("a", 0, 2, vec![pane(100, 1_000, 2)]), now);
+        let updates = stage.drain();
+        assert_eq!((hour(&updates).traces, hour(&updates).reliability), (2, Some(0.9)));
+        stage.handle(update("a", 0, 1, vec![pane(100, 9_000, 9)]), now);
+        assert_eq!(stage.counts().get("session_updates", "stale"), 1);
+        stage.handle_timeout(Timestamp(160 * MINUTE));
+        assert_eq!(stage.drain(), []);
+        stage.handle_timeout(Timestamp(161 * MINUTE));
+        assert_eq!(hour(&stage.drain()).reliability, None);
+    }
+
+    #[test]
+    fn agents_over_the_bound_share_a_series_and_known_ones_keep_theirs() {
+        let mut stage = Agents::new(AgentsOptions {
+            agents: AgentOptions { max_agents: 1, ..AgentOptions::default() },
+            ..AgentsOptions::default()
+        });
+        let now = Timestamp(100 * MINUTE);
+        for (agent, level) in [("known", 0), ("x", 1_000), ("y", 2_000)] {
+            stage.handle(update(agent, 0, 1, vec![pane(100, level, 1)]), now);
+        }
+        let updates = stage.drain();
+        let names: Vec<&str> =
+            updates.iter().map(|update| update.agent.service_name.as_str()).collect();
+        assert_eq!(names, ["known", OVERFLOW]);
+        assert_eq!((updates[1].windows["1h"].traces, updates[1].sessions_active), (2, 2));
+    }
+
+    #[test]
+    fn an_agent_that_every_shard_forgot_is_gone() {
+        let mut stage = Agents::new(AgentsOptions::default());
+        stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), Timestamp(100 * MINUTE));
+        stage.drain();
+        stage.handle(SessionUpdate { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
+        assert!(stage.drain()[0].gone);
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_and_split_over_shards_has_the_same_bits(
+            panes in prop::collection::vec((90..101_u64, 0..10_001_i32, 1..5_u64), 1..30),
+            shards in prop::collection::vec(0..8_u32, 30),
+            order in any::<u64>(),
+        ) {
+            let run = |split: &dyn Fn(usize) -> u32, reversed: bool| {
+                let mut stage = Agents::new(AgentsOptions::default());
+                // One full replacement a shard, of the panes that fell to it.
+                let mut sums: BTreeMap<u32, BTreeMap<u64, PaneSum>> = BTreeMap::new();
+                for (at, (index, level, count)) in panes.iter().enumerate() {
+                    let held = sums.entry(split(at)).or_default().entry(*index).or_insert_with(|| pane(*index, 0, 0));
+                    held.traces += count;
+                    held.risk_count += count;
+                    held.levels.push(Level { level: *level, count: *count });
+                }
+                let mut updates: Vec<SessionUpdate> =
+                    sums.into_iter().map(|(shard, panes)| update("a", shard, 1, panes.into_values().collect())).collect();
+                if reversed { updates.reverse() }
+                updates.into_iter().for_each(|update| stage.handle(update, Timestamp(100 * MINUTE)));
+                stage.drain().remove(0).windows
+            };
+            let one = run(&|_| 0, false);
+            prop_assert_eq!(run(&|at| shards[at], order % 2 == 0), one);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What is asked of a judge and of an embedding model, and what they say.
+
+use std::mem;
+
+use super::hearing::Hearing;
+use super::held::{Held, State};
+use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceId};
+use crate::embedding::{EmbedRequest, Embedded};
+use crate::judging::{JudgeReply, JudgeRequest};
+use crate::update::TraceUpdate;
+
+/// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
+const MINUTE: u64 = 60_000_000_000;
+const MINUTES: u64 = 60;
+
+impl Assemble {
+    /// Whether the judge reads what it is asked from here on; if not, it is asked without a transcript.
+    pub fn attend(&mut self, attention: Attention) {
+        self.attention = attention;
+    }
+
+    /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
+    pub fn requests(&mut self) -> Vec<JudgeRequest> {
+        mem::take(&mut self.requests)
+    }
+
+    /// Takes the embeddings asked for since the last call; new ones come with [`Self::drain`].
+    pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
+        mem::take(&mut self.embed_requests)
+    }
+
+    /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
+    pub fn unanswered(&self) -> Vec<TraceId> {
+        let embedding = self.embedding.is_some();
+        let waits = |held: &Held| {
+            let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            open || (embedding && held.texts_asked != embedded)
+        };
+        self.deadlines.traces().filter(|id| self.traces.get(*id).is_some_and(&waits)).collect()
+    }
+
+    /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
+    pub fn ask_again(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
+            return;
+        };
+        let trace = held.parts.laid_out();
+        let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace) else { return };
+        if let Some(rules) = &self.judging
+            && let Some(hearing) = &held.hearing
+            && let Some(asked) = hearing.ask_again(rubrics)
+        {
+            let rules = (rules, self.attention != Attention::Reads);
+            self.requests.push(held.request((id, &trace), &update, asked, rules));
+        }
+        let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+        self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
+    }
+
+    /// What the judge was paid within the last hour, as (minute, dollars).
+    pub fn paid_to_judge(&self) -> impl Iterator<Item = (u64, Quanta)> {
+        self.paid.iter().map(|(minute, cost)| (*minute, Quanta(*cost)))
+    }
+
+    /// Reads a trace as it stands, and asks what its reading leaves to ask. If it is undecided whether its texts are kept, a loop
+    /// decides that.
+    pub(super) fn read_and_ask(&mut self, id: TraceId, undecided: bool) -> Option<TraceUpdate> {
+        let held = self.traces.get(id)?;
+        let trace = held.parts.laid_out();
+        let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;
+        if undecided && !update.loops.is_empty() {
+            self.put_texts(id);
+            return self.read_and_ask(id, false);
+        }
+        let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
+        let unread = self.attention != Attention::Reads;
+        let request = judging.map(|rules| {
+            let unheard = Hearing::new(held.decided);
+            let hearing = held.hearing.as_deref().unwrap_or(&unheard);
+            let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
+            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
+        });
+        request.into_iter().for_each(|request| self.ask_judge(id, request));
+        self.ask_embedder(texts);
+        if undecided {
+            self.forgo_texts(id);
+        }
+        Some(update)
+    }
+
+    /// Asks for embeddings of texts that were not asked about before.
+    fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
+        let Some(texts) = texts else { return };
+        let Some(held) = self.traces.get_mut(texts.trace_id) else { return };
+        if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
+            self.embed_requests.push(texts);
+        }
+    }
+
+    /// Takes what an embedding model made of a trace's texts.
+    pub(super) fn embedded(&mut self, id: TraceId, embedded: Embedded, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(id) else {
+            self.counts.add("late", "embedding_dropped");
+            return;
+        };
+        held.embedded = Some(Box::new(embedded));
+        self.reported(id, now);
+    }
+
+    /// Asks for judgements of a trace that is done, or for none.
+    fn ask_judge(&mut self, id: TraceId, request: Option<JudgeRequest>) {
+        if let Some(held) = self.traces.get_mut(id) {
+            // Of most traces nothing is asked: they have nothing but that.
+            held.decided = true;
+            if request.is_some() || held.hearing.is_some() {
+                held.hearing().asked(request.as_ref());
+            }
+            let unread = request.as_ref().is_some_and(|request| request.unread);
+            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            if unread || !open {
+                self.forgo_texts_of_judge(id);
+            }
+        }
+        self.requests.extend(request);
+    }
+
+    /// Takes what a judge says of a trace.
+    pub(super) fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
+        self.paid(reply.cost, now);
+        let id = reply.trace_id;
+        if reply == (JudgeReply { trace_id: id, cost: reply.cost, ..JudgeReply::default() }) {
+            return;
+        }
+        let Some(held) = self.traces.get_mut(id) else {
+            self.counts.add("late", "judgement_dropped");
+            return;
+        };
+        let hearing = held.hearing();
+        let changes = hearing.take(reply);
+        if hearing.is_over() {
+            self.forgo_texts_of_judge(id);
+        }
+        if changes {
+            self.reported(id, now);
+        }
+    }
+
+    /// Keeps what the judge was paid within an hour, minute by minute.
+    fn paid(&mut self, cost: Quanta, now: Timestamp) {
+        if cost.0 > 0 {
+            let minute = now.0 / MINUTE;
+            self.paid = self.paid.split_off(&minute.saturating_sub(MINUTES));
+            let sum = self.paid.entry(minute).or_default();
+            *sum = sum.saturating_add(cost.0);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! How often each tool was called in a trace: whether it may have a loop is told without reading it.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::few::Few;
+use crate::loops::{self, Least};
+use crate::options::LoopOptions;
+use crate::span::{Log, Span, ToolFacts};
+use crate::trace::Parts;
+
+/// Calls by the hash of the tool's name.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Few<u64, Called>);
+
+/// How often a tool was called.
+#[derive(Clone, Copy, Debug, Default)]
+struct Called {
+    /// By spans, with arguments that are on the wire.
+    known: usize,
+    /// By spans, with or without.
+    spans: usize,
+    /// In the output of models.
+    said: usize,
+    /// It may be called again and again.
+    allowed: bool,
+}
+
+impl Calls {
+    /// Those of these spans and log records.
+    pub(super) fn of(parts: &Parts, options: &LoopOptions) -> Self {
+        let mut calls = Self::default();
+        for (tool, arguments) in parts.spans.called_tools() {
+            calls.of_span(tool, arguments, options);
+        }
+        parts.spans.said_tools().for_each(|tool| calls.said(tool, options));
+        parts.logs().for_each(|log| calls.note_log(log, options));
+        calls
+    }
+
+    /// Counts what a span says. One that holds in place of another counts again: there may be fewer calls than are counted,
+    /// never more.
+    pub(super) fn note(&mut self, span: &Span, options: &LoopOptions) {
+        if let Some(tool) = &span.tool
+            && let Some(name) = &tool.name
+        {
+            self.of_span(name, tool.arguments.is_some(), options);
+        }
+        let said = span.model.iter().flat_map(|model| &model.tool_calls);
+        said.filter_map(name).for_each(|tool| self.said(tool, options));
+    }
+
+    /// Likewise what a log record says.
+    pub(super) fn note_log(&mut self, log: &Log, options: &LoopOptions) {
+        log.tool_calls.iter().filter_map(name).for_each(|tool| self.said(tool, options));
+    }
+
+    /// Whether some tool that may not be called again and again was called often enough for a loop, by so many spans of tools
+    /// in all.
+    pub(super) fn may_loop(&self, tools: usize, options: &LoopOptions) -> bool {
+        let Least { known, names } = loops::least(options);
+        let calls = || self.0.values();
+        if calls().all(|called| called.said == 0) {
+            let often = |called: &Called| called.known >= known || called.spans >= names;
+            return calls().any(|called| !called.allowed && often(called));
+        }
+        // Arguments may be those that the model said, and so may the name of a span whose own no model said.
+        let of_said = |called: &&Called| called.said > 0;
+        let named: usize = calls().map(|called| called.spans).sum();
+        let named_as_said: usize = calls().filter(of_said).map(|called| called.spans).sum();
+        let others = tools.max(named) - named_as_said;
+        calls().filter(|called| !called.allowed).any(|called| {
+            let renamed = if called.said > 0 { others } else { 0 };
+            called.spans + called.said + renamed >= known.min(names)
+        })
+    }
+
+    fn of_span(&mut self, tool: &str, arguments: bool, options: &LoopOptions) {
+        let called = self.tool(tool, options);
+        called.known += usize::from(arguments);
+        called.spans += 1;
+    }
+
+    fn said(&mut self, tool: &str, options: &LoopOptions) {
+        self.tool(tool, options).said += 1;
+    }
+
+    fn tool(&mut self, tool: &str, options: &LoopOptions) -> &mut Called {
+        let called = self.0.or_default(xxh3_64(tool.as_bytes()));
+        if called.spans + called.said == 0 {
+            called.allowed = options.allows(tool);
+        }
+        called
+    }
+}
+
+fn name(tool: &ToolFacts) -> Option<&str> {
+    tool.name.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::span::{Arguments, ModelFacts};
+
+    fn facts(name: &str) -> ToolFacts {
+        let arguments = Some(Arguments::from_canonical("{}", vec![]));
+        ToolFacts { name: Some(Arc::from(name)), arguments, ..ToolFacts::default() }
+    }
+
+    fn ran(name: &str) -> Span {
+        Span { tool: Some(facts(name)), ..Span::default() }
+    }
+
+    fn asked(name: &str) -> Span {
+        let model = ModelFacts { tool_calls: vec![facts(name)], ..ModelFacts::default() };
+        Span { model: Some(model), ..Span::default() }
+    }
+
+    fn may_loop(spans: &[Span]) -> bool {
+        let options = LoopOptions { allow: vec!["poll_*".to_owned()], ..LoopOptions::default() };
+        let mut calls = Calls::default();
+        spans.iter().for_each(|span| calls.note(span, &options));
+        let tools = spans.iter().filter(|span| span.tool.is_some()).count();
+        calls.may_loop(tools, &options)
+    }
+
+    #[test]
+    fn what_may_be_called_again_and_again_is_no_reason_to_read_a_trace() {
+        let polls: Vec<Span> = vec![ran("poll_job"); 1_000];
+        assert!(!may_loop(&polls));
+        let searches = |count| [&polls[..], &vec![ran("search"); count]].concat();
+        assert!(!may_loop(&searches(2)));
+        assert!(may_loop(&searches(3)));
+    }
+
+    #[test]
+    fn nor_where_models_say_what_they_call() {
+        let polls = [vec![ran("poll_job"); 500], vec![asked("poll_job"); 500]].concat();
+        assert!(!may_loop(&polls));
+        let one = [&polls[..], &[asked("search"), ran("search")]].concat();
+        assert!(!may_loop(&one));
+        assert!(may_loop(&[&one[..], &[asked("search")]].concat()));
+    }
+
+    #[test]
+    fn a_span_whose_name_no_model_said_may_be_of_a_tool_that_one_called() {
+        let spans = [vec![ran("poll_job"); 3], vec![asked("search")]].concat();
+        assert!(may_loop(&spans));
+        // A tool without a name, too.
+        let unnamed = Span { tool: Some(ToolFacts::default()), ..Span::default() };
+        assert!(may_loop(&[vec![unnamed; 3], vec![asked("search")]].concat()));
+    }
+}

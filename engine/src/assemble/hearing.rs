@@ -1,0 +1,152 @@
+//! What a judge was asked of a trace, and what it has answered. It outlives the process: no answer is paid for twice, and
+//! what was with the judge when the process ended is asked again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::expect::Judgements;
+use crate::judging::{JudgeReply, JudgeRequest, RubricRequest};
+
+/// What goes to the judge: whether the metrics do, and which rules for the answer.
+pub(super) type Asked = (bool, Vec<RubricRequest>);
+
+/// A trace before the judge.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Hearing {
+    // Whether its metrics are judged is decided once.
+    decided: bool,
+    // They are with the judge.
+    metrics: bool,
+    // Keys of rules that were ever given to the judge, and of those that are with it.
+    rules: BTreeSet<String>,
+    open_rules: BTreeSet<String>,
+    judgements: Judgements,
+    // By question; only as long as something is with the judge.
+    answered: BTreeMap<String, String>,
+}
+
+impl Hearing {
+    /// Nothing was asked; whether metrics are judged may have been decided.
+    pub(super) fn new(decided: bool) -> Self {
+        Self { decided, ..Self::default() }
+    }
+
+    /// What is to be asked now: the metrics once, if they are picked, and each rule once. It is asked when [`Self::asked`] says so.
+    pub(super) fn to_ask(
+        &self,
+        pick: impl FnOnce() -> bool,
+        mut rubrics: Vec<RubricRequest>,
+    ) -> Option<Asked> {
+        rubrics.retain(|rubric| !self.rules.contains(&rubric.key));
+        let metrics = !self.decided && pick();
+        (metrics || !rubrics.is_empty()).then_some((metrics, rubrics))
+    }
+
+    /// Whether metrics are judged has been decided, and what there was to ask is with the judge.
+    pub(super) fn asked(&mut self, request: Option<&JudgeRequest>) {
+        self.decided = true;
+        let Some(JudgeRequest { metrics, rubrics, .. }) = request else { return };
+        self.metrics |= metrics;
+        let keys = || rubrics.iter().map(|rubric| rubric.key.clone());
+        self.rules.extend(keys());
+        self.open_rules.extend(keys());
+    }
+
+    /// What is still with the judge, of these rules.
+    pub(super) fn ask_again(&self, mut rubrics: Vec<RubricRequest>) -> Option<Asked> {
+        rubrics.retain(|rubric| self.open_rules.contains(&rubric.key));
+        (self.metrics || !rubrics.is_empty()).then_some((self.metrics, rubrics))
+    }
+
+    /// Whether something is with the judge.
+    pub(super) fn is_open(&self) -> bool {
+        self.metrics || !self.open_rules.is_empty()
+    }
+
+    /// Whether nothing is going to be asked of its metrics, and nothing is with the judge. Answers that an earlier process was given may come
+    /// before their question.
+    pub(super) fn is_over(&self) -> bool {
+        self.decided && !self.is_open()
+    }
+
+    /// Takes what the judge says; returns whether the trace reads differently by it.
+    pub(super) fn take(&mut self, reply: JudgeReply) -> bool {
+        if reply.metrics_over {
+            (self.decided, self.metrics) = (true, false);
+        }
+        for rule in reply.rules_over {
+            self.open_rules.remove(&rule);
+            self.rules.insert(rule);
+        }
+        self.answered.extend(reply.answered);
+        if self.is_over() {
+            self.answered.clear();
+        }
+        let changes = !reply.judgements.is_empty();
+        self.judgements.extend(reply.judgements);
+        changes
+    }
+
+    /// What was judged, by rule.
+    pub(super) fn judgements(&self) -> &Judgements {
+        &self.judgements
+    }
+
+    /// The answers so far, by question.
+    pub(super) fn answered(&self) -> &BTreeMap<String, String> {
+        &self.answered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rubric(rule: &str) -> RubricRequest {
+        RubricRequest { key: rule.to_owned(), ..RubricRequest::default() }
+    }
+
+    #[test]
+    fn what_is_with_the_judge_is_asked_again_and_what_is_over_is_not() {
+        let mut hearing = Hearing::default();
+        let both = vec![rubric("a"), rubric("b")];
+        assert_eq!(hearing.to_ask(|| true, both.clone()), Some((true, both.clone())));
+        let request = JudgeRequest { metrics: true, rubrics: both, ..JudgeRequest::default() };
+        hearing.asked(Some(&request));
+        assert_eq!(hearing.to_ask(|| true, vec![rubric("a")]), None);
+        let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
+        let part = JudgeReply {
+            answered: answered.clone(),
+            rules_over: vec!["a".to_owned()],
+            ..JudgeReply::default()
+        };
+        assert!(!hearing.take(part));
+        assert_eq!(
+            hearing.ask_again(vec![rubric("a"), rubric("b")]),
+            Some((true, vec![rubric("b")]))
+        );
+        assert_eq!(hearing.answered(), &answered);
+        let rest = JudgeReply {
+            metrics_over: true,
+            rules_over: vec!["b".to_owned()],
+            ..JudgeReply::default()
+        };
+        hearing.take(rest);
+        assert!(!hearing.is_open() && hearing.answered().is_empty());
+        assert_eq!(hearing.ask_again(vec![rubric("a"), rubric("b")]), None);
+    }
+
+    #[test]
+    fn answers_that_come_before_their_question_are_kept_for_it() {
+        let mut hearing = Hearing::default();
+        let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
+        hearing.take(JudgeReply { answered, ..JudgeReply::default() });
+        assert!(!hearing.is_over());
+        assert!(hearing.to_ask(|| true, Vec::new()).is_some());
+        hearing.asked(None);
+        assert!(hearing.to_ask(|| true, Vec::new()).is_none());
+        assert_eq!(hearing.answered().len(), 1);
+    }
+}

@@ -1,0 +1,511 @@
+//! A trace that can still change.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::NEVER;
+use super::calls::Calls;
+use super::hearing::{Asked, Hearing};
+use crate::embedding::Embedded;
+use crate::judging::{JudgeRequest, JudgeRules};
+use crate::loops;
+use crate::options::{AssembleOptions, LoopOptions};
+use crate::span::{Log, Operation, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
+use crate::trace::{Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words};
+use crate::update::{
+    AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
+};
+
+/// A trace, and what was told of it.
+#[derive(Debug, Deserialize, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
+pub(super) struct Held {
+    // Written down beside it.
+    #[serde(skip)]
+    pub(super) id: TraceId,
+    pub(super) parts: Parts,
+    /// Who sent its first part. Nobody else can add to it.
+    pub(super) tenant: Option<Arc<str>>,
+    pub(super) revision: u64,
+    pub(super) opened: Timestamp,
+    pub(super) touched: Timestamp,
+    /// When the newest span or log record came.
+    pub(super) heard: Timestamp,
+    /// When it is done, or sealed, or it has to be looked at whether it is done.
+    pub(super) deadline: Timestamp,
+    pub(super) state: State,
+    pub(super) partial: bool,
+    /// Why it is taken for over, or is not yet.
+    pub(super) evidence: OverBy,
+    /// That it was quiet for long without a root is learned from it.
+    pub(super) was_quiet: bool,
+    /// It is the turn of an agent that speaks in log records, and there is a later one of its session.
+    #[serde(default)]
+    pub(super) followed: bool,
+    /// Nothing is counted of it as it was told last.
+    uncertain: bool,
+    /// Its root has come since it was last looked at.
+    #[serde(skip)]
+    pub(super) root_is_new: bool,
+    sent: Option<Box<SessionKey>>,
+    // Of few traces.
+    told: Option<Box<Told>>,
+    pub(super) counted_ignored: bool,
+    /// The revision at which it was last told, or found to have nothing to tell, as one that is done.
+    done_at: Option<NonZeroU64>,
+    /// Texts of it were left out, as a judge was away or had too much to do.
+    pub(super) untold: bool,
+    /// As its root stands, it is neither sampled nor flagged: nobody has been asked yet whether it has a loop.
+    #[serde(skip)]
+    pub(super) passed_over: bool,
+    /// Its texts are not in it; what came since the last drain has them.
+    #[serde(skip)]
+    pub(super) bare: bool,
+    /// Something failed that is no tool call, or a root does not pass it over: it may be for a judge to read.
+    pub(super) wanted: bool,
+    /// When what is new of it while it is open has to be told at the latest.
+    pub(super) tell_at: Timestamp,
+    /// Where its entry among the deadlines is; never later than it is due.
+    #[serde(skip)]
+    pub(super) queued: Timestamp,
+    /// Whether it is among those to look at with the next drain.
+    #[serde(skip)]
+    pub(super) look: Look,
+    #[serde(skip)]
+    signs: Signs,
+    // Of a long trace, once they were asked for.
+    #[serde(skip)]
+    calls: Option<Box<Calls>>,
+    /// Whether its metrics are judged has been decided.
+    pub(super) decided: bool,
+    /// Present only where a judge was asked.
+    pub(super) hearing: Option<Box<Hearing>>,
+    /// The texts that an embedding model was asked about, and what it made of them.
+    pub(super) texts_asked: Option<u64>,
+    pub(super) embedded: Option<Box<Embedded>>,
+}
+
+/// Where a trace stands.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum State {
+    Open,
+    Done,
+    Sealed,
+}
+
+/// Whether a trace is to be looked at.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Look {
+    /// Nothing has come.
+    #[default]
+    No,
+    /// Something has come; it may not be worth telling.
+    News,
+    /// What has come has to be told.
+    Tell,
+}
+
+/// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signs {
+    /// A span without a parent is in.
+    rooted: bool,
+    /// A record told its root: nothing tells its end.
+    turn: bool,
+    /// An agent was invoked.
+    invoked: bool,
+    /// Tool spans, and calls in the output of models.
+    tools: u32,
+    called: u32,
+}
+
+/// What sessions were told that may have to be taken back.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Told {
+    // Loops by agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    left: BTreeMap<AgentKey, Vec<Loop>>,
+    // Loops that were told while nothing was counted.
+    shown: Vec<Loop>,
+    // Likewise what it has spent, of one that is done and of which no span has named the session.
+    spending: Option<Spent>,
+    spent: Option<Spent>,
+}
+
+/// Spans from which on calls are counted as they come.
+const LONG: usize = 256;
+
+impl Held {
+    /// A trace of this tenant that was not there before `now`.
+    pub(super) fn new(
+        id: TraceId,
+        tenant: Option<Arc<str>>,
+        now: Timestamp,
+        deadline: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            parts: Parts::default(),
+            tenant,
+            revision: 0,
+            opened: now,
+            touched: now,
+            heard: now,
+            deadline,
+            state: State::Open,
+            partial: false,
+            evidence: OverBy::default(),
+            was_quiet: false,
+            followed: false,
+            uncertain: true,
+            root_is_new: false,
+            sent: None,
+            told: None,
+            counted_ignored: false,
+            done_at: None,
+            untold: false,
+            passed_over: false,
+            bare: false,
+            wanted: false,
+            tell_at: NEVER,
+            queued: deadline,
+            look: Look::No,
+            signs: Signs::default(),
+            calls: None,
+            decided: false,
+            hearing: None,
+            texts_asked: None,
+            embedded: None,
+        }
+    }
+
+    /// Whether it is done, was told so, and was counted.
+    pub(super) fn is_told(&self) -> bool {
+        let done = self.state == State::Done && (!self.uncertain || self.sent.is_none());
+        done && self.done_at.is_some_and(|at| at.get() == self.revision)
+    }
+
+    /// Notes that it is told as it stands.
+    pub(super) fn tells(&mut self) {
+        self.tell_at = NEVER;
+        let done = self.state == State::Done;
+        self.done_at = NonZeroU64::new(self.revision).filter(|_| done);
+    }
+
+    /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
+    pub(super) fn farewell(&self, id: TraceId) -> Option<TraceUpdate> {
+        Some(TraceUpdate {
+            trace_id: id,
+            revision: self.revision + 1,
+            state: TraceState::Sealed,
+            session: Some(self.sent.as_deref()?.clone()),
+            unchanged: true,
+            ..TraceUpdate::default()
+        })
+    }
+
+    /// The trace before the judge.
+    pub(super) fn hearing(&mut self) -> &mut Hearing {
+        let decided = self.decided;
+        self.hearing.get_or_insert_with(|| Box::new(Hearing::new(decided)))
+    }
+
+    /// What the judge is given.
+    pub(super) fn request(
+        &self,
+        (trace_id, trace): (TraceId, &Laid<'_>),
+        update: &TraceUpdate,
+        (metrics, mut rubrics): Asked,
+        (rules, unread): (&JudgeRules, bool),
+    ) -> JudgeRequest {
+        for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
+            let kept = whole_words(&judged.text, rules.max_transcript_bytes).len();
+            judged.text.truncate(kept);
+        }
+        let unread = unread || self.untold;
+        let read = || transcript(trace, rules.max_transcript_bytes);
+        let (transcript, root) = if unread { (Transcript::default(), None) } else { read() };
+        let agent = update.agent.clone().unwrap_or_default();
+        let answered =
+            self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();
+        JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, unread, answered }
+    }
+
+    /// Fills in what is not written down.
+    pub(super) fn restored(&mut self, symbols: &mut Symbols) {
+        self.parts.spans.restored(symbols);
+        let spans = &self.parts.spans;
+        let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
+        self.signs = Signs {
+            rooted: spans.has_root(),
+            turn: spans.has_root_of(TOLD_BY_RECORD),
+            invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
+            tools: count(tools.count()),
+            called: if spans.reports_loop() { MANY } else { count(spans.calls_of_models()) },
+        };
+        self.parts.logs().for_each(|log| self.signs.note_log(log));
+        self.queued = self.due();
+    }
+
+    /// Does without the texts that only a judge would have read.
+    pub(super) fn forgo_texts(&mut self) {
+        (self.untold, self.bare) = (true, false);
+        self.parts.spans.forgo();
+    }
+
+    /// When it has to be looked at.
+    pub(super) fn due(&self) -> Timestamp {
+        if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
+    }
+
+    /// Adds a span, if it is its sender's, new, and there is room; else why not.
+    pub(super) fn take(
+        &mut self,
+        span: &Span,
+        (max, loops): (usize, &LoopOptions),
+        add: impl FnOnce(&mut Spans, &Span) -> Added,
+    ) -> Result<(), &'static str> {
+        if self.tenant != span.resource.tenant {
+            return Err("foreign_tenant");
+        }
+        if !self.has_room(span, max) {
+            return Err("trace_full");
+        }
+        if add(&mut self.parts.spans, span) == Added::Known {
+            return Err("duplicate");
+        }
+        self.note(span, loops);
+        Ok(())
+    }
+
+    /// So many new things were applied: it is open again, and its timer starts anew. Returns whether it was done.
+    pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
+        self.revision += new;
+        self.touched = self.touched.max(now);
+        self.heard = self.heard.max(now);
+        self.deadline = now.after(options.trace_idle).min(self.oldest(options));
+        let reopened = self.state == State::Done;
+        if reopened {
+            self.revision += 1;
+            self.state = State::Open;
+        }
+        self.wait_to_tell(now, options);
+        reopened
+    }
+
+    /// What is new of it is told in a while, if nothing tells it before.
+    pub(super) fn wait_to_tell(&mut self, now: Timestamp, options: &AssembleOptions) {
+        if self.tell_at == NEVER {
+            self.tell_at = now.after(options.trace_idle);
+        }
+    }
+
+    /// When it is done whatever is missing.
+    pub(super) fn oldest(&self, options: &AssembleOptions) -> Timestamp {
+        self.opened.after(options.trace_max_age).max(self.heard)
+    }
+
+    /// When it is done if this is all that tells, and nothing more comes.
+    pub(super) fn done_at(&self, evidence: OverBy, options: &AssembleOptions) -> Timestamp {
+        let oldest = self.oldest(options);
+        let quiet = match evidence {
+            OverBy::ParentsCome | OverBy::LocalParent if self.is_agents() => return oldest,
+            OverBy::NothingKnown | OverBy::ParentsCome | OverBy::LocalParent => {
+                options.rootless_idle
+            }
+            OverBy::Root if self.goes_on() => options.rootless_idle,
+            OverBy::Root
+            | OverBy::RemoteParent
+            | OverBy::ParentsNeverCome
+            | OverBy::Age
+            | OverBy::Room
+            | OverBy::EndOfInput => options.trace_idle,
+        };
+        self.heard.after(quiet).min(oldest)
+    }
+
+    /// Makes it done. One without a root can be re-opened by it until it is of age, unless that is known never to come.
+    pub(super) fn close(
+        &mut self,
+        (now, evidence): (Timestamp, OverBy),
+        never: bool,
+        options: &AssembleOptions,
+    ) {
+        self.state = State::Done;
+        self.evidence = evidence;
+        self.revision += 1;
+        self.deadline = now.after(options.late_horizon);
+        if self.goes_on() || (!self.is_rooted() && self.is_agents() && !never) {
+            self.deadline = self.deadline.max(self.oldest(options));
+        }
+    }
+
+    /// Another turn has begun: nothing more is waited for but what is late.
+    pub(super) fn shorten(&mut self, now: Timestamp, options: &AssembleOptions) {
+        let wait = match self.state {
+            State::Open => options.trace_idle,
+            State::Done | State::Sealed => options.late_horizon,
+        };
+        self.deadline = self.deadline.min(now.after(wait));
+    }
+
+    /// Whether it is a turn that only the next one ends.
+    fn goes_on(&self) -> bool {
+        self.signs.turn && !self.followed
+    }
+
+    /// Whether a model, a tool or an agent is at work in it.
+    fn is_agents(&self) -> bool {
+        let behaves = |operation| {
+            matches!(operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
+        };
+        self.parts.spans.operations().any(behaves)
+    }
+
+    /// Takes the signs of a span that is added.
+    fn note(&mut self, span: &Span, options: &LoopOptions) {
+        self.signs.note(span);
+        self.calls.iter_mut().for_each(|calls| calls.note(span, options));
+    }
+
+    /// Takes the signs of a log record that is added.
+    pub(super) fn note_log(&mut self, log: &Log, options: &LoopOptions) {
+        self.signs.note_log(log);
+        self.calls.iter_mut().for_each(|calls| calls.note_log(log, options));
+    }
+
+    /// Whether a span without a parent is in.
+    pub(super) fn is_rooted(&self) -> bool {
+        self.signs.rooted
+    }
+
+    /// Whether it may go on with the trace before it, or the next one with it: then a loop may be in both. That it has no
+    /// root yet tells nothing: what invokes an agent ends last.
+    pub(super) fn is_linked(&self) -> bool {
+        self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
+    }
+
+    /// Whether it may have a loop: some tool that is not allowed to was called often enough.
+    pub(super) fn may_loop(&mut self, options: &LoopOptions) -> bool {
+        let least = loops::least(options);
+        let Signs { tools, called, .. } = self.signs;
+        if tools.saturating_add(called) < count(least.known.min(least.names)) {
+            return false;
+        }
+        let (parts, tools) = (&self.parts, usize::try_from(tools).unwrap_or(usize::MAX));
+        if parts.spans.len() < LONG {
+            return Calls::of(parts, options).may_loop(tools, options);
+        }
+        let calls = self.calls.get_or_insert_with(|| Box::new(Calls::of(parts, options)));
+        calls.may_loop(tools, options)
+    }
+
+    /// Whether a reading has loops that were not told.
+    pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
+        let Some(update) = update else { return false };
+        let agent = update.agent.clone().unwrap_or_default();
+        let told = self.told.as_ref().and_then(|told| {
+            if update.uncertain { Some(&told.shown) } else { told.telling.get(&agent) }
+        });
+        told.map_or(&[][..], Vec::as_slice) != update.loops
+    }
+
+    /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
+    pub(super) fn leave(
+        &mut self,
+        id: TraceId,
+        session: Option<&SessionKey>,
+    ) -> Option<TraceUpdate> {
+        if self.sent.as_deref() == session {
+            return None;
+        }
+        let old = std::mem::replace(&mut self.sent, session.cloned().map(Box::new))?;
+        if let Some(told) = &mut self.told {
+            told.left.append(&mut told.telling);
+            told.spent = told.spending.take().or(told.spent);
+        }
+        Some(TraceUpdate {
+            trace_id: id,
+            revision: self.revision,
+            tombstone: true,
+            session: Some(*old),
+            ..TraceUpdate::default()
+        })
+    }
+
+    /// Fills in what the stage knows.
+    pub(super) fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
+        self.uncertain = update.uncertain;
+        if !update.loops.is_empty() {
+            let told = self.told.get_or_insert_default();
+            if update.uncertain {
+                told.shown.clone_from(&update.loops);
+            } else {
+                told.shown.clear();
+                told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
+            }
+        }
+        let named = update.session.as_ref().is_some_and(SessionKey::is_named);
+        if self.state == State::Done && !update.uncertain && !named {
+            self.told.get_or_insert_default().spending = Some(Spent::of(&update));
+        }
+        let state = match self.state {
+            State::Open => TraceState::Open,
+            State::Done => TraceState::Done,
+            State::Sealed => TraceState::Sealed,
+        };
+        TraceUpdate {
+            revision: self.revision,
+            state,
+            touched_unix_nano: self.touched.0,
+            partial: self.partial,
+            evidence: self.evidence,
+            told: self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default(),
+            ..update
+        }
+    }
+}
+
+impl Told {
+    /// What sessions that it left were told.
+    fn to_sessions(&self) -> Vec<ToldLoops> {
+        let loops = self.left.iter().map(|(agent, loops)| ToldLoops {
+            agent: Some(agent.clone()),
+            loops: loops.clone(),
+            spent: None,
+        });
+        let spent =
+            self.spent.map(|spent| ToldLoops { spent: Some(spent), ..ToldLoops::default() });
+        loops.chain(spent).collect()
+    }
+}
+
+impl Signs {
+    fn note(&mut self, span: &Span) {
+        self.rooted |= span.parent.is_none();
+        self.turn |= span.parent.is_none() && span.scope == TOLD_BY_RECORD;
+        self.invoked |= span.operation == Operation::InvokeAgent;
+        self.tools += u32::from(span.operation == Operation::ExecuteTool);
+        let called = span.model.as_ref().map_or(0, |model| model.tool_calls.len());
+        let called = if is_report_of_loop(span) { MANY } else { count(called) };
+        self.called = self.called.saturating_add(called);
+    }
+
+    fn note_log(&mut self, log: &Log) {
+        self.called = self.called.saturating_add(count(log.tool_calls.len()));
+    }
+}
+
+/// Calls enough for any loop: the agent says that it is in one.
+const MANY: u32 = u32::MAX;
+
+fn is_report_of_loop(span: &Span) -> bool {
+    span.scope == TOLD_BY_RECORD && &*span.name == REPORTED_LOOP
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

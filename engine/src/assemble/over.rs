@@ -1,0 +1,185 @@
+//! When a trace is over, and whose it is meanwhile.
+//!
+//! | What tells | Then it is done |
+//! |---|---|
+//! | a span without a parent is in | after `trace_idle` |
+//! | the missing parent of an agent's span is of another process | after `trace_idle` |
+//! | parents of such spans never came in earlier traces | after `trace_idle` |
+//! | they came, or the missing parent of an agent's span is of its own process | at `trace_max_age` |
+//! | nothing | after `rootless_idle` |
+//!
+//! "Such" spans are of one tenant, service, scope, operation and, where it is an agent's or of nothing known, name. Quiet is
+//! what nothing comes of. A trace that is done without its root waits for it until `trace_max_age`, and nothing is counted
+//! of it before: so what was learned decides when it shows in gauges, and not what is counted. Only where traces became final
+//! without a root time and again, and none ever came, are they final after `late_horizon`.
+
+use super::ages::AGES;
+use super::held::{Held, Look, State};
+use super::{Assemble, Timestamp, TraceId};
+use crate::span::Span;
+use crate::trace::{Laid, named_agent, scope_by_agent, source};
+use crate::update::{AgentKey, OverBy, TraceUpdate};
+
+impl Assemble {
+    /// How many open traces there are of each of [`AGES`].
+    pub fn ages(&self, now: Timestamp) -> [usize; AGES.len()] {
+        self.ages.at(now)
+    }
+
+    /// A trace was quiet for a while: it is done, or looked at again later.
+    pub(super) fn close_or_wait(&mut self, id: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(id) else { return };
+        let rooted = held.is_rooted();
+        let is_quiet = held.heard.after(self.options.rootless_idle) <= now;
+        if is_quiet && !rooted && !held.was_quiet {
+            held.was_quiet = true;
+            self.parents.quiet(&held.parts.spans);
+        }
+        let parents = &self.parents;
+        let evidence = if rooted { OverBy::Root } else { parents.outlook(&held.parts.spans) };
+        let done = held.done_at(evidence, &self.options);
+        if done > now {
+            held.evidence = evidence;
+            // What is learned meanwhile may tell more.
+            held.deadline = done.min(now.after(self.options.rootless_idle));
+            return;
+        }
+        let of_age = held.oldest(&self.options) <= now;
+        let waited = matches!(evidence, OverBy::ParentsCome | OverBy::LocalParent);
+        self.close(id, now, if of_age && waited { OverBy::Age } else { evidence });
+    }
+
+    /// Makes an open trace done.
+    pub(super) fn close(&mut self, id: TraceId, now: Timestamp, evidence: OverBy) {
+        let Some(held) = self.traces.get_mut(id) else { return };
+        let spans = &held.parts.spans;
+        self.parents.came(spans, now);
+        let never = !held.is_rooted() && self.parents.never_come(spans);
+        let rooted = held.is_rooted();
+        held.partial = now >= held.opened.after(self.options.trace_max_age);
+        if held.partial {
+            self.counts.add("traces_partial", "age");
+        }
+        self.ages.remove(held.opened);
+        let evidence = if rooted { OverBy::Root } else { evidence };
+        held.close((now, evidence), never, &self.options);
+        self.deadlines.mark(id, held, Look::News);
+        self.deadlines.reschedule(id, held);
+        self.count_forgotten();
+    }
+
+    /// There is no room for a trace, or no time: it is sealed as it stands.
+    pub(super) fn take_for_over(&mut self, id: TraceId, evidence: OverBy) {
+        let Some(held) = self.traces.get_mut(id) else { return };
+        if held.state == State::Open || !held.is_rooted() {
+            (held.partial, held.evidence) = (true, evidence);
+            self.counts.add("traces_partial", "room");
+        }
+    }
+
+    /// The trace that has the least to lose: of those that are done the one that is final first, else the one that was quiet for
+    /// longest.
+    pub(super) fn least_lost(&mut self) -> Option<TraceId> {
+        if let Some(id) = self.deadlines.first_done() {
+            return Some(id);
+        }
+        loop {
+            if self.quietest.is_empty() {
+                self.quietest = self.find_quietest();
+            }
+            let (heard, id) = self.quietest.pop()?;
+            let held = self.traces.get(id);
+            if held.is_some_and(|held| held.state == State::Open && held.heard == heard) {
+                return Some(id);
+            }
+        }
+    }
+
+    /// Some of the open traces, the quietest last. Whatever comes makes traces less quiet, so these stay the quietest ones as long as
+    /// nothing comes of them.
+    fn find_quietest(&self) -> Vec<(Timestamp, TraceId)> {
+        let open = self.deadlines.open();
+        let mut open: Vec<_> =
+            open.filter_map(|id| Some((self.traces.get(id)?.heard, id))).collect();
+        let some = open.len().div_ceil(SHARE);
+        if some < open.len() {
+            open.select_nth_unstable(some);
+            open.truncate(some);
+        }
+        open.sort_unstable_by(|one, other| other.cmp(one));
+        open
+    }
+
+    /// What a trace that becomes final without a root tells about others.
+    pub(super) fn learn_at_end(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get(id).filter(|held| !held.is_rooted()) else { return };
+        if !matches!(held.evidence, OverBy::Room | OverBy::EndOfInput) {
+            self.parents.without(&held.parts.spans, held.opened);
+            self.count_forgotten();
+        }
+    }
+
+    /// A root that came too late tells that roots come.
+    pub(super) fn too_late<'s>(&mut self, spans: impl Iterator<Item = &'s Span>, now: Timestamp) {
+        for root in spans.filter(|span| span.parent.is_none()) {
+            self.parents.too_late(&root.resource, now);
+        }
+    }
+
+    /// Whose trace it is, and whether that is certain: it is once a root is in, and, if nobody has named the agent, once nobody
+    /// may do so any more. Then it goes by the name of its service; before, by that of the one agent which is known there.
+    pub(super) fn name(&self, (held, trace): (&Held, &Laid<'_>), update: &mut TraceUpdate) {
+        let Some(agent) = &mut update.agent else { return };
+        let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
+        let over = sealed || (update.complete && held.state != State::Open);
+        update.uncertain = !over && (unnamed || !update.complete);
+        if unnamed && over {
+            agent.agent_name.clone_from(&agent.service_name);
+        } else if unnamed {
+            let known = source(trace)
+                .and_then(|(resource, scope)| self.names.only((resource, scope), held.touched));
+            known.into_iter().for_each(|known| presume(agent, known));
+        }
+        scope_by_agent(update, self.rules.scope);
+    }
+
+    /// Learns whose the trace is, once that is certain.
+    pub(super) fn learn_name(&mut self, id: TraceId, update: &TraceUpdate) {
+        let Some((held, agent)) = self.traces.get(id).zip(update.agent.as_ref()) else { return };
+        self.names.learn(held.parts.spans.sources(), agent, held.touched);
+        self.count_forgotten();
+    }
+
+    /// The root has come of a trace that is not told yet: if nobody is known there, it is read for its agent.
+    pub(super) fn learn_name_of(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get(id) else { return };
+        let spans = &held.parts.spans;
+        let mut sources = spans.sources();
+        if sources.any(|(resource, scope)| self.names.knows_none((resource, scope)))
+            && let Some(agent) = named_agent(&held.parts.laid_out())
+        {
+            self.names.learn(spans.sources(), &agent, held.touched);
+        }
+    }
+
+    fn count_forgotten(&mut self) {
+        let forgotten = self.parents.take_forgotten() + self.names.take_forgotten();
+        self.counts.add_many("learned", "forgotten", forgotten);
+    }
+}
+
+/// Names an agent after the one that is known; what its own spans say holds.
+fn presume(agent: &mut AgentKey, known: &AgentKey) {
+    agent.agent_name.clone_from(&known.agent_name);
+    for (own, known) in [
+        (&mut agent.agent_version, &known.agent_version),
+        (&mut agent.environment, &known.environment),
+    ] {
+        if own.is_empty() {
+            own.clone_from(known);
+        }
+    }
+}
+
+/// The share of the open traces that is looked for at a time, when there is no room.
+const SHARE: usize = 64;

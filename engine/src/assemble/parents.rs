@@ -1,0 +1,177 @@
+//! Whether the parent of a span, which is not in, will come.
+//!
+//! SDKs send a span when it ends, so a parent comes after its children; and many applications never send it. Which of the two
+//! it is, spans of earlier traces tell that came from the same place, were about the same and were called the same. Learned by a
+//! shard, of its own traces, when one of them is over or was quiet for long: it tells when a trace is done, never what it says.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::recent::{Recent, Saved};
+use crate::span::{Operation, Resource, Timestamp};
+use crate::trace::{Hanging, Spans};
+use crate::update::OverBy;
+
+/// What earlier traces showed.
+#[derive(Clone, Debug)]
+pub(super) struct Parents {
+    kinds: Recent<Shown>,
+}
+
+/// What spans of one kind showed of their parents.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Shown {
+    /// When one last came.
+    came: Option<Timestamp>,
+    /// How many traces, one after the other, were quiet for `rootless_idle` without it.
+    quiet: u8,
+    /// How many, one after the other, became final without it, in whose time none came elsewhere.
+    without: u8,
+}
+
+/// Traces without a parent from which on none is waited for: where none ever came, and where one did.
+const FEW: u8 = 3;
+const MANY: u8 = 16;
+
+impl Shown {
+    /// Traces became final without it, one after the other.
+    fn never(self) -> bool {
+        self.without >= if self.came.is_some() { MANY } else { FEW }
+    }
+
+    fn evidence(self) -> Option<OverBy> {
+        match self.came {
+            _ if self.never() => Some(OverBy::ParentsNeverCome),
+            Some(_) => Some(OverBy::ParentsCome),
+            None if self.quiet >= FEW => Some(OverBy::ParentsNeverCome),
+            None => None,
+        }
+    }
+}
+
+impl Parents {
+    /// Nothing is known yet, and at most so many kinds of spans will be.
+    pub(super) fn new(max: usize) -> Self {
+        Self { kinds: Recent::new(max) }
+    }
+
+    /// What a trace without a root waits for: of its missing parents the one that is waited for longest.
+    pub(super) fn outlook(&self, spans: &Spans) -> OverBy {
+        let missing = spans.hanging().filter(|span| !span.has_parent);
+        missing.map(|span| self.of(&span)).max().unwrap_or(OverBy::NothingKnown)
+    }
+
+    /// Whether traces such as this one became final without a root time and again.
+    pub(super) fn never_come(&self, spans: &Spans) -> bool {
+        let mut missing = spans.hanging().filter(|span| !span.has_parent).peekable();
+        let never = |span: &Hanging<'_>| {
+            let late = self.kinds.get(of_service(span.resource)).is_some();
+            !late && self.kinds.get(kind(span)).is_some_and(|shown| shown.never())
+        };
+        missing.peek().is_some() && missing.all(|span| never(&span))
+    }
+
+    /// A trace is done: of spans whose parents are in, parents come.
+    pub(super) fn came(&mut self, spans: &Spans, now: Timestamp) {
+        for key in kinds(spans, true) {
+            *self.learn(key) = Shown { came: Some(now), ..Shown::default() };
+        }
+    }
+
+    /// A trace was quiet for long without its root.
+    pub(super) fn quiet(&mut self, spans: &Spans) {
+        for key in kinds(spans, false) {
+            let shown = self.learn(key);
+            shown.quiet = shown.quiet.saturating_add(1);
+        }
+    }
+
+    /// A trace that opened then is final without its root.
+    pub(super) fn without(&mut self, spans: &Spans, opened: Timestamp) {
+        for key in kinds(spans, false) {
+            let shown = self.learn(key);
+            let none_came = shown.came.is_none_or(|came| came < opened);
+            shown.without = shown.without.saturating_add(none_came.into());
+        }
+    }
+
+    /// A root came when its trace was final: those of this service are not made final early any more.
+    pub(super) fn too_late(&mut self, resource: &Resource, now: Timestamp) {
+        self.learn(of_service(resource)).came = Some(now);
+    }
+
+    /// How often something was forgotten since this was last asked.
+    pub(super) fn take_forgotten(&mut self) -> u64 {
+        self.kinds.take_forgotten()
+    }
+
+    /// What outlives the process.
+    pub(super) fn save(&self) -> Saved<&Shown> {
+        self.kinds.save()
+    }
+
+    /// Takes over what an earlier process knew.
+    pub(super) fn restore(&mut self, saved: Saved<Shown>) {
+        self.kinds.restore(saved);
+    }
+
+    fn of(&self, span: &Hanging<'_>) -> OverBy {
+        let agent = span.operation == Operation::InvokeAgent;
+        if agent && span.remote == Some(true) {
+            return OverBy::RemoteParent;
+        }
+        let shown = self.kinds.get(kind(span)).and_then(|shown| shown.evidence());
+        shown.unwrap_or(match span.remote {
+            Some(false) if agent => OverBy::LocalParent,
+            Some(_) | None => OverBy::NothingKnown,
+        })
+    }
+
+    fn learn(&mut self, key: u64) -> &mut Shown {
+        self.kinds.learn(key)
+    }
+}
+
+/// The kinds of spans whose parent is in, or is not, each once.
+fn kinds(spans: &Spans, has_parent: bool) -> Vec<u64> {
+    let mut last: Option<(&Arc<Resource>, u64)> = None;
+    let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
+    let mut kinds: Vec<u64> = hanging
+        .map(|span| {
+            let service = match last {
+                Some((resource, service)) if Arc::ptr_eq(resource, span.resource) => service,
+                Some(_) | None => of_service(span.resource),
+            };
+            last = Some((span.resource, service));
+            of_kind(service, &span)
+        })
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+fn kind(span: &Hanging<'_>) -> u64 {
+    of_kind(of_service(span.resource), span)
+}
+
+fn of_kind(service: u64, span: &Hanging<'_>) -> u64 {
+    let name = if span.name.is_empty() { 0 } else { xxh3_64(span.name.as_bytes()) };
+    let remote = span.remote.map_or(2, u64::from);
+    hash([span.scope, name, (span.operation as u64) << 2 | remote], service)
+}
+
+/// Whose service it is; the tenant is part of it.
+pub(super) fn of_service(resource: &Resource) -> u64 {
+    let text = |text: &Option<Arc<str>>| {
+        text.as_deref().map_or(0, |text| xxh3_64_with_seed(text.as_bytes(), 1))
+    };
+    hash([text(&resource.tenant), text(&resource.service_name), 0], 0)
+}
+
+pub(super) fn hash(numbers: [u64; 3], seed: u64) -> u64 {
+    let [a, b, c] = numbers.map(u64::to_le_bytes);
+    xxh3_64_with_seed([a, b, c].as_flattened(), seed)
+}

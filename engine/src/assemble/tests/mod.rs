@@ -1,0 +1,484 @@
+mod judged;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::expect::{Judgements, Spec};
+use crate::math::Quanta;
+use crate::span::{
+    Arguments, ModelFacts, Operation, Resource, SessionName, Source, SpanId, Text, ToolFacts,
+};
+use crate::update::TraceState;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(1_000 * SECOND + seconds * SECOND)
+}
+
+fn span(id: u8, parent: u8, operation: Operation) -> Span {
+    Span {
+        trace_id: TraceId([7; 16]),
+        span_id: SpanId([id; 8]),
+        parent: (parent > 0).then_some(SpanId([parent; 8])),
+        start: Timestamp(u64::from(id) * 100),
+        end: Timestamp(u64::from(id) * 100 + 50),
+        name: Arc::from("a span"),
+        operation,
+        ..Span::default()
+    }
+}
+
+fn tool(id: u8) -> Span {
+    let facts = ToolFacts {
+        name: Some(Arc::from("search")),
+        arguments: Some(Arguments::from_canonical("{}", vec![])),
+        result_hash: Some(1),
+        ..ToolFacts::default()
+    };
+    Span { tool: Some(facts), ..span(id, 1, Operation::ExecuteTool) }
+}
+
+fn root() -> Span {
+    let mut root = span(1, 0, Operation::InvokeAgent);
+    root.end = Timestamp(100_000);
+    root.session = Some(SessionName { attribute: Arc::from("session"), id: Arc::from("s1") });
+    root
+}
+
+fn stage() -> Assemble {
+    Assemble::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
+}
+
+fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
+    spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), now));
+    stage.drain()
+}
+
+/// Feeds the spans and lets the trace rest until it is done.
+fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
+    let mut updates = feed(stage, spans, now);
+    stage.handle_timeout(now.after(Duration::from_secs(10)));
+    updates.extend(stage.drain());
+    updates
+}
+
+fn report(score: i64) -> Report {
+    Report {
+        target: Target::Trace(TraceId([7; 16])),
+        name: Arc::from("confidence"),
+        score: Quanta(score),
+        label: None,
+        explanation: None,
+        source: Source::Reported,
+        identifier: Arc::from(""),
+        judge: None,
+        time: at(0),
+        tenant: None,
+    }
+}
+
+#[test]
+fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
+    assert_eq!(stage.poll_timeout(), Some(at(10)));
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain()[0].state, TraceState::Done);
+    assert_eq!(stage.poll_timeout(), Some(at(310)));
+    stage.handle_timeout(at(310));
+    assert_eq!(stage.drain()[0].state, TraceState::Sealed);
+    assert_eq!((stage.open_traces(), stage.poll_timeout()), (0, None));
+}
+
+#[test]
+fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![tool(2)], at(0)), []);
+    assert_eq!(feed(&mut stage, vec![tool(3)], at(9)), []);
+    stage.handle_timeout(at(10));
+    let updates = stage.drain();
+    assert_eq!((updates[0].state, updates[0].tools.len()), (TraceState::Open, 2));
+    stage.handle_timeout(at(40));
+    assert_eq!(stage.drain(), []);
+    // The root is in: it is done before there would be more to tell.
+    let mut failed = tool(4);
+    failed.failed = true;
+    assert_eq!(feed(&mut stage, vec![failed, root()], at(41)), []);
+    stage.handle_timeout(at(51));
+    let updates = stage.drain();
+    assert_eq!(updates.last().map(|update| update.state), Some(TraceState::Done));
+}
+
+#[test]
+fn all_is_told_when_that_is_asked_for() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
+    stage.tell_all();
+    assert_eq!(stage.drain()[0].state, TraceState::Open);
+    stage.tell_all();
+    assert_eq!(stage.drain(), []);
+}
+
+#[test]
+fn a_trace_that_another_may_go_on_with_is_told_at_once() {
+    let mut model = span(1, 0, Operation::Chat);
+    model.model = Some(ModelFacts { asked_by_user: Some(true), ..ModelFacts::default() });
+    assert_eq!(feed(&mut stage(), vec![model.clone()], at(0))[0].state, TraceState::Open);
+    // An agent's turn goes on with the one before only if its first model call does.
+    let below = |id, asked| {
+        let facts = ModelFacts { asked_by_user: Some(asked), ..ModelFacts::default() };
+        Span { model: Some(facts), ..span(id, 1, Operation::Chat) }
+    };
+    let turn = vec![root(), below(2, true), below(3, false)];
+    assert_eq!(feed(&mut stage(), turn, at(0)), []);
+    let turn = vec![root(), below(3, true), below(2, false)];
+    assert_eq!(feed(&mut stage(), turn, at(0)).len(), 1);
+}
+
+#[test]
+fn a_late_span_reopens_the_trace_until_it_is_sealed() {
+    let mut stage = stage();
+    feed(&mut stage, vec![root()], at(0));
+    stage.handle_timeout(at(10));
+    stage.drain();
+    let updates = feed(&mut stage, vec![tool(2)], at(100));
+    assert_eq!((updates[0].state, updates[0].tools.len()), (TraceState::Open, 1));
+    assert_eq!(stage.counts().get("late", "revised"), 1);
+    stage.handle_timeout(at(1_000));
+    stage.handle_timeout(at(1_000));
+    stage.drain();
+    assert_eq!(feed(&mut stage, vec![tool(3)], at(1_001)), []);
+    assert_eq!(stage.counts().get("late", "dropped"), 1);
+}
+
+#[test]
+fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
+    let mut stage = stage();
+    feed(&mut stage, vec![tool(2)], at(0));
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain()[0].state, TraceState::Open);
+    assert_eq!(stage.poll_timeout(), Some(at(300)));
+    for minute in 1..=90_u8 {
+        feed(&mut stage, vec![tool(minute + 2)], at(u64::from(minute) * 50));
+        stage.handle_timeout(at(u64::from(minute) * 50));
+        let updates = stage.drain();
+        if let Some(update) = updates.iter().find(|update| update.state == TraceState::Done) {
+            assert!(update.partial);
+            assert_eq!(minute, 72);
+            return;
+        }
+    }
+    panic!("it was never done");
+}
+
+#[test]
+fn a_session_that_is_named_late_moves_the_trace() {
+    let mut stage = stage();
+    let first = done(&mut stage, vec![tool(2)], at(0));
+    assert_eq!(first[0].session.as_ref().unwrap().source, "trace");
+    let second = done(&mut stage, vec![root()], at(11));
+    assert!(second[0].tombstone);
+    assert_eq!(second[0].session, first[0].session);
+    assert_eq!(second[1].session.as_ref().unwrap().id, "s1");
+    assert!(second[1].revision > first[0].revision);
+}
+
+#[test]
+fn a_loop_is_told_with_the_span_that_closes_it() {
+    let mut stage = stage();
+    let mut spans = vec![root()];
+    spans.extend((2..6).map(tool));
+    for span in spans {
+        let id = span.span_id.0[0];
+        let updates = feed(&mut stage, vec![span], at(0));
+        let loops = updates.iter().flat_map(|update| &update.loops);
+        let counts: Vec<u64> = loops.map(|found| found.count).collect();
+        assert_eq!(counts, if id >= 4 { vec![u64::from(id) - 1] } else { vec![] });
+    }
+}
+
+#[test]
+fn traces_without_an_agent_are_counted_and_kept_back() {
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![span(1, 0, Operation::Other)], at(0)), []);
+    stage.handle_timeout(at(10));
+    assert_eq!(stage.drain(), []);
+    assert_eq!(stage.counts().get("traces_ignored", "no_agent"), 1);
+}
+
+#[test]
+fn a_report_waits_for_its_trace_and_gives_up() {
+    let mut stage = stage();
+    stage.handle(Input::Report(Box::new(report(5))), at(0));
+    assert_eq!(stage.drain(), []);
+    let updates = done(&mut stage, vec![root()], at(1));
+    assert_eq!(updates[0].reported[0].score_quanta, 5);
+
+    let mut stage = self::stage();
+    stage.handle(Input::Report(Box::new(report(5))), at(0));
+    stage.handle_timeout(at(600));
+    assert_eq!(stage.counts().get("reports", "unmatched"), 1);
+    assert_eq!(done(&mut stage, vec![root()], at(601))[0].reported, []);
+}
+
+#[test]
+fn what_comes_of_a_done_trace_is_read_and_stays() {
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let mut stage = stage().embedding(Some(1_000));
+    feed(&mut stage, vec![Span { input: text("Hello"), output: text("Hi"), ..root() }], at(0));
+    stage.handle_timeout(at(10));
+    let [update] = stage.drain().try_into().unwrap();
+    assert!(update.reported.is_empty());
+    assert_eq!(update.coherence_quanta, None);
+    let [asked] = stage.embed_requests().try_into().unwrap();
+
+    stage.handle(Input::Report(Box::new(report(5))), at(11));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!(update.reported[0].score_quanta, 5);
+
+    let embedded =
+        Embedded { texts: asked.texts, coherence: Some(Quanta(7)), ..Embedded::default() };
+    stage.handle(Input::Embedded(TraceId([7; 16]), embedded), at(12));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!(update.coherence_quanta, Some(7));
+
+    stage.handle(Input::Report(Box::new(report(6))), at(13));
+    stage.finish(at(14));
+    let [update] = stage.drain().try_into().unwrap();
+    assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (6, Some(7)));
+    assert_eq!((update.state, update.unchanged), (TraceState::Sealed, false));
+    assert!(stage.embed_requests().is_empty(), "it was asked about once");
+}
+
+#[test]
+fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
+    let mut stage = stage();
+    feed(&mut stage, vec![root()], at(0));
+    stage.handle_timeout(at(10));
+    let [told] = stage.drain().try_into().unwrap();
+    assert_eq!(told.state, TraceState::Done);
+    stage.handle_timeout(stage.poll_timeout().unwrap());
+    let [last] = stage.drain().try_into().unwrap();
+    let said = TraceUpdate {
+        trace_id: told.trace_id,
+        revision: told.revision + 1,
+        session: told.session,
+        state: TraceState::Sealed,
+        unchanged: true,
+        ..TraceUpdate::default()
+    };
+    assert_eq!(last, said);
+    assert_eq!(stage.poll_timeout(), None, "it is gone");
+}
+
+#[test]
+fn a_done_trace_is_held_against_expectations_and_its_texts_stay_here() {
+    let spec = Spec::parse(
+        "agent: a
+queries:
+  - query: Hello
+    correctness: {exact_match: Hi}
+    path: {expected_tools: [search]}
+    span_assertions:
+      - selector: {kind: TOOL, name: search}
+        asserts: [{type: equals, field: attributes.tool.args.k, value: '5'}]
+",
+    );
+    let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
+    let root = Span { input: text("Hello"), output: text("Hi"), ..root() };
+    let mut call = tool(2);
+    let facts = call.tool.as_mut().unwrap();
+    facts.arguments = Some(Arguments::from_canonical(r#"{"k":5}"#, vec![]));
+    let mut stage = stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])]));
+    let done = done(&mut stage, vec![root, call], at(0)).remove(0);
+    let [held] = done.expectations.as_slice() else { panic!("{done:?}") };
+    let statuses = held.layers().map(|(_, layer)| layer.unwrap().status.name());
+    assert_eq!(statuses, ["pass", "pass", "skip", "skip"], "{held:?}");
+    assert_eq!((&done.content, &done.tools[0].arguments), (&None, &None));
+    // A late span says more: it is held against them again once it is done again.
+    let mut late = tool(3);
+    late.tool.as_mut().unwrap().arguments = Some(Arguments::from_canonical("{}", vec![]));
+    assert_eq!(feed(&mut stage, vec![late], at(11))[0].expectations, []);
+    stage.handle_timeout(at(21));
+    assert!(stage.drain()[0].expectations[0].hard_fail);
+}
+
+#[test]
+fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
+    let mut stage = Assemble::new(
+        AssembleOptions { max_open_traces: 1, ..AssembleOptions::default() },
+        LoopOptions::default(),
+        &CostOptions::default(),
+    );
+    feed(&mut stage, vec![root()], at(0));
+    let mut other = root();
+    other.trace_id = TraceId([8; 16]);
+    let updates = feed(&mut stage, vec![other], at(1));
+    assert_eq!(updates.len(), 1);
+    assert!(updates[0].partial && updates[0].state == TraceState::Sealed);
+    assert_eq!((stage.open_traces(), stage.counts().get("traces", "evicted")), (1, 1));
+}
+
+#[test]
+fn what_is_done_goes_before_what_is_open() {
+    let mut stage = Assemble::new(
+        AssembleOptions { max_open_traces: 2, ..AssembleOptions::default() },
+        LoopOptions::default(),
+        &CostOptions::default(),
+    );
+    let of = |id: u8| Span { trace_id: TraceId([id; 16]), ..root() };
+    done(&mut stage, vec![of(1)], at(0));
+    feed(&mut stage, vec![of(2)], at(11));
+    let sealed = feed(&mut stage, vec![of(3)], at(12));
+    assert_eq!((sealed[0].state, sealed[0].partial), (TraceState::Sealed, false));
+    assert_eq!(sealed[0].trace_id, TraceId([1; 16]));
+}
+
+#[test]
+fn a_model_call_is_counted_once() {
+    let model = |response: &str| {
+        Some(ModelFacts {
+            response_id: Some(Arc::from(response)),
+            tokens: crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() },
+            ..ModelFacts::default()
+        })
+    };
+    let mut outer = span(2, 1, Operation::Chat);
+    outer.model = model("a");
+    let mut inner = span(3, 2, Operation::Chat);
+    inner.model = model("b");
+    let mut twin = span(4, 1, Operation::Chat);
+    twin.model = model("b");
+    let update = done(&mut stage(), vec![root(), outer, inner, twin], at(0)).remove(0);
+    assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
+}
+
+#[test]
+fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
+    let call = ToolFacts {
+        name: Some(Arc::from("search")),
+        call_id: Some(Arc::from("c1")),
+        arguments: Some(Arguments::from_canonical("{\"q\":1}", vec![1])),
+        ..ToolFacts::default()
+    };
+    let mut outer = span(2, 1, Operation::Chat);
+    outer.model = Some(ModelFacts { tool_calls: vec![call], ..ModelFacts::default() });
+    let mut inner = span(3, 2, Operation::Chat);
+    let tokens = crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() };
+    inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
+    let update = done(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
+    assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
+    assert_eq!(update.tools[0].name, "search");
+}
+
+#[test]
+fn an_evaluator_that_comes_later_is_no_behaviour() {
+    let mut judge = span(9, 1, Operation::Evaluation);
+    judge.end = Timestamp(9_999_999);
+    let mut judging = span(10, 9, Operation::Chat);
+    judging.failed = true;
+    let update = done(&mut stage(), vec![root(), judge, judging], at(0)).remove(0);
+    assert_eq!((update.end_unix_nano, update.llm_calls, update.error), (100_000, 0, false));
+}
+
+#[test]
+fn a_tool_span_without_arguments_has_those_that_the_model_called_it_with() {
+    let arguments = Some(Arguments::from_canonical("{\"q\":1}", vec![1]));
+    let call = |arguments| ToolFacts {
+        call_id: Some(Arc::from("c1")),
+        name: Some(Arc::from("search")),
+        arguments,
+        ..ToolFacts::default()
+    };
+    let mut model = span(2, 1, Operation::Chat);
+    model.model = Some(ModelFacts { tool_calls: vec![call(arguments)], ..ModelFacts::default() });
+    let mut tool = span(3, 1, Operation::ExecuteTool);
+    tool.tool = Some(call(None));
+    let update = done(&mut stage(), vec![root(), model, tool], at(0)).remove(0);
+    assert_eq!(update.tools.len(), 1);
+    assert!(update.tools[0].arguments_hash.is_some() && update.tools[0].error == Some(false));
+}
+
+fn deliveries() -> impl Strategy<Value = (Vec<usize>, Vec<bool>)> {
+    let order = Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle();
+    (order, prop::collection::vec(any::<bool>(), 12))
+}
+
+proptest! {
+    #[test]
+    fn no_order_and_no_duplicate_changes_a_trace((order, drains) in deliveries()) {
+        let spans: Vec<Span> = (0..12_u8).map(|id| match id {
+            0 => root(),
+            9 => Span { failed: true, ..tool(9) },
+            // The same id with another end: the greater holds.
+            10 => Span { end: Timestamp(777), ..tool(3) },
+            11 => span(11, 2, Operation::Chat),
+            id => tool(id + 1),
+        }).collect();
+        let last = |order: &[usize], drains: &[bool]| {
+            let mut stage = stage();
+            let mut updates = Vec::new();
+            for (at_index, drain) in order.iter().zip(drains) {
+                stage.handle(Input::Span(Box::new(spans[*at_index].clone())), at(0));
+                if *drain {
+                    stage.handle(Input::Span(Box::new(spans[*at_index].clone())), at(0));
+                    updates.extend(stage.drain());
+                }
+            }
+            stage.finish(at(0));
+            updates.extend(stage.drain());
+            // How often it changed, and whom it told, are matters of the delivery.
+            TraceUpdate { revision: 0, told: Vec::new(), ..updates.pop().unwrap() }
+        };
+        let plain: Vec<usize> = (0..12).collect();
+        prop_assert_eq!(last(&order, &drains), last(&plain, &[false; 12]));
+    }
+}
+
+#[test]
+fn a_trace_is_its_first_sender_s_and_nobody_else_adds_to_it() {
+    let owner =
+        |tenant: &str| Arc::new(Resource { tenant: Some(tenant.into()), ..Resource::default() });
+    let reported = |score, tenant: Option<&str>| Report {
+        tenant: tenant.map(Arc::from),
+        name: Arc::from(format!("{tenant:?}")),
+        ..report(score)
+    };
+    let log = |tenant: &str| Log {
+        trace_id: TraceId([7; 16]),
+        span_id: None,
+        time: at(0),
+        index: 0,
+        id: 1,
+        input: None,
+        output: Some(Text { rank: 1, text: tenant.into() }),
+        tool_calls: Vec::new(),
+        tool_results: Vec::new(),
+        asked_by_user: None,
+        violations: Vec::new(),
+        tenant: Some(tenant.into()),
+    };
+    let mut stage = stage();
+    // What comes before the trace waits, and is looked at when it is known whose that is.
+    stage.handle(Input::Report(Box::new(reported(1, Some("bank")))), at(0));
+    stage.handle(Input::Log(Box::new(log("shop"))), at(0));
+    let spans =
+        [Span { resource: owner("shop"), ..root() }, Span { resource: owner("bank"), ..tool(2) }];
+    feed(&mut stage, spans.into(), at(0));
+    stage.handle(Input::Log(Box::new(Log { id: 2, ..log("bank") })), at(0));
+    for (score, tenant) in [(2, Some("bank")), (3, Some("shop")), (4, None)] {
+        stage.handle(Input::Report(Box::new(reported(score, tenant))), at(0));
+    }
+    stage.handle_timeout(at(10));
+    let update = &stage.drain()[0];
+    let scores: BTreeSet<_> = update.reported.iter().map(|made| made.score_quanta).collect();
+    assert_eq!((scores, update.tools.len()), ([3, 4].into(), 0));
+    let foreign = stage.counts().iter().filter(|(_, why, _)| *why == "foreign_tenant");
+    let foreign: Vec<_> = foreign.map(|(what, _, count)| (what, count)).collect();
+    assert_eq!(foreign, [("logs", 1), ("reports", 2), ("spans", 1)]);
+}

@@ -1,0 +1,224 @@
+//! Whose texts are kept. Few traces are judged, and what nobody is going to read is not worth keeping.
+//!
+//! Whether a trace is judged is known from its root, but for its flags. Most traces come whole or end with their root: so of
+//! spans that come together the roots are looked at first, and of a trace that begins there and is passed over no texts are kept.
+//! What came is at hand until the next drain. That reads what may be flagged, and there such a trace gets its texts after all.
+
+use std::sync::Arc;
+
+use super::{Assemble, Attention, Counts, Held, JudgeRules, Operation, Span, Timestamp, TraceId};
+use crate::trace::Spans;
+
+/// Spans that came together, and which of them are meant.
+#[derive(Clone, Debug)]
+pub struct Together {
+    /// Those of a whole request, for everybody that takes a share.
+    pub all: Arc<Vec<Span>>,
+    /// The places of those that are meant.
+    pub places: Vec<usize>,
+}
+
+/// What came since the last drain, as long as texts may be missing.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    // By their roots they are not judged unless they are flagged; in order.
+    passed_over: Vec<TraceId>,
+    batches: Vec<Together>,
+    // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
+    places: Vec<(TraceId, usize, usize)>,
+}
+
+/// Who has use for what is said.
+#[derive(Debug)]
+pub(super) struct Keeping<'a> {
+    // Somebody who is no judge.
+    readers: bool,
+    // Traces are judged.
+    judged: bool,
+    // A judge reads, and nobody else.
+    judge: Option<&'a JudgeRules>,
+}
+
+impl Together {
+    /// A span that came alone.
+    pub fn one(span: Span) -> Self {
+        Self { all: Arc::new(vec![span]), places: vec![0] }
+    }
+
+    /// The spans that are meant.
+    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.places.iter().filter_map(|place| self.all.get(*place))
+    }
+}
+
+impl Assemble {
+    /// Applies spans that came together at `now`.
+    pub fn spans(&mut self, mut together: Together, now: Timestamp) {
+        let of_turn = |place: &usize| together.all.get(*place).is_some_and(Span::is_of_turn);
+        let (turns, others): (Vec<_>, _) = together.places.iter().copied().partition(of_turn);
+        together.places = others;
+        let all = Arc::clone(&together.all);
+        self.together(together, now);
+        for span in turns.iter().filter_map(|place| all.get(*place)) {
+            self.told(span.clone(), now);
+        }
+    }
+
+    /// Applies spans of known traces that came together.
+    pub(super) fn together(&mut self, together: Together, now: Timestamp) {
+        self.came.passed_over = self.passed_over(&together);
+        let trace = |place: &usize| together.all.get(*place).map(|span| span.trace_id);
+        for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
+            self.group(group.iter().filter_map(|place| together.all.get(*place)), now);
+        }
+        if !std::mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
+            self.came.batches.push(together);
+        }
+    }
+
+    /// Decides whether the texts of a trace are kept that its root may pass over. Returns whether it is undecided: then it has to be
+    /// read whether it has a loop.
+    pub(super) fn decide(&mut self, id: TraceId, passed_over: bool, may_loop: bool) -> bool {
+        let Some(held) = self.traces.get_mut(id) else { return false };
+        let unwanted = passed_over && held.is_unwanted();
+        if unwanted && !may_loop {
+            self.forgo_texts(id);
+        } else if !unwanted && held.bare {
+            self.put_texts(id);
+        }
+        unwanted && may_loop
+    }
+
+    /// Does without the texts of a trace.
+    pub(super) fn forgo_texts(&mut self, id: TraceId) {
+        if let Some(held) = self.traces.get_mut(id) {
+            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
+            held.forgo_texts();
+        }
+    }
+
+    /// Likewise, if nobody but the judge has read them, who has.
+    pub(super) fn forgo_texts_of_judge(&mut self, id: TraceId) {
+        if !self.has_readers() {
+            self.forgo_texts(id);
+        }
+    }
+
+    /// Gives a trace that came without its texts these after all.
+    pub(super) fn put_texts(&mut self, id: TraceId) {
+        let Some(held) = self.traces.get_mut(id).filter(|held| held.bare) else { return };
+        (held.bare, held.untold) = (false, false);
+        held.parts.spans = Spans::default();
+        for span in self.came.of(id).filter(|span| span.resource.tenant == held.tenant) {
+            if held.has_room(span, self.options.max_spans_per_trace) {
+                let resource = self.resources.shared(&span.resource);
+                held.parts.spans.add(span, &resource, &mut self.symbols, true);
+            }
+        }
+        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.text_bytes());
+    }
+
+    /// The traces all of whose roots among these pass them over, in order.
+    fn passed_over(&self, together: &Together) -> Vec<TraceId> {
+        let keeping = Keeping::new(self.has_readers(), self.attention, self.judging.as_ref());
+        if keeping.judge.is_none() {
+            return Vec::new();
+        }
+        let roots = together.spans().filter(|span| span.parent.is_none());
+        let mut roots: Vec<_> =
+            roots.map(|root| (root.trace_id, keeping.passes_over(root))).collect();
+        roots.sort_unstable();
+        // One that does not comes before those of the same trace that do.
+        roots.dedup_by_key(|(id, _)| *id);
+        roots.into_iter().filter_map(|(id, passes)| passes.then_some(id)).collect()
+    }
+
+    /// Whether anybody but a judge reads what was said.
+    pub(super) fn has_readers(&self) -> bool {
+        self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
+    }
+}
+
+impl<'a> Keeping<'a> {
+    /// Whether there are readers other than a judge, and whether there is a judge that reads.
+    pub(super) fn new(
+        readers: bool,
+        attention: Attention,
+        judging: Option<&'a JudgeRules>,
+    ) -> Self {
+        let judge = judging.filter(|_| attention == Attention::Reads && !readers);
+        Self { readers, judged: judging.is_some(), judge }
+    }
+
+    /// Whether what was said is kept, beyond the final answer: somebody reads it, and if that is the judge alone there is room.
+    pub(super) fn texts(&self, text_bytes: usize, counts: &mut Counts) -> bool {
+        let has_room = self.judge.map(|rules| text_bytes < rules.max_open_bytes);
+        if has_room == Some(false) {
+            counts.add("texts", "full");
+        }
+        self.readers || has_room == Some(true)
+    }
+
+    /// Notes what a span, with or without its texts, tells of who is going to read the trace.
+    pub(super) fn note(&self, held: &mut Held, span: &Span, texts: bool) {
+        let passed_over = texts && self.passes_over(span);
+        let failed = span.failed && span.operation != Operation::ExecuteTool;
+        held.untold |= self.judged && !texts;
+        held.passed_over |= passed_over;
+        held.wanted |= failed || (texts && span.parent.is_none() && !passed_over);
+    }
+
+    /// Whether a span is the root of a trace that nobody is going to read unless it is flagged.
+    fn passes_over(&self, span: &Span) -> bool {
+        self.judge.is_some_and(|rules| rules.passes_over(span))
+    }
+}
+
+impl Came {
+    /// Whether nothing has to be at hand.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Nothing has to be at hand any more.
+    pub(super) fn forget(&mut self) {
+        self.batches.clear();
+        self.places.clear();
+    }
+
+    /// Does without the texts of a trace that begins, if its root is among what comes and says so.
+    pub(super) fn begins(&self, id: TraceId, held: &mut Held) {
+        if self.passed_over.binary_search(&id).is_ok() {
+            held.forgo_texts();
+            held.bare = true;
+        }
+    }
+
+    /// The spans of a trace, in order of arrival.
+    fn of(&mut self, id: TraceId) -> impl Iterator<Item = &Span> {
+        if self.places.is_empty() {
+            for (number, batch) in self.batches.iter().enumerate() {
+                let places = batch.places.iter();
+                let of = |place: &usize| batch.all.get(*place).map(|span| span.trace_id);
+                self.places.extend(places.filter_map(|at| Some((of(at)?, number, *at))));
+            }
+            self.places.sort_by_key(|(id, ..)| *id);
+        }
+        let first = self.places.partition_point(|(other, ..)| *other < id);
+        let own = self.places.iter().skip(first).take_while(move |(other, ..)| *other == id);
+        own.filter_map(|(_, batch, at)| self.batches.get(*batch)?.all.get(*at))
+    }
+}
+
+impl Held {
+    /// Whether what its spans said when they came gives a judge no reason to read it: nothing failed, no root is sampled, and no
+    /// other process takes part in it, of which more may come. Whether it has a loop takes longer to say.
+    pub(super) fn is_unwanted(&self) -> bool {
+        !self.wanted && self.parts.spans.are_of_one_process()
+    }
+
+    /// Whether there is room for a span, or it is there.
+    pub(super) fn has_room(&self, span: &Span, max: usize) -> bool {
+        self.parts.len() < max || self.parts.spans.contains(span.span_id)
+    }
+}

@@ -1,0 +1,219 @@
+//! Turns of agents that speak in log records, where only the order of the records tells them apart.
+//!
+//! A record belongs to the latest prompt of its session that is not later than itself, by their own times. A prompt may come late:
+//! what is after it is taken from the turn before it. So the turns are the same in whatever order records come, as long as they come
+//! within `late_horizon` of each other. What was moved leaves a span behind that says nothing and holds against all others of its id.
+//!
+//! A turn ends with the next prompt of its session, or when it was quiet for `rootless_idle`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Assemble;
+use crate::span::{Operation, Span, SpanId, TOLD_BY_RECORD, Timestamp, TraceId};
+
+/// The sessions of which prompts are known.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct Turns {
+    sessions: BTreeMap<u64, Session>,
+    // Invariant: one for each session, by when it was heard of last.
+    quietest: BTreeSet<(Timestamp, u64)>,
+    // Of all sessions.
+    held: usize,
+}
+
+/// What has to be known of a session.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Session {
+    heard: Timestamp,
+    prompts: BTreeSet<(Timestamp, TraceId)>,
+    // What only its time puts into its turn, as long as a prompt may come that takes it; with its arrival.
+    movable: BTreeMap<(Timestamp, SpanId), (Timestamp, Span)>,
+    // How many there may be before those that are too old are let go of: twice as many as there were after the last time.
+    #[serde(default)]
+    room: usize,
+}
+
+/// What a span that was told by a record does to the turns of its session.
+#[derive(Debug, Default)]
+struct Change {
+    /// It as it is to be taken.
+    span: Span,
+    /// Spans that were in another turn before, each with that one.
+    moved: Vec<(TraceId, Span)>,
+    /// Turns after which there is another prompt.
+    followed: Vec<TraceId>,
+    /// Sessions that there was no room for, and spans.
+    forgotten: (u64, u64),
+}
+
+impl Assemble {
+    /// Applies a span that was told by a record: it may be for the order of the session's prompts to tell its turn.
+    pub(super) fn told(&mut self, span: Span, now: Timestamp) {
+        let limits = Limits {
+            late: now.before(self.options.late_horizon),
+            old: now.before(self.options.trace_max_age),
+            max_sessions: self.options.max_turn_sessions,
+            max_spans: self.options.max_turn_spans,
+        };
+        let change = self.turns.apply(span, now, limits);
+        for (left, span) in change.moved {
+            self.span(void(&span, left), now);
+            self.span(span, now);
+        }
+        self.span(change.span, now);
+        for turn in change.followed {
+            self.is_followed(turn, now);
+        }
+        let (sessions, spans) = change.forgotten;
+        self.counts.add_many("turns", "session_forgotten", sessions);
+        self.counts.add_many("turns", "span_settled", spans);
+    }
+
+    /// The next prompt of its session is there: a turn has not to be waited for any longer.
+    fn is_followed(&mut self, turn: TraceId, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(turn).filter(|held| !held.followed) else { return };
+        held.followed = true;
+        held.shorten(now, &self.options);
+        self.deadlines.reschedule(turn, held);
+    }
+}
+
+/// What bounds what is known.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// What came before is not moved any more.
+    late: Timestamp,
+    /// Sessions that were not heard of since are forgotten.
+    old: Timestamp,
+    max_sessions: usize,
+    max_spans: usize,
+}
+
+impl Turns {
+    fn apply(&mut self, span: Span, now: Timestamp, limits: Limits) -> Change {
+        let mut change = Change { span, ..Change::default() };
+        let Some(key) = change.span.trace_id.session_of_turn() else { return change };
+        self.hear(key, now);
+        let Some(session) = self.sessions.get_mut(&key) else { return change };
+        let before = session.movable.len();
+        session.let_go(limits.late);
+        if change.span.parent.is_none() {
+            session.begin(&mut change, limits.late);
+        } else if change.span.trace_id.is_some_turn() {
+            let turn = session.turn_at(change.span.end).unwrap_or(change.span.trace_id);
+            hang(&mut change.span, turn);
+            let place = (change.span.end, change.span.span_id);
+            session.movable.insert(place, (now, change.span.clone()));
+        }
+        self.held = (self.held + session.movable.len()).saturating_sub(before);
+        change.forgotten = self.fit(limits);
+        change
+    }
+
+    /// Notes that something came of a session.
+    fn hear(&mut self, key: u64, now: Timestamp) {
+        let session = self.sessions.entry(key).or_default();
+        self.quietest.remove(&(session.heard, key));
+        session.heard = session.heard.max(now);
+        self.quietest.insert((session.heard, key));
+    }
+
+    /// Forgets what there is no room or no use for; returns for how many sessions and spans there was no room.
+    fn fit(&mut self, limits: Limits) -> (u64, u64) {
+        let (mut sessions, mut spans) = (0, 0);
+        while let Some((heard, key)) = self.quietest.first().copied() {
+            let full = self.sessions.len() > limits.max_sessions;
+            if heard >= limits.old && !full {
+                break;
+            }
+            self.quietest.pop_first();
+            let gone = self.sessions.remove(&key).map_or(0, |session| session.movable.len());
+            self.held = self.held.saturating_sub(gone);
+            sessions += u64::from(heard >= limits.old);
+        }
+        if self.held > limits.max_spans {
+            for (_, key) in &self.quietest {
+                let Some(session) = self.sessions.get_mut(key) else { continue };
+                spans += session.movable.len() as u64;
+                self.held = self.held.saturating_sub(session.movable.len());
+                session.movable.clear();
+                if self.held <= limits.max_spans / 2 {
+                    break;
+                }
+            }
+        }
+        (sessions, spans)
+    }
+}
+
+impl Session {
+    /// Lets go of what came before, now and then: all of it is looked at.
+    fn let_go(&mut self, late: Timestamp) {
+        if self.movable.len() >= self.room {
+            self.movable.retain(|_, (came, _)| *came >= late);
+            self.room = 2 * self.movable.len().max(8);
+        }
+    }
+
+    /// A prompt begins a turn, and ends the one before it; what came before `late` stays in that.
+    fn begin(&mut self, change: &mut Change, late: Timestamp) {
+        let prompt = (change.span.start, change.span.trace_id);
+        if !self.prompts.insert(prompt) {
+            return;
+        }
+        let before = self.prompts.range(..prompt).next_back();
+        let after = self.prompts.range(prompt..).nth(1).copied();
+        change.followed.extend(before.map(|(_, turn)| *turn));
+        change.followed.extend(after.map(|_| prompt.1));
+        let from = (prompt.0, SpanId::default());
+        let to = after.map(|(time, _)| (time, SpanId::default()));
+        for (place, (came, span)) in self.movable.range_mut(from..) {
+            if to.is_some_and(|to| *place >= to) {
+                break;
+            }
+            let left = span.trace_id;
+            if left != prompt.1 && *came >= late {
+                hang(span, prompt.1);
+                change.moved.push((left, span.clone()));
+            }
+        }
+        while self.prompts.len() > MAX_PROMPTS {
+            self.prompts.pop_first();
+        }
+    }
+
+    /// The turn that was going on.
+    fn turn_at(&self, time: Timestamp) -> Option<TraceId> {
+        const LAST: TraceId = TraceId([u8::MAX; 16]);
+        self.prompts.range(..=(time, LAST)).next_back().map(|(_, turn)| *turn)
+    }
+}
+
+/// Puts a span into a turn, below its root if it was below that of another one.
+fn hang(span: &mut Span, turn: TraceId) {
+    if span.parent == Some(span.trace_id.prompt()) {
+        span.parent = Some(turn.prompt());
+    }
+    span.trace_id = turn;
+}
+
+/// What stays of a span in a trace that it has left: it is no behaviour, and nothing holds against it.
+fn void(span: &Span, left: TraceId) -> Span {
+    Span {
+        trace_id: left,
+        span_id: span.span_id,
+        parent: Some(SpanId([u8::MAX; 8])),
+        start: span.start,
+        end: span.end,
+        operation: Operation::Evaluation,
+        scope: TOLD_BY_RECORD,
+        resource: Arc::clone(&span.resource),
+        ..Span::default()
+    }
+}
+
+/// Prompts of one session that are known: what is older than so many turns is of the first of them.
+const MAX_PROMPTS: usize = 256;

@@ -1,0 +1,179 @@
+//! Tool arguments in canonical form, so that equal calls compare equal whichever library wrote them.
+//!
+//! JSON with sorted keys; JSON inside a JSON string is unwrapped, twice at most; a Python `repr` is
+//! understood; wrappers that libraries put around arguments, and the run ids inside them, are taken off. What is
+//! not JSON becomes a JSON string.
+
+use std::borrow::Cow;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::json::{self, Json};
+use super::messages;
+use super::python;
+use super::raw::RawValue;
+use crate::span::Arguments;
+
+/// Keys that a wrapper may have beside the arguments: bookkeeping of the library, with ids of the run.
+const BOOKKEEPING: [&str; 8] = [
+    "callbacks",
+    "config",
+    "metadata",
+    "run_id",
+    "run_name",
+    "sanitize_inputs_outputs",
+    "tags",
+    "inputs",
+];
+
+/// Returns the canonical arguments of a value as sent.
+pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
+    let length = value.as_str().map_or(0, str::len);
+    let value = sorted(unwrap(read(Json::of(value))));
+    // Seldom longer than what was sent.
+    let (mut text, mut values) = (String::with_capacity(length), Vec::new());
+    value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar.as_bytes())));
+    Arguments::from_canonical(text, values)
+}
+
+/// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
+pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
+    hash_of(Json::of(value))
+}
+
+/// Returns the hash of a tool's result that is JSON already.
+pub(super) fn hash_of(value: Json<'_>) -> u64 {
+    let value = read(value);
+    let result = match &value {
+        Json::Text(text) => python::content(text).map(|text| Json::Text(text.into())),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
+            messages::content_of_tool(&value).map(read)
+        }
+    };
+    let value = sorted(result.unwrap_or(value));
+    let mut text = String::with_capacity(value.as_str().map_or(0, str::len) + 2);
+    value.write(&mut text, &mut |_| ());
+    xxh3_64(text.as_bytes())
+}
+
+/// Returns whether a key is a library's bookkeeping rather than an argument or a result.
+pub(super) fn keeps_books(key: &str) -> bool {
+    BOOKKEEPING.contains(&key) || key == "kwargs"
+}
+
+/// The JSON value that was meant: a string that holds JSON, or Python, is read.
+fn read(mut value: Json<'_>) -> Json<'_> {
+    for _ in 0..2 {
+        let inner = match &value {
+            Json::Text(Cow::Borrowed(text)) => inside(text),
+            Json::Text(Cow::Owned(text)) => inside(text).map(Json::into_owned),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => None,
+        };
+        match inner {
+            Some(inner) => value = inner,
+            None => break,
+        }
+    }
+    value
+}
+
+/// The value that a text holds.
+fn inside(text: &str) -> Option<Json<'_>> {
+    may_be_json(text).then(|| json::read(text)).flatten().or_else(|| python::parse(text))
+}
+
+/// Whether a text begins like JSON, which most texts do not.
+fn may_be_json(text: &str) -> bool {
+    let first = text.trim_start().bytes().next();
+    first.is_some_and(|byte| {
+        matches!(byte, b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n')
+    })
+}
+
+/// Takes off what libraries put around the arguments.
+fn unwrap(value: Json<'_>) -> Json<'_> {
+    let Json::Object(map) = value else { return value };
+    let empty = |value: &Json<'_>| match value {
+        Json::List(items) => items.is_empty(),
+        Json::Object(entries) => entries.is_empty(),
+        Json::Null => true,
+        Json::Bool(_) | Json::Number(_) | Json::Text(_) => false,
+    };
+    let only = |wrapper: &[&str]| {
+        map.keys().all(|key| wrapper.contains(&key) || BOOKKEEPING.contains(&key))
+    };
+    if let Some(Json::Text(text)) = map.get("input_str").filter(|_| only(&["input_str", "kwargs"]))
+    {
+        return read(Json::Text(text.clone()));
+    }
+    let (args, kwargs) = (map.get("args"), map.get("kwargs"));
+    if args.or(kwargs).is_none() || !only(&["args", "kwargs"]) {
+        return Json::Object(map);
+    }
+    match (args, kwargs) {
+        (args, Some(Json::Object(kwargs))) if args.is_none_or(empty) => {
+            Json::Object(kwargs.clone())
+        }
+        (Some(Json::List(args)), kwargs) if kwargs.is_none_or(empty) => {
+            // LangChain.js hands a tool its arguments as one JSON text.
+            let inner = args.first().filter(|text| args.len() == 1 && text.as_text().is_some());
+            let inner = inner.map(|text| read(text.clone()));
+            let inner = inner.filter(|inner| inner.as_object().is_some());
+            inner.unwrap_or_else(|| Json::List(args.clone()))
+        }
+        _ => Json::Object(map),
+    }
+}
+
+fn sorted(value: Json<'_>) -> Json<'_> {
+    match value {
+        Json::Object(map) => Json::Object(map.sorted(sorted)),
+        Json::List(items) => Json::List(items.into_iter().map(sorted).collect()),
+        other @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_)) => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical_of(text: &str) -> String {
+        canonical(&RawValue::Str(text.into())).as_str().to_owned()
+    }
+
+    #[test]
+    fn equal_arguments_have_one_form() {
+        let expected = r#"{"city":"Paris","days":2}"#;
+        for text in [
+            r#"{"days": 2, "city": "Paris"}"#,
+            r#""{\"days\":2,\"city\":\"Paris\"}""#,
+            "{'city': 'Paris', 'days': 2}",
+            r#"{"args":[],"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"args":[],"sanitize_inputs_outputs":true,"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"kwargs":{"city":"Paris","days":2}}"#,
+            r#"{"args":["{\"city\":\"Paris\",\"days\":2}"]}"#,
+            r#"{"input_str":"{'city': 'Paris', 'days': 2}","tags":["x"],"metadata":{"run":"a1"},"kwargs":{"tool_call_id":"c1"}}"#,
+        ] {
+            assert_eq!(canonical_of(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_a_string() {
+        assert_eq!(canonical_of("Paris"), r#""Paris""#);
+        assert_eq!(canonical_of("find 'x' in y"), r#""find 'x' in y""#);
+    }
+
+    #[test]
+    fn a_result_is_the_same_whatever_id_its_call_had() {
+        let result = |id: &str| {
+            let text =
+                format!(r#"{{"type":"tool","data":{{"content":"18 C","tool_call_id":"{id}"}}}}"#);
+            result_hash(&RawValue::Str(text.into()))
+        };
+        assert_eq!(result("a"), result("b"));
+        assert_eq!(result("a"), result_hash(&RawValue::Str("18 C".into())));
+        let wrapped = r#"{"output":{"lc":1,"type":"constructor","id":["x","ToolMessage"],"kwargs":{"content":"18 C","tool_call_id":"c"}}}"#;
+        assert_eq!(result("a"), result_hash(&RawValue::Str(wrapped.into())));
+    }
+}

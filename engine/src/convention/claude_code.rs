@@ -1,0 +1,196 @@
+//! Claude Code and the Claude Agent SDK: log records, joined by the id of their prompt, and spans with `span.type` and bare attribute
+//! names. Input tokens exclude cached ones.
+
+use std::borrow::Cow;
+
+use super::draft::{Draft, count, flag, meant, name};
+use super::json;
+use super::lines::{Line, Says, line};
+use super::raw::{RawLog, RawSpan, RawValue};
+use super::spoken::{Aside, Dialect, Heard, Keys, Tells, by_prompt, keys};
+use super::{Convention, Mark, text};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct ClaudeCode;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation), 75, "span.type"),
+    line(Says::User, 85, "user.email"),
+    line(Says::Failed(no), 35, "success"),
+    line(Says::Failed(super::lines::present), 36, "error"),
+    line(Says::ToolName, 40, "tool_name"),
+    line(Says::ToolCallId, 40, "tool_use_id"),
+    line(Says::ToolArguments, 76, "tool_input"),
+    line(Says::ToolArguments, 77, "full_command"),
+    line(Says::ToolArguments, 78, "file_path"),
+    line(Says::Model, 75, "model"),
+    line(Says::ResponseId, 75, "request_id"),
+    line(Says::CachedTokens, 70, "cache_read_tokens"),
+    line(Says::CacheWrittenTokens, 70, "cache_creation_tokens"),
+    line(Says::OutputTokens, 70, "output_tokens"),
+    line(Says::Cost, 60, "cost_usd"),
+    line(Says::Input, 73, "user_prompt"),
+    line(Says::Input, 74, "new_context"),
+    line(Says::Output, 73, "response.model_output"),
+];
+
+impl Convention for ClaudeCode {
+    fn name(&self) -> &'static str {
+        "claude_code"
+    }
+
+    fn title(&self) -> &'static str {
+        "Claude Code, Claude Agent SDK"
+    }
+
+    fn session(&self) -> &'static str {
+        "`session.id` is sent by itself; for texts and tool inputs set `OTEL_LOG_USER_PROMPTS=1` and `OTEL_LOG_TOOL_DETAILS=1`"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`OTEL_SERVICE_NAME`; sub-agents have names of their own"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Key("span.type"), Mark::Scope("com.anthropic.claude_code")]
+    }
+
+    fn phantoms(&self) -> &'static [&'static str] {
+        &[EXECUTION]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        Some((76, operation(&raw.name)?))
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["claude_code.interaction", "interaction"]
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`subagent_type` names the agent on agent spans; on the tool span that began it, another one is at work.",
+            "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
+            "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
+            "The span event `tool.output`: `output`, `content` or `diff` is the result.",
+            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record.",
+            "With spans and records of one call it counts once, and each completes the other.",
+        ]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if raw.name == EXECUTION {
+            draft.tool_name.offer(1, Cow::Borrowed(EXECUTION));
+        }
+        if draft.operation.get() == Some(&Operation::InvokeAgent) {
+            draft.agent_name.offer(70, raw.attributes.get("subagent_type").and_then(name));
+        }
+        let tokens = |key: &str| raw.attributes.get(key).and_then(count);
+        let cached =
+            tokens("cache_read_tokens").unwrap_or(0) + tokens("cache_creation_tokens").unwrap_or(0);
+        draft
+            .input_tokens
+            .offer(70, tokens("input_tokens").map(|input| input.saturating_add(cached)));
+        let output = raw.events.iter().find(|event| event.name == "tool.output");
+        let output = output.and_then(|event| {
+            ["output", "content", "diff"].iter().find_map(|key| event.attributes.get(key))
+        });
+        draft.result_hash.offer(76, output.and_then(text::result));
+    }
+
+    fn dialect(&self) -> Option<Dialect> {
+        let event = |name, tells| (Cow::Borrowed(name), tells);
+        Some(Dialect {
+            name: Cow::Borrowed("claude_code"),
+            scope: Cow::Borrowed("com.anthropic.claude_code"),
+            prefix: Cow::Borrowed("claude_code."),
+            events: vec![
+                event("user_prompt", Tells::Prompt),
+                event("api_request", Tells::Model),
+                event("api_error", Tells::ModelError),
+                event("assistant_response", Tells::Answer),
+                event("tool_decision", Tells::ToolBegun),
+                event("tool_result", Tells::Tool),
+            ],
+            keys: Keys {
+                session: keys!("session.id"),
+                prompt: keys!("prompt.id"),
+                input: keys!("prompt"),
+                output: keys!("response"),
+                model: keys!("model"),
+                response_id: keys!("request_id"),
+                input_tokens: keys!("input_tokens"),
+                cached_tokens: keys!("cache_read_tokens"),
+                cache_written_tokens: keys!("cache_creation_tokens"),
+                output_tokens: keys!("output_tokens"),
+                cost: keys!("cost_usd"),
+                duration_ms: keys!("duration_ms"),
+                tool: keys!("tool_name"),
+                call_id: keys!("tool_use_id"),
+                arguments: keys!("tool_input"),
+                success: keys!("success"),
+                result_size: keys!("tool_result_size_bytes"),
+                ..Keys::default()
+            },
+            has_spans: true,
+            other_version: false,
+            turn: by_prompt,
+            mend,
+        })
+    }
+}
+
+fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
+    let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
+    let cached = tokens("cache_read_tokens").saturating_add(tokens("cache_creation_tokens"));
+    heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(cached));
+    let source = raw.attributes.str("query_source").and_then(meant);
+    let agent = source.and_then(|source| source.strip_prefix("agent:"));
+    let named = raw.attributes.str("agent.name").and_then(meant);
+    let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
+    let main = |source: &&str| *source == "sdk" || source.starts_with("repl_main_thread");
+    heard.aside = if let Some(agent) = agent.and(named).or(unnamed) {
+        Some(Aside::Agent(agent.to_owned().into()))
+    } else {
+        let part = source.filter(|source| !main(source));
+        part.map(|part| Aside::Part(part.to_owned().into()))
+    };
+    if heard.tells == Some(Tells::ToolBegun) {
+        heard.failed = raw.attributes.str("decision") == Some("reject");
+    }
+    heard.tool = mcp_tool(raw).map(Cow::Owned);
+    true
+}
+
+/// The name by which the model called a tool of a server: of these the record says but that they are one, and which beside it.
+fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
+    raw.attributes.str("tool_name").filter(|name| *name == "mcp_tool")?;
+    let beside = |key: &str| raw.attributes.str(key).map(str::to_owned);
+    let details = raw.attributes.str("tool_parameters").and_then(json::read);
+    let detail = |key: &str| details.as_ref()?.get(key)?.as_str().map(str::to_owned);
+    let server = beside("mcp_server_name").or_else(|| detail("mcp_server_name"))?;
+    let tool = beside("mcp_tool_name").or_else(|| detail("mcp_tool_name"))?;
+    Some(format!("mcp__{server}__{tool}"))
+}
+
+/// The part of a tool call that fails: its span is no call, but that above it fails with it.
+const EXECUTION: &str = "claude_code.tool.execution";
+
+fn operation(kind: &str) -> Option<Operation> {
+    match kind.trim_start_matches("claude_code.") {
+        "interaction" => Some(Operation::InvokeAgent),
+        "llm_request" => Some(Operation::Chat),
+        "tool" | "tool.execution" => Some(Operation::ExecuteTool),
+        "tool.blocked_on_user" | "hook" => Some(Operation::Other),
+        _ => None,
+    }
+}
+
+fn no(value: &RawValue<'_>) -> bool {
+    flag(value) == Some(false)
+}

@@ -1,0 +1,295 @@
+//! A span while conventions are read: for each concept the best witness so far.
+//!
+//! Conventions may overlap on one span. Each offers what it knows with a rank, and the lowest rank holds, so the
+//! order in which they are asked does not matter.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::json::{self, Json};
+use super::messages::{Asked, Said};
+use super::raw::RawValue;
+use super::{messages, text};
+use crate::math::Quanta;
+use crate::span::{Arguments, Attempt, Operation, Text, ToolFacts, ToolResult, Violation};
+
+/// A concept's best value so far, by rank; of equal ranks the first.
+#[derive(Clone, Debug)]
+pub(super) struct Ranked<T>(Option<(u8, T)>);
+
+/// What conventions say of a span.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draft<'v> {
+    /// Which convention decided on the operation.
+    pub(super) convention: Ranked<&'static str>,
+    pub(super) operation: Ranked<Operation>,
+    pub(super) agent_name: Ranked<Cow<'v, str>>,
+    pub(super) workflow: Ranked<Cow<'v, str>>,
+    pub(super) agent_id: Ranked<Cow<'v, str>>,
+    pub(super) agent_version: Ranked<Cow<'v, str>>,
+    pub(super) environment: Ranked<Cow<'v, str>>,
+    pub(super) user: Ranked<Cow<'v, str>>,
+    pub(super) session: Ranked<SessionDraft<'v>>,
+    pub(super) tool_name: Ranked<Cow<'v, str>>,
+    pub(super) tool_call_id: Ranked<Cow<'v, str>>,
+    pub(super) arguments: Ranked<Arguments>,
+    pub(super) result_hash: Ranked<u64>,
+    /// Results become texts too.
+    pub(super) keep_results: bool,
+    pub(super) result: Ranked<Text>,
+    pub(super) model: Ranked<Cow<'v, str>>,
+    pub(super) response_id: Ranked<Cow<'v, str>>,
+    pub(super) input_tokens: Ranked<u64>,
+    pub(super) cached_tokens: Ranked<u64>,
+    pub(super) cache_written_tokens: Ranked<u64>,
+    pub(super) output_tokens: Ranked<u64>,
+    pub(super) cost: Ranked<Quanta>,
+    pub(super) tool_calls: Ranked<Vec<ToolFacts>>,
+    pub(super) tool_results: Ranked<Vec<ToolResult>>,
+    pub(super) asked_by_user: Ranked<bool>,
+    pub(super) input: Ranked<Text>,
+    pub(super) output: Ranked<Text>,
+    /// Some attribute says that it failed.
+    pub(super) failed: bool,
+    attempt: Option<Box<AttemptDraft<'v>>>,
+    /// The last input among message events, and what came last of all.
+    pub(super) event_input: Option<String>,
+    pub(super) event_results: Option<Vec<ToolResult>>,
+    pub(super) last_asked: Option<bool>,
+}
+
+/// A session id, and the attribute that it was found in.
+#[derive(Clone, Debug)]
+pub(super) struct SessionDraft<'v> {
+    pub(super) attribute: &'v str,
+    pub(super) id: Cow<'v, str>,
+}
+
+/// What conventions say of the attempt that a span is part of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AttemptDraft<'v> {
+    pub(super) task: Ranked<Cow<'v, str>>,
+    pub(super) run: Ranked<Cow<'v, str>>,
+    pub(super) trial: Ranked<Cow<'v, str>>,
+    pub(super) success: Ranked<bool>,
+    pub(super) abstained: Ranked<bool>,
+    pub(super) perturbation: Ranked<Cow<'v, str>>,
+    pub(super) perturbation_id: Ranked<Cow<'v, str>>,
+    pub(super) baseline: Ranked<bool>,
+    pub(super) expected_output: Ranked<Cow<'v, str>>,
+    pub(super) expected_tools: Ranked<Vec<Arc<str>>>,
+    pub(super) retrieved: Ranked<Vec<Arc<str>>>,
+    pub(super) cited: Ranked<Vec<Arc<str>>>,
+    pub(super) violations: Vec<Violation>,
+}
+
+/// Texts and names that stand for nothing.
+const PLACEHOLDERS: [&str; 5] = ["<not specified>", "<REDACTED>", "[REDACTED]", "<elided>", "N/A"];
+
+impl<'v> Draft<'v> {
+    /// Nothing is known yet; results become texts too where they are kept.
+    pub(super) fn new(keep_results: bool) -> Self {
+        Self { keep_results, ..Self::default() }
+    }
+
+    /// What is said of the attempt: of few spans anything is.
+    pub(super) fn attempt(&mut self) -> &mut AttemptDraft<'v> {
+        self.attempt.get_or_insert_default()
+    }
+
+    /// Takes what was said of the attempt; `None` if nothing was.
+    pub(super) fn take_attempt(&mut self) -> Option<Box<Attempt>> {
+        self.attempt.take()?.finish()
+    }
+
+    /// Offers an input: its text, and what it tells of the turn.
+    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> Asked<'v>) {
+        let model = self.operation.get() == Some(&Operation::Chat);
+        if !(self.input.wants(rank) || model && self.asked_by_user.wants(rank)) {
+            return;
+        }
+        let asked = read();
+        let rank_of_text = if asked.loose { Text::LOOSE } else { rank };
+        self.input.offer(rank, text::ranked(rank_of_text, asked.text));
+        self.asked_by_user.offer(rank, asked.by_user);
+        self.tool_results.offer(rank, (!asked.results.is_empty()).then_some(asked.results));
+    }
+
+    /// Offers an output: its text and its calls.
+    pub(super) fn say(&mut self, rank: u8, read: impl FnOnce() -> Said<'v>) {
+        let model = self.operation.get() == Some(&Operation::Chat);
+        if !(self.output.wants(rank) || model && self.tool_calls.wants(rank)) {
+            return;
+        }
+        let said = read();
+        let rank_of_text = if said.loose { Text::LOOSE } else { rank };
+        self.output.offer(rank, text::ranked(rank_of_text, said.text));
+        self.tool_calls.offer(rank, (!said.calls.is_empty()).then_some(said.calls));
+    }
+}
+
+impl AttemptDraft<'_> {
+    fn finish(self) -> Option<Box<Attempt>> {
+        let name = |held: Ranked<Cow<'_, str>>| held.0.map(|(_, name)| Arc::from(name));
+        let attempt = Attempt {
+            task: name(self.task),
+            run: name(self.run),
+            trial: name(self.trial),
+            success: self.success.0.map(|(_, success)| success),
+            abstained: self.abstained.0.map(|(_, abstained)| abstained),
+            perturbation: name(self.perturbation),
+            perturbation_id: name(self.perturbation_id),
+            baseline: self.baseline.0.map(|(_, baseline)| baseline),
+            expected_output: name(self.expected_output),
+            expected_tools: self.expected_tools.0.map(|(_, tools)| tools).unwrap_or_default(),
+            retrieved: self.retrieved.0.map(|(_, ids)| ids).unwrap_or_default(),
+            cited: self.cited.0.map(|(_, ids)| ids).unwrap_or_default(),
+            violations: self.violations,
+        };
+        (attempt != Attempt::default()).then(|| Box::new(attempt))
+    }
+}
+
+impl<T> Ranked<T> {
+    /// Takes the value if nothing of this rank or better is there.
+    pub(super) fn offer(&mut self, rank: u8, value: impl Into<Option<T>>) {
+        let held = self.0.as_ref().map(|(rank, _)| *rank);
+        if held.is_none_or(|held| rank < held)
+            && let Some(value) = value.into()
+        {
+            self.0 = Some((rank, value));
+        }
+    }
+
+    /// Returns whether an offer of this rank would be taken: what is costly to read is read only then.
+    pub(super) fn wants(&self, rank: u8) -> bool {
+        self.0.as_ref().is_none_or(|(held, _)| rank < *held)
+    }
+
+    pub(super) fn get(&self) -> Option<&T> {
+        self.0.as_ref().map(|(_, value)| value)
+    }
+
+    pub(super) fn take(&mut self) -> Option<T> {
+        self.0.take().map(|(_, value)| value)
+    }
+
+    pub(super) fn take_ranked(&mut self) -> Option<(u8, T)> {
+        self.0.take()
+    }
+}
+
+impl<T> Default for Ranked<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+/// A text that says something.
+pub(super) fn meant(text: &str) -> Option<&str> {
+    // Most begin and end with what can be seen.
+    let seen = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
+    let (first, last) = (text.as_bytes().first(), text.as_bytes().last());
+    let text = if seen(first) && seen(last) { text } else { text.trim() };
+    (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
+}
+
+/// The name of a tool, from that of its span.
+pub(super) fn tool_named(span: &str) -> Option<&str> {
+    meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
+}
+
+/// A name, from a string or a number; quotes of JSON are taken off.
+pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
+    match value {
+        RawValue::Str(text) if text.starts_with('"') => match json::read(text) {
+            Some(Json::Text(Cow::Borrowed(inner))) => meant(inner).map(Cow::from),
+            Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
+            _ => meant(text).map(Cow::from),
+        },
+        RawValue::Str(text) => meant(text).map(Cow::from),
+        RawValue::Int(number) => Some(number.to_string().into()),
+        RawValue::Null
+        | RawValue::Bool(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => None,
+    }
+}
+
+/// Names, from a list of strings or of objects with an `id` or a `name`, as structure or as JSON.
+pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
+    let named = |item: &Json<'_>| match item {
+        Json::Text(text) => meant(text).map(Arc::from),
+        Json::Number(number) => Some(Arc::from(number.to_string())),
+        Json::Object(map) => ["id", "document_id", "name"]
+            .iter()
+            .find_map(|key| meant(map.get(key)?.as_str()?))
+            .map(Arc::from),
+        Json::Null | Json::Bool(_) | Json::List(_) => None,
+    };
+    let Some(Json::List(items)) = messages::parsed(value) else {
+        return name(value).map(|name| vec![Arc::from(name)]);
+    };
+    let names: Vec<Arc<str>> = items.iter().filter_map(named).collect();
+    (!names.is_empty()).then_some(names)
+}
+
+/// A word in lower case, copied only if it is not.
+pub(super) fn lower(word: &str) -> Cow<'_, str> {
+    if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        word.to_ascii_lowercase().into()
+    } else {
+        word.into()
+    }
+}
+
+/// Yes or no, from a boolean, a number or a word.
+pub(super) fn flag(value: &RawValue<'_>) -> Option<bool> {
+    match value {
+        RawValue::Bool(flag) => Some(*flag),
+        RawValue::Int(number) => Some(*number != 0),
+        RawValue::Str(text) => match &*lower(text.trim()) {
+            "true" | "yes" | "1" => Some(true),
+            "false" | "no" | "0" => Some(false),
+            _ => None,
+        },
+        RawValue::Null
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => None,
+    }
+}
+
+/// A number, from a number or a string that is one; never NaN or infinite.
+pub(super) fn number(value: &RawValue<'_>) -> Option<f64> {
+    let number = match value {
+        RawValue::Int(number) => Some(*number as f64),
+        RawValue::Double(number) => Some(*number),
+        RawValue::Bool(flag) => Some(if *flag { 1.0 } else { 0.0 }),
+        RawValue::Str(text) => text.trim().parse().ok(),
+        RawValue::Null | RawValue::Bytes(_) | RawValue::Array(_) | RawValue::Map(_) => None,
+    };
+    number.filter(|number: &f64| number.is_finite())
+}
+
+/// A count, from a number or a string that is one.
+pub(super) fn count(value: &RawValue<'_>) -> Option<u64> {
+    match value {
+        RawValue::Int(number) => u64::try_from(*number).ok(),
+        RawValue::Str(text) => text.trim().parse().ok(),
+        RawValue::Double(number)
+            if *number >= 0.0 && *number < 9e15 && number.fract().abs() < f64::EPSILON =>
+        {
+            format!("{number:.0}").parse().ok()
+        }
+        RawValue::Null
+        | RawValue::Bool(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => None,
+    }
+}

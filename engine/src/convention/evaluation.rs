@@ -1,0 +1,296 @@
+//! Evaluation results: scores that judges, humans and other products made.
+//!
+//! They travel as `gen_ai.evaluation.result` log records or span events, as attributes of evaluator spans, and as
+//! OpenInference's numbered annotations. Scores are floats, integers or strings; without a value the label counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::draft::{meant, name, number};
+use super::finish::capped;
+use super::index::Hits;
+use super::raw::{RawAttributes, RawSpan, RawValue};
+use super::{Conventions, Look};
+use crate::math::Quanta;
+use crate::signal::CONSTRAINT_VIOLATION;
+use crate::span::{Operation, Report, Source, Target, Timestamp, TraceId};
+
+/// The name of the log record and span event.
+pub(super) const RESULT: &str = "gen_ai.evaluation.result";
+
+/// The agent's own confidence, as it states it.
+const CONFIDENCE: &str = "agentgauge.confidence";
+
+/// What there is on a span that has results.
+pub(super) const LOOKS_FOR: &[Look] = &[
+    Look::Event,
+    Look::Key(CONFIDENCE),
+    Look::Key("gen_ai.evaluation.name"),
+    Look::Keys("annotations."),
+    Look::Keys("evaluations."),
+    Look::Keys("trace.annotations."),
+    Look::Keys("trace.evaluations."),
+    Look::Keys("session.annotations."),
+    Look::Keys("session.evaluations."),
+];
+
+/// Results of one span or record, and why some were none.
+pub(super) type Results = Vec<Result<Report, &'static str>>;
+
+/// What one result says, before it is anybody's.
+#[derive(Default)]
+struct Finding<'a> {
+    name: Option<Arc<str>>,
+    value: Option<&'a RawValue<'a>>,
+    label: Option<&'a str>,
+    identifier: Option<Arc<str>>,
+    failed: bool,
+}
+
+/// Whether OpenInference says that a result is about something else than its carrier's target.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum Scope {
+    Span,
+    Trace,
+    Session,
+}
+
+/// A score that comes over our own API.
+#[derive(Clone, Debug)]
+pub struct SentReport<'a> {
+    /// What it is about.
+    pub target: Target,
+    /// Its name, as sent.
+    pub name: &'a str,
+    /// Its value.
+    pub score: Option<f64>,
+    /// What it is called.
+    pub label: Option<&'a str>,
+    /// Tells it from others of its name.
+    pub id: &'a str,
+    /// When it was made; 0 if not said.
+    pub time: Timestamp,
+}
+
+impl Conventions {
+    /// Reads a score that comes over our own API, by the same names and ranges as any other.
+    ///
+    /// # Errors
+    ///
+    /// Says why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
+    pub fn reported(&self, sent: &SentReport<'_>) -> Result<Report, &'static str> {
+        let value = sent.score.map(RawValue::Double);
+        let finding = Finding {
+            name: meant(sent.name).map(Arc::from),
+            value: value.as_ref(),
+            label: sent.label,
+            identifier: meant(sent.id).map(Arc::from),
+            failed: false,
+        };
+        report(self, finding, sent.target.clone(), sent.time)
+    }
+}
+
+/// All results on a span: its attributes, its events, its annotations.
+pub(super) fn of_span(
+    conventions: &Conventions,
+    raw: &RawSpan<'_>,
+    operation: Operation,
+    tenant: Option<&Arc<str>>,
+) -> Results {
+    let own = Target::Trace(raw.trace_id);
+    let linked = raw.links.first().map(|link| Target::Trace(link.trace_id));
+    let evaluator = operation == Operation::Evaluation;
+    // An evaluator's span is about what it links to, else about its parent's trace; one that stands alone says by id.
+    let standing_alone = evaluator && raw.parent.is_none();
+    let by_id = || target_by_id(conventions, &raw.attributes, tenant);
+    let about = linked
+        .filter(|_| evaluator)
+        .or_else(|| standing_alone.then(by_id).flatten())
+        .unwrap_or_else(|| own.clone());
+    let mut results = Results::new();
+    if let Some(value) = raw.attributes.get(CONFIDENCE) {
+        let finding = Finding {
+            name: Some(Arc::from("confidence")),
+            value: Some(value),
+            ..Finding::default()
+        };
+        results.push(report(conventions, finding, own, raw.end));
+    }
+    if raw.attributes.str("gen_ai.evaluation.name").is_some() {
+        results.push(report(conventions, semconv(&raw.attributes), about.clone(), raw.end));
+    }
+    for event in raw.events.iter().filter(|event| event.name == RESULT) {
+        results.push(report(conventions, semconv(&event.attributes), about.clone(), raw.end));
+    }
+    for ((scope, _, _), finding) in annotations(&raw.attributes) {
+        let target = match scope {
+            Scope::Session => {
+                session(conventions, &raw.attributes, tenant).ok_or("report_without_target")
+            }
+            Scope::Span | Scope::Trace => Ok(about.clone()),
+        };
+        results.push(target.and_then(|target| report(conventions, finding, target, raw.end)));
+    }
+    results
+}
+
+/// The result in a log record.
+pub(super) fn of_log(
+    conventions: &Conventions,
+    attributes: &RawAttributes<'_>,
+    own: Option<Target>,
+    time: Timestamp,
+    tenant: Option<&Arc<str>>,
+) -> Result<Report, &'static str> {
+    let target = own
+        .or_else(|| target_by_id(conventions, attributes, tenant))
+        .ok_or("report_without_target")?;
+    report(conventions, semconv(attributes), target, time)
+}
+
+fn target_by_id(
+    conventions: &Conventions,
+    attributes: &RawAttributes<'_>,
+    tenant: Option<&Arc<str>>,
+) -> Option<Target> {
+    let response = attributes.get("gen_ai.response.id").and_then(name).map(Arc::from);
+    // Strands' evaluators put the trace id there; no provider's id looks like one.
+    let response = response.map(|id| match trace_id(&id) {
+        Some(trace_id) => Target::Trace(trace_id),
+        None => Target::Response { tenant: tenant.cloned(), id: conventions.cap_name(id) },
+    });
+    response.or_else(|| session(conventions, attributes, tenant))
+}
+
+/// A trace id from 32 hex digits; `None` if it is none.
+pub fn trace_id(text: &str) -> Option<TraceId> {
+    let digits = Some(text).filter(|text| text.len() == 32 && text.is_ascii())?;
+    let mut id = [0; 16];
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(TraceId(id)).filter(|id| !id.is_zero())
+}
+
+fn session(
+    conventions: &Conventions,
+    attributes: &RawAttributes<'_>,
+    tenant: Option<&Arc<str>>,
+) -> Option<Target> {
+    let hits = Hits::once(&conventions.index, attributes);
+    let name = conventions.session_of(&hits, attributes)?;
+    let id = Arc::from(conventions.capped_name(&name.id));
+    Some(Target::Session { tenant: tenant.cloned(), id, scope: None })
+}
+
+fn semconv<'a>(attributes: &'a RawAttributes<'a>) -> Finding<'a> {
+    let value = |key: &str| attributes.get(key);
+    Finding {
+        name: value("gen_ai.evaluation.name").and_then(name).map(Arc::from),
+        value: value("gen_ai.evaluation.score.value"),
+        label: attributes.str("gen_ai.evaluation.score.label"),
+        identifier: value("gen_ai.evaluation.evaluator.version").and_then(name).map(Arc::from),
+        failed: attributes.str("error.type").is_some(),
+    }
+}
+
+/// `(trace.|session.)?(annotations|evaluations).N.(annotation|evaluation).FIELD`, by scope, kind and N.
+fn annotations<'a>(
+    attributes: &'a RawAttributes<'a>,
+) -> BTreeMap<(Scope, &'a str, usize), Finding<'a>> {
+    let mut found: BTreeMap<(Scope, &str, usize), Finding<'_>> = BTreeMap::new();
+    for (key, value) in attributes.iter() {
+        // Nearly all keys are told apart by their first letter.
+        if !key.starts_with(['a', 'e', 's', 't']) {
+            continue;
+        }
+        let (scope, rest) = match key.split_once('.') {
+            Some(("trace", rest)) => (Scope::Trace, rest),
+            Some(("session", rest)) => (Scope::Session, rest),
+            _ => (Scope::Span, key.as_ref()),
+        };
+        let mut parts = rest.splitn(4, '.');
+        let (
+            Some(list @ ("annotations" | "evaluations")),
+            Some(number),
+            Some("annotation" | "evaluation"),
+            Some(field),
+        ) = (
+            parts.next(),
+            parts.next().and_then(|number| number.parse().ok()),
+            parts.next(),
+            parts.next(),
+        )
+        else {
+            continue;
+        };
+        let finding = found.entry((scope, list, number)).or_default();
+        match field {
+            "name" => finding.name = name(value).map(Arc::from),
+            "score" => finding.value = Some(value),
+            "label" => finding.label = value.as_str(),
+            "identifier" => finding.identifier = name(value).map(Arc::from),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn report(
+    conventions: &Conventions,
+    finding: Finding<'_>,
+    target: Target,
+    time: Timestamp,
+) -> Result<Report, &'static str> {
+    let sent = finding.name.ok_or("report_without_name")?;
+    if finding.failed {
+        return Err("evaluator_failed");
+    }
+    let value = match (finding.value.map(number), finding.label) {
+        (Some(value), _) => value.ok_or("report_without_score")?,
+        (None, Some(label)) if sent.as_ref() == CONSTRAINT_VIOLATION => severity(label),
+        (None, Some(label)) => labelled(label).ok_or("report_without_score")?,
+        (None, None) => return Err("report_without_score"),
+    };
+    let options = &conventions.options;
+    let mapped = options.score_names.get(&*sent).map_or(&*sent, String::as_str);
+    let range = options.score_ranges.get(&*sent).or_else(|| options.score_ranges.get(mapped));
+    let value = range.map_or(value, |[min, max]| (value - min) / (max - min));
+    let score = Quanta::from_f64(value)
+        .filter(|score| (0..=Quanta::ONE).contains(&score.0))
+        .ok_or("report_out_of_range")?;
+    Ok(Report {
+        target,
+        name: Arc::from(capped(mapped, options.max_name_bytes)),
+        score,
+        label: finding.label.map(|label| conventions.cap_name(Arc::from(label))),
+        explanation: None,
+        source: Source::Reported,
+        identifier: finding
+            .identifier
+            .map_or_else(|| Arc::from(""), |identifier| conventions.cap_name(identifier)),
+        judge: None,
+        time,
+        tenant: None,
+    })
+}
+
+/// What is left of safety after a violation: 1 less the severity's weight, as the Princeton methodology has it (low
+/// 0.25, medium 0.5, high 1; anything else counts as medium).
+fn severity(label: &str) -> f64 {
+    match label.trim() {
+        "none" => 1.0,
+        "low" => 0.75,
+        "high" => 0.0,
+        _ => 0.5,
+    }
+}
+
+fn labelled(label: &str) -> Option<f64> {
+    match label.trim().to_ascii_lowercase().as_str() {
+        "pass" | "passed" | "true" | "yes" | "success" => Some(1.0),
+        "fail" | "failed" | "false" | "no" | "failure" => Some(0.0),
+        _ => None,
+    }
+}

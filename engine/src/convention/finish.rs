@@ -1,0 +1,184 @@
+//! From what conventions said to the engine's span: names and texts within their limits, names shared.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::draft::{Draft, SessionDraft, meant, name, tool_named};
+use super::index::Hits;
+use super::json::Json;
+use super::{Conventions, Names, RawAttributes, RawSpan, Scope, lines, messages};
+use crate::span::{
+    ModelFacts, Operation, Resource, SessionName, Span, Status, Text, Tokens, ToolFacts,
+};
+
+impl Conventions {
+    /// The best session key among attributes.
+    pub(super) fn session_of<'v>(
+        &self,
+        hits: &Hits<'_>,
+        attributes: &'v RawAttributes<'_>,
+    ) -> Option<SessionDraft<'v>> {
+        hits.sessions(attributes)
+            .find_map(|(attribute, value)| Some(SessionDraft { attribute, id: name(value)? }))
+    }
+
+    /// A session id inside the JSON value of an attribute.
+    fn session_in_json(
+        &self,
+        hits: &Hits<'_>,
+        attributes: &RawAttributes<'_>,
+    ) -> Option<SessionName> {
+        hits.session_json(attributes).find_map(|(key, inner, value)| {
+            let value = messages::parsed(value)?;
+            let id = match value.get(inner)? {
+                Json::Text(id) => meant(id)?.to_owned(),
+                Json::Number(id) => id.to_string(),
+                Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => return None,
+            };
+            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.capped_name(&id)) })
+        })
+    }
+
+    /// The span that a draft has come to.
+    pub(super) fn finish(
+        &self,
+        (raw, hits, draft): (&RawSpan<'_>, &Hits<'_>, &mut Draft<'_>),
+        scope: Scope,
+        resource: &Arc<Resource>,
+        names: &mut Names,
+    ) -> Span {
+        let operation = draft.operation.take().unwrap_or_default();
+        // A key of one's own goes before the list of keys, what a convention says goes after it.
+        let (custom, late) = match draft.session.take_ranked() {
+            Some((0, session)) => (Some(session), None),
+            Some((_, session)) => (None, Some(session)),
+            None => (None, None),
+        };
+        let session = custom.or_else(|| self.session_of(hits, &raw.attributes)).or(late);
+        let is_tool = operation == Operation::ExecuteTool;
+        let mut shared =
+            |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.capped_name(&name)));
+        let mut span = Span {
+            trace_id: raw.trace_id,
+            span_id: raw.span_id,
+            parent: raw.parent,
+            remote_parent: raw.remote_parent,
+            start: raw.start,
+            end: raw.end,
+            operation,
+            status: raw.status,
+            // An exception may have been dealt with where the library says that all went well.
+            failed: raw.status == Status::Error
+                || draft.failed
+                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
+            convention: draft.convention.take(),
+            agent_name: shared(draft.agent_name.take()),
+            workflow: shared(draft.workflow.take()),
+            agent_id: shared(draft.agent_id.take()),
+            agent_version: shared(draft.agent_version.take()),
+            environment: shared(draft.environment.take()),
+            user: shared(draft.user.take()),
+            session: session.map(|session| SessionName {
+                id: names.share(self.capped_name(&session.id)),
+                attribute: names.share(session.attribute),
+            }),
+            session_in_json: self.session_in_json(hits, &raw.attributes),
+            tool: is_tool.then(|| self.tool(draft, hits, raw, names)),
+            model: self.model(operation, draft, names),
+            name: names.share(self.capped_name(&raw.name)),
+            attempt: None,
+            input: None,
+            output: None,
+            scope: scope.id,
+            resource: Arc::clone(resource),
+        };
+        self.finish_texts(draft, &mut span);
+        span
+    }
+
+    /// Adds what comes from texts, and what few spans have.
+    pub(super) fn finish_texts(&self, draft: &mut Draft<'_>, span: &mut Span) {
+        if let Some(tool) = &mut span.tool {
+            tool.arguments = draft.arguments.take();
+            tool.result_hash = draft.result_hash.take();
+        }
+        if let Some(model) = &mut span.model {
+            model.cost = draft.cost.take();
+            model.tool_calls = draft.tool_calls.take().unwrap_or_default();
+            model.tool_results = draft.tool_results.take().unwrap_or_default();
+            model.asked_by_user = draft.asked_by_user.take();
+        }
+        let result = draft.result.take().filter(|_| span.tool.is_some());
+        let output = result.or_else(|| draft.output.take());
+        span.attempt = draft.take_attempt();
+        span.input = draft.input.take().map(|text| self.cap_text(text));
+        span.output = output.map(|text| self.cap_text(text));
+    }
+
+    fn tool(
+        &self,
+        draft: &mut Draft<'_>,
+        hits: &Hits<'_>,
+        raw: &RawSpan<'_>,
+        names: &mut Names,
+    ) -> ToolFacts {
+        let name = draft.tool_name.take().or_else(|| tool_named(&raw.name).map(Cow::from));
+        ToolFacts {
+            phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
+            name: name.map(|name| names.share(self.capped_name(&name))),
+            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.capped_name(&id))),
+            ..ToolFacts::default()
+        }
+    }
+
+    /// What a model span says of its call, and an agent span of all of its calls, if it says what they used.
+    fn model(
+        &self,
+        operation: Operation,
+        draft: &mut Draft<'_>,
+        names: &mut Names,
+    ) -> Option<ModelFacts> {
+        let tokens = Tokens {
+            input: draft.input_tokens.take(),
+            cached: draft.cached_tokens.take(),
+            cache_written: draft.cache_written_tokens.take(),
+            output: draft.output_tokens.take(),
+        };
+        let says = operation == Operation::Chat
+            || (operation == Operation::InvokeAgent
+                && (tokens.input.is_some() || tokens.output.is_some()));
+        says.then(|| ModelFacts {
+            model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
+            response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
+            tokens,
+            ..ModelFacts::default()
+        })
+    }
+
+    /// A name cut to its limit.
+    pub(super) fn capped_name<'v>(&self, name: &'v str) -> &'v str {
+        capped(name, self.options.max_name_bytes)
+    }
+
+    pub(super) fn cap_name(&self, name: Arc<str>) -> Arc<str> {
+        if name.len() <= self.options.max_name_bytes {
+            name
+        } else {
+            Arc::from(capped(&name, self.options.max_name_bytes))
+        }
+    }
+
+    pub(super) fn cap_text(&self, text: Text) -> Text {
+        let max = self.options.max_text_bytes;
+        if text.text.len() <= max {
+            text
+        } else {
+            Text { text: Arc::from(capped(&text.text, max)), ..text }
+        }
+    }
+}
+
+/// A text cut to at most `max` bytes, at a character.
+pub(super) fn capped(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}

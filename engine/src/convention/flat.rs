@@ -1,0 +1,146 @@
+//! Messages flattened over attributes: `PREFIX N . FIELD`, as OpenInference and older OpenLLMetry send them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::arguments;
+use super::messages::{Asked, Said};
+use super::raw::{RawAttributes, RawValue};
+use crate::span::{ToolFacts, ToolResult};
+
+/// Messages of one span beyond which the rest is not read.
+const MAX_MESSAGES: usize = 10_000;
+
+/// One message, as far as it is on the span.
+#[derive(Default)]
+struct Message<'a> {
+    role: &'a str,
+    content: Option<&'a str>,
+    answers: Option<&'a str>,
+    parts: BTreeMap<usize, &'a str>,
+    calls: BTreeMap<usize, Call<'a>>,
+}
+
+#[derive(Default)]
+struct Call<'a> {
+    id: Option<&'a str>,
+    name: Option<&'a str>,
+    arguments: Option<&'a RawValue<'a>>,
+}
+
+/// Messages by their number.
+pub(super) struct Messages<'a>(BTreeMap<usize, Message<'a>>);
+
+impl<'a> Messages<'a> {
+    /// Collects the messages under a prefix.
+    pub(super) fn of(attributes: &'a RawAttributes<'a>, prefix: &str) -> Self {
+        let mut messages: BTreeMap<usize, Message<'a>> = BTreeMap::new();
+        for (key, value) in attributes.iter() {
+            // Prefixes end in a dot; most other keys have none there.
+            let dotted = key.as_bytes().get(prefix.len() - 1) == Some(&b'.');
+            let rest = if dotted { key.strip_prefix(prefix) } else { None };
+            let numbered = rest.and_then(numbered);
+            let Some((number, field)) = numbered.filter(|(number, _)| *number < MAX_MESSAGES)
+            else {
+                continue;
+            };
+            let message = messages.entry(number).or_default();
+            let field = field.strip_prefix("message.").unwrap_or(field);
+            let text = value.as_str();
+            match field {
+                "role" => message.role = text.unwrap_or_default(),
+                "content" => message.content = text,
+                "tool_call_id" => message.answers = text,
+                _ => nested(message, field, value),
+            }
+        }
+        Self(messages)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What they say as a model's input.
+    pub(super) fn asked(&self) -> Asked<'a> {
+        let is_user = |message: &&Message<'_>| matches!(message.role, "user" | "human");
+        let last_first = || self.0.values().rev();
+        let mut results: Vec<ToolResult> = last_first()
+            .take_while(|message| message.role == "tool")
+            .map(|message| ToolResult {
+                call_id: message.answers.map(Arc::from),
+                failed: false,
+                hash: message
+                    .content
+                    .map(|text| arguments::result_hash(&RawValue::Str(text.into()))),
+            })
+            .collect();
+        results.reverse();
+        Asked {
+            text: last_first().find(is_user).and_then(Message::text),
+            results,
+            by_user: last_first().next().map(|message| is_user(&message)),
+            loose: false,
+        }
+    }
+
+    /// What they say as a model's output.
+    pub(super) fn said(&self) -> Said<'a> {
+        let own = || {
+            self.0.values().filter(|message| matches!(message.role, "assistant" | "ai" | "model"))
+        };
+        Said {
+            text: own().rev().find_map(Message::text),
+            calls: self.0.values().flat_map(Message::tool_calls).collect(),
+            loose: false,
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    fn text(&self) -> Option<Cow<'a, str>> {
+        let parts = || self.parts.values().copied().collect::<Vec<_>>().join("\n").into();
+        let text = self.content.filter(|content| !content.is_empty()).map_or_else(parts, Cow::from);
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn tool_calls(&self) -> impl Iterator<Item = ToolFacts> + '_ {
+        self.calls.values().filter(|call| call.name.is_some()).map(|call| ToolFacts {
+            name: call.name.map(Arc::from),
+            call_id: call.id.map(Arc::from),
+            arguments: call.arguments.map(arguments::canonical),
+            result_hash: None,
+            phantom: false,
+        })
+    }
+}
+
+/// `contents.M.message_content.text` and `tool_calls.M.(tool_call.)(function.)(id|name|arguments)`.
+fn nested<'a>(message: &mut Message<'a>, field: &str, value: &'a RawValue<'a>) {
+    let text = value.as_str();
+    if let Some((number, "message_content.text")) =
+        field.strip_prefix("contents.").and_then(numbered)
+    {
+        if let Some(text) = text {
+            message.parts.insert(number, text);
+        }
+        return;
+    }
+    let Some((number, field)) = field.strip_prefix("tool_calls.").and_then(numbered) else {
+        return;
+    };
+    let call = message.calls.entry(number).or_default();
+    let field = field.strip_prefix("tool_call.").unwrap_or(field);
+    match field.strip_prefix("function.").unwrap_or(field) {
+        "id" => call.id = text,
+        "name" => call.name = text,
+        "arguments" => call.arguments = Some(value),
+        _ => {}
+    }
+}
+
+fn numbered(key: &str) -> Option<(usize, &str)> {
+    let (number, rest) = key.split_once('.')?;
+    Some((number.parse().ok()?, rest))
+}

@@ -1,0 +1,123 @@
+//! Gemini CLI: log records, and spans that say less. Each model call is told several times: it is `gemini_cli.api_response` that
+//! counts. Output tokens exclude thoughts.
+
+use std::borrow::Cow;
+
+use super::draft::{count, meant};
+use super::json::{self, Json};
+use super::raw::{RawLog, RawSpan};
+use super::spoken::{Aside, Dialect, Heard, Keys, Tells, Turn, by_prompt, keys};
+use super::{Convention, Mark};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct GeminiCli;
+
+impl Convention for GeminiCli {
+    fn name(&self) -> &'static str {
+        "gemini_cli"
+    }
+
+    fn title(&self) -> &'static str {
+        "Gemini CLI"
+    }
+
+    fn session(&self) -> &'static str {
+        "`session.id` is sent by itself; texts and arguments are, unless `GEMINI_TELEMETRY_LOG_PROMPTS=false`"
+    }
+
+    fn agent(&self) -> &'static str {
+        "the service's name, `gemini-cli`; its version is Node's and not read"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Scope(NAME)]
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Log records: `gemini_cli.user_prompt` begins a turn, of its `prompt_id` if that is not the session's; model calls are `api_response` and `api_error`, one for each attempt, tool calls `tool_call`.",
+            "Spans named `llm_call`, `tool_call` and `schedule_tool_calls`, and `gen_ai.client.inference.operation.details`, tell of the same calls and count as none.",
+            "`loop_detected` is a loop that the agent reports itself: it is one even where arguments were not sent.",
+        ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        let operation = raw.attributes.str("gen_ai.operation.name")?;
+        let told_by_record = ["llm_call", "tool_call", "schedule_tool_calls"].contains(&operation);
+        told_by_record.then_some((5, Operation::Other))
+    }
+
+    fn dialect(&self) -> Option<Dialect> {
+        let event = |name, tells| (Cow::Borrowed(name), tells);
+        Some(Dialect {
+            name: Cow::Borrowed("gemini_cli"),
+            scope: Cow::Borrowed(NAME),
+            prefix: Cow::Borrowed("gemini_cli."),
+            events: vec![
+                event("user_prompt", Tells::Prompt),
+                event("api_response", Tells::Model),
+                event("api_error", Tells::ModelError),
+                event("tool_call", Tells::Tool),
+                event("loop_detected", Tells::Loop),
+            ],
+            keys: Keys {
+                session: keys!("session.id"),
+                prompt: keys!("prompt_id"),
+                input: keys!("prompt"),
+                model: keys!("model"),
+                input_tokens: keys!("input_token_count"),
+                cached_tokens: keys!("cached_content_token_count"),
+                output_tokens: keys!("output_token_count"),
+                duration_ms: keys!("duration_ms"),
+                tool: keys!("function_name"),
+                arguments: keys!("function_args"),
+                success: keys!("success"),
+                result_size: keys!("content_length"),
+                ..Keys::default()
+            },
+            has_spans: false,
+            other_version: true,
+            turn,
+            mend,
+        })
+    }
+}
+
+/// Where a user can ask again the prompts of a session are numbered.
+fn turn(session: &str, prompt: Option<&str>) -> Turn {
+    let numbered = |prompt: &&str| {
+        prompt.strip_prefix(session).is_some_and(|number| number.starts_with("########"))
+    };
+    by_prompt(session, prompt.filter(numbered))
+}
+
+fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
+    let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
+    let (thoughts, tools) = (tokens("thoughts_token_count"), tokens("tool_token_count"));
+    heard.tokens.output = heard.tokens.output.map(|output| output.saturating_add(thoughts));
+    heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(tools));
+    heard.output = raw.attributes.str("response_text").and_then(answer).map(Cow::Owned);
+    let part = raw.attributes.str("role").and_then(meant).filter(|role| *role != "main");
+    if matches!(heard.tells, Some(Tells::Model | Tells::ModelError)) {
+        heard.aside = part.map(|part| Aside::Part(part.to_owned().into()));
+    }
+    true
+}
+
+/// What the model said, in the chunks that its API sent.
+fn answer(chunks: &str) -> Option<String> {
+    let Some(Json::List(chunks)) = json::read(chunks) else { return None };
+    let mut said = String::new();
+    for chunk in &chunks {
+        let Some(Json::List(candidates)) = chunk.get("candidates") else { continue };
+        let parts = candidates.first().and_then(|first| first.get("content")?.get("parts"));
+        let Some(Json::List(parts)) = parts else { continue };
+        let is_thought = |part: &&Json<'_>| matches!(part.get("thought"), Some(Json::Bool(true)));
+        let texts = parts.iter().filter(|part| !is_thought(part));
+        texts.filter_map(|part| part.get("text")?.as_str()).for_each(|text| said.push_str(text));
+    }
+    (!said.is_empty()).then_some(said)
+}
+
+const NAME: &str = "gemini-cli";

@@ -1,0 +1,496 @@
+//! From attribute names to the lines that read them: each attribute of a span is looked up once.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::iter;
+
+use super::draft::Draft;
+use super::lines::Says;
+use super::plan::Step;
+use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
+use super::{CONVENTIONS, Look, Mark, custom, evaluation};
+use crate::options::ConventionOptions;
+
+/// All lines of all conventions and of the configuration.
+#[derive(Debug)]
+pub(super) struct Index {
+    // Invariant: in the order in which they are taken.
+    rules: Vec<Rule>,
+    keys: Keys,
+    session_json_keys: Vec<(String, String)>,
+    /// Conventions without marks.
+    always: u64,
+    /// Those whose code is asked of any span.
+    asked: u64,
+    /// Those whose code looks for events.
+    by_event: u64,
+    /// And for spans of these names.
+    by_name: Vec<(&'static str, u64)>,
+    /// And for keys that begin with these.
+    by_start: Vec<(&'static str, u64)>,
+    // By first byte: those of the above that begin with it, as bits.
+    starts: [u64; 256],
+}
+
+/// All keys that are used.
+#[derive(Debug)]
+struct Keys {
+    uses: HashMap<String, Uses, BuildHasherDefault<KeyHasher>>,
+    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
+    lengths: [u64; 256],
+}
+
+/// What a key is used for, by lines and by code.
+#[derive(Debug, Default)]
+struct Uses {
+    lines: Vec<Use>,
+    asked: u64,
+}
+
+/// The bit beside those of the conventions, of what finds scores on spans.
+const SCORES: u64 = 1 << CONVENTIONS.len();
+
+/// One line.
+#[derive(Debug)]
+struct Rule {
+    says: Says,
+    rank: u8,
+    key: String,
+    /// The convention, by its place in the list; `None`: the configuration.
+    convention: Option<usize>,
+}
+
+/// What an attribute is used for.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Use {
+    /// It marks a convention.
+    Mark(usize),
+    /// It is a session key: its place in the list.
+    Session(usize),
+    /// Its JSON holds a session key: its place in the list.
+    SessionJson(usize),
+    /// It is what a line reads.
+    Rule(usize),
+}
+
+/// What was found among the attributes of one span.
+pub(super) struct Hits<'i> {
+    index: &'i Index,
+    // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
+    found: Vec<Found>,
+    recognised: u64,
+    // Conventions whose code has something to look at.
+    asked: u64,
+}
+
+/// An attribute that is used: its use, and its place from the end. One number, as many are sorted for each span.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Found(u64);
+
+impl Found {
+    /// Bits of a place: no span has as many attributes.
+    const PLACE: u32 = 32;
+
+    fn new(used: Use, at: usize) -> Self {
+        let place = u64::from(u32::MAX) - at as u64;
+        Self(used.code() << Self::PLACE | place)
+    }
+
+    fn used(self) -> Use {
+        Use::of(self.0 >> Self::PLACE)
+    }
+
+    fn at(self) -> usize {
+        let place = u64::from(u32::MAX) - (self.0 & u64::from(u32::MAX));
+        usize::try_from(place).unwrap_or(usize::MAX)
+    }
+}
+
+impl Use {
+    /// Bits of a number in a list.
+    const NUMBER: u32 = 28;
+
+    /// A number that orders as uses do.
+    fn code(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Mark(number) => (0, number),
+            Self::Session(number) => (1, number),
+            Self::SessionJson(number) => (2, number),
+            Self::Rule(number) => (3, number),
+        };
+        kind << Self::NUMBER | number as u64
+    }
+
+    fn of(code: u64) -> Self {
+        let number = usize::try_from(code & ((1 << Self::NUMBER) - 1)).unwrap_or(usize::MAX);
+        match code >> Self::NUMBER {
+            0 => Self::Mark(number),
+            1 => Self::Session(number),
+            2 => Self::SessionJson(number),
+            _ => Self::Rule(number),
+        }
+    }
+}
+
+/// Hashes keys by their length, beginning, middle and end; the keys are known before any span comes, so nobody can make
+/// them collide.
+#[derive(Debug, Default)]
+pub(super) struct KeyHasher(u64);
+
+impl KeyHasher {
+    /// The hash of a list that goes on with a key.
+    #[inline]
+    pub(super) fn next(before: u64, key: &[u8]) -> u64 {
+        let mut hasher = Self(before);
+        hasher.write(key);
+        hasher.0
+    }
+
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+}
+
+impl Hasher for KeyHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        let middle = bytes.get(bytes.len() / 2..).unwrap_or_default();
+        let words = [bytes.first_chunk(), middle.first_chunk(), bytes.last_chunk()];
+        let mut hash = self.0 ^ bytes.len() as u64;
+        if let [Some(first), middle, Some(last)] = words {
+            for word in [first, middle.unwrap_or(last), last] {
+                hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(Self::ODD);
+                hash ^= hash >> 32;
+            }
+        } else {
+            for byte in bytes {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(Self::ODD);
+                hash ^= hash >> 32;
+            }
+        }
+        self.0 = hash.wrapping_mul(Self::ODD);
+    }
+
+    // What ends a string, whose length is in the hash.
+    #[inline]
+    fn write_u8(&mut self, _byte: u8) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Index {
+    pub(super) fn new(options: &ConventionOptions) -> Self {
+        let mut rules = custom::rules(&options.attributes)
+            .map(|(says, key)| Rule { says, rank: 0, key: key.to_owned(), convention: None })
+            .collect::<Vec<_>>();
+        let mut keys = Keys { uses: HashMap::default(), lengths: [0; 256] };
+        let mut always = 0;
+        for (at, convention) in CONVENTIONS.iter().enumerate() {
+            rules.extend(convention.lines().iter().map(|line| Rule {
+                says: line.says,
+                rank: line.rank,
+                key: line.key.to_owned(),
+                convention: Some(at),
+            }));
+            if convention.marks().is_empty() {
+                always |= 1 << at;
+            }
+            for mark in convention.marks() {
+                if let Mark::Key(key) = mark {
+                    keys.of(key).lines.push(Use::Mark(at));
+                }
+            }
+        }
+        rules.sort_by_key(|rule| (rule.says.order(), rule.rank));
+        for (at, rule) in rules.iter().enumerate() {
+            keys.of(&rule.key).lines.push(Use::Rule(at));
+        }
+        for (at, key) in options.session_keys.iter().enumerate() {
+            keys.of(key).lines.push(Use::Session(at));
+        }
+        let mut session_json_keys = Vec::new();
+        for (at, key) in options.session_json_keys.iter().enumerate() {
+            let parts = key.strip_suffix('}').and_then(|key| key.split_once('{'));
+            let (attribute, inner) = parts.unwrap_or((key, ""));
+            keys.of(attribute).lines.push(Use::SessionJson(at));
+            session_json_keys.push((key.clone(), inner.to_owned()));
+        }
+        let mut index = Self {
+            rules,
+            keys,
+            session_json_keys,
+            always,
+            asked: 0,
+            by_event: 0,
+            by_name: Vec::new(),
+            by_start: Vec::new(),
+            starts: [0; 256],
+        };
+        index.look();
+        index
+    }
+
+    /// Notes what the code of each convention looks for.
+    fn look(&mut self) {
+        for (at, convention) in CONVENTIONS.iter().enumerate() {
+            let looks_for = convention.looks_for();
+            if looks_for.is_empty() && !convention.marks().is_empty() {
+                self.asked |= 1 << at;
+            }
+            self.look_for(1 << at, looks_for);
+        }
+        self.look_for(SCORES, evaluation::LOOKS_FOR);
+    }
+
+    fn look_for(&mut self, asked: u64, looks_for: &[Look]) {
+        for look in looks_for {
+            match look {
+                Look::Key(key) => self.keys.of(key).asked |= asked,
+                Look::Keys(start) => {
+                    self.starts[first(start)] |= 1 << self.by_start.len();
+                    self.by_start.push((start, asked));
+                }
+                Look::Event => self.by_event |= asked,
+                Look::Span(name) => self.by_name.push((name, asked)),
+            }
+        }
+    }
+
+    /// Whether the code of a convention looks for spans of this name.
+    pub(super) fn looks_for_name(&self, name: &[u8]) -> bool {
+        self.by_name.iter().any(|(known, _)| known.as_bytes() == name)
+    }
+
+    /// Conventions that are always read.
+    pub(super) fn always(&self) -> u64 {
+        self.always
+    }
+
+    /// The conventions whose code looks for keys that begin as this one does.
+    fn asked_by_start(&self, key: &str) -> u64 {
+        let (mut left, mut asked) = (self.starts[first(key)], 0);
+        while left != 0 {
+            let found = usize::try_from(left.trailing_zeros()).ok();
+            let start = found.and_then(|at| self.by_start.get(at));
+            if let Some((_, conventions)) = start.filter(|(start, _)| key.starts_with(start)) {
+                asked |= conventions;
+            }
+            left &= left.wrapping_sub(1);
+        }
+        asked
+    }
+
+    pub(super) fn ask_all(&mut self) {
+        self.asked = u64::MAX;
+    }
+
+    /// Conventions that are always read, and those that a scope's name tells.
+    pub(super) fn by_scope(&self, scope: &RawScope<'_>) -> u64 {
+        let told =
+            |mark: &Mark| matches!(mark, Mark::Scope(start) if scope.name.starts_with(start));
+        let conventions = CONVENTIONS.iter().enumerate();
+        conventions
+            .filter(|(_, convention)| !scope.name.is_empty() && convention.marks().iter().any(told))
+            .fold(self.always, |all, (at, _)| all | 1 << at)
+    }
+}
+
+impl Keys {
+    /// What a key is used for, to be added to.
+    fn of(&mut self, key: &str) -> &mut Uses {
+        self.lengths[first(key)] |= length(key);
+        self.uses.entry(key.to_owned()).or_default()
+    }
+
+    #[inline]
+    fn get(&self, key: &str) -> Option<&Uses> {
+        let may_be = self.lengths[first(key)] & length(key) != 0;
+        if may_be { self.uses.get(key) } else { None }
+    }
+}
+
+fn first(key: &str) -> usize {
+    key.as_bytes().first().map_or(0, |byte| usize::from(*byte))
+}
+
+fn length(key: &str) -> u64 {
+    1 << (key.len() % 64)
+}
+
+impl<'i> Hits<'i> {
+    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
+    pub(super) fn new(
+        index: &'i Index,
+        attributes: &RawAttributes<'_>,
+        mut recognised: u64,
+    ) -> Self {
+        let (mut found, mut asked) = (Vec::new(), index.asked);
+        for (at, (key, value)) in attributes.iter().enumerate() {
+            asked |= index.asked_by_start(key);
+            if !matches!(value, RawValue::Null)
+                && let Some(uses) = index.keys.get(key)
+            {
+                found.extend(uses.lines.iter().map(|used| Found::new(*used, at)));
+                asked |= uses.asked;
+            }
+        }
+        found.sort_unstable();
+        found.dedup_by_key(|found| found.0 >> Found::PLACE);
+        for found in &found {
+            let Use::Mark(at) = found.used() else { break };
+            recognised |= 1 << at;
+        }
+        Self { index, found, recognised, asked }
+    }
+
+    /// Looks up attributes that are not a span's.
+    pub(super) fn once(index: &'i Index, attributes: &RawAttributes<'_>) -> Self {
+        Self::new(index, attributes, index.always())
+    }
+
+    /// Looks at what else there is on a span.
+    pub(super) fn on(mut self, raw: &RawSpan<'_>) -> Self {
+        if !raw.events.is_empty() {
+            self.asked |= self.index.by_event;
+        }
+        let named = self.index.by_name.iter().filter(|(name, _)| *name == raw.name);
+        self.asked |= named.fold(0, |all, (_, asked)| all | asked);
+        self
+    }
+
+    /// Whether there may be scores on the span.
+    pub(super) fn may_be_scored(&self) -> bool {
+        self.asked & SCORES != 0
+    }
+
+    /// Whether code finds anything on the span, and not lines alone.
+    pub(super) fn asks_code(&self) -> bool {
+        (self.recognised | SCORES) & self.asked != 0
+    }
+
+    /// Finds what the span is about.
+    pub(super) fn take_operation<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>)
+    where
+        'i: 'v,
+    {
+        for (rule, value) in self.rules(&raw.attributes) {
+            if !matches!(rule.says, Says::Operation(_)) {
+                break;
+            }
+            if draft.operation.wants(rule.rank) {
+                rule.says.take(rule.rank, (&rule.key, value), draft);
+                let name = rule.convention.map_or("custom", |at| CONVENTIONS[at].name());
+                draft.convention.offer(rule.rank, draft.operation.get().map(|_| name));
+            }
+        }
+        for convention in conventions(self.recognised & self.asked) {
+            if let Some((rank, operation)) = convention.operation(raw) {
+                draft.operation.offer(rank, operation);
+                draft.convention.offer(rank, convention.name());
+            }
+        }
+    }
+
+    /// Reads everything else.
+    pub(super) fn take_rest<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>)
+    where
+        'i: 'v,
+    {
+        let operation = draft.operation.get().copied().unwrap_or_default();
+        for (rule, value) in self.rules(&raw.attributes) {
+            let read = matches!(rule.says, Says::Operation(_));
+            if !read && rule.says.belongs_on(operation) {
+                rule.says.take(rule.rank, (&rule.key, value), draft);
+            }
+        }
+        for convention in conventions(self.recognised & self.asked) {
+            convention.read(raw, draft);
+        }
+    }
+
+    /// Reads what a resource may say for all of its spans.
+    pub(super) fn take_attempt<'v>(&self, attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>)
+    where
+        'i: 'v,
+    {
+        for (rule, value) in self.rules(attributes) {
+            if rule.says.order() >= Says::Task.order() {
+                rule.says.take(rule.rank, (&rule.key, value), draft);
+            }
+        }
+    }
+
+    /// The session keys that are there, best first.
+    pub(super) fn sessions<'v>(
+        &self,
+        attributes: &'v RawAttributes<'v>,
+    ) -> impl Iterator<Item = (&'v str, &'v RawValue<'v>)> {
+        self.session_places().filter_map(|at| {
+            let (key, value) = attributes.at(at)?;
+            Some((key.as_ref(), value))
+        })
+    }
+
+    /// Where the session keys are, best first.
+    pub(super) fn session_places(&self) -> impl Iterator<Item = usize> {
+        let is_session = |found: &&Found| matches!(found.used(), Use::Session(_));
+        self.found.iter().filter(is_session).map(|found| found.at())
+    }
+
+    /// The JSON values that may hold a session key, best first: the key as configured, the name inside, the value.
+    pub(super) fn session_json<'a>(
+        &'a self,
+        attributes: &'a RawAttributes<'_>,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a RawValue<'a>)> {
+        self.found.iter().filter_map(|found| {
+            let Use::SessionJson(number) = found.used() else { return None };
+            let (key, inner) = self.index.session_json_keys.get(number)?;
+            Some((key.as_str(), inner.as_str(), &attributes.at(found.at())?.1))
+        })
+    }
+
+    /// What is to be taken, in order, by places.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
+        self.lines().map(|(rule, at)| Step { says: rule.says, rank: rule.rank, at })
+    }
+
+    /// The lines to take, in order, with the values that they read.
+    fn rules<'v>(
+        &self,
+        attributes: &'v RawAttributes<'v>,
+    ) -> impl Iterator<Item = (&'i Rule, &'v RawValue<'v>)> {
+        self.lines().filter_map(|(rule, at)| Some((rule, &attributes.at(at)?.1)))
+    }
+
+    /// The lines to take, in order, with the places of what they read.
+    fn lines(&self) -> impl Iterator<Item = (&'i Rule, usize)> {
+        let (rules, marked) = (&self.index.rules, self.recognised);
+        self.found.iter().filter_map(move |found| {
+            let Use::Rule(number) = found.used() else { return None };
+            let rule = rules.get(number)?;
+            let recognised = rule.convention.is_none_or(|at| marked & (1 << at) != 0);
+            recognised.then_some((rule, found.at()))
+        })
+    }
+
+    /// Names that stand for no tool.
+    pub(super) fn phantoms(&self) -> Vec<&'static str> {
+        conventions(self.recognised).flat_map(super::Convention::phantoms).copied().collect()
+    }
+
+    /// Whether a name stands for no tool, by any of the conventions.
+    pub(super) fn phantom(&self, name: &str) -> bool {
+        conventions(self.recognised).any(|convention| convention.phantoms().contains(&name))
+    }
+}
+
+/// The conventions of these bits.
+fn conventions(bits: u64) -> impl Iterator<Item = &'static dyn super::Convention> {
+    let mut left = bits;
+    iter::from_fn(move || {
+        let at = usize::try_from(left.trailing_zeros()).ok()?;
+        // Clears the lowest bit.
+        left &= left.wrapping_sub(1);
+        CONVENTIONS.get(at).copied()
+    })
+}

@@ -1,0 +1,112 @@
+//! Langfuse's SDKs: observations.
+//!
+//! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors: the level
+//! tells. Usage parts exclude one another, unless they are the provider's own totals.
+
+use super::draft::{Draft, lower};
+use super::json::Json;
+use super::lines::{Line, Says, line};
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, Look, messages};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct Langfuse;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation), 5, "langfuse.observation.type"),
+    line(Says::User, 10, "langfuse.user.id"),
+    line(Says::Workflow, 30, "langfuse.trace.name"),
+    line(Says::AgentVersion, 20, "langfuse.version"),
+    line(Says::Environment, 10, "langfuse.environment"),
+    line(Says::Failed(error_level), 20, "langfuse.observation.level"),
+    line(Says::ToolArguments, 50, "langfuse.observation.input"),
+    line(Says::ToolResult, 50, "langfuse.observation.output"),
+    line(Says::Model, 30, "langfuse.observation.model.name"),
+    line(Says::Cost, 10, "langfuse.observation.cost_details"),
+    line(Says::Input, 5, "langfuse.trace.input"),
+    line(Says::Input, 15, "langfuse.observation.input"),
+    line(Says::Output, 5, "langfuse.trace.output"),
+    line(Says::Output, 15, "langfuse.observation.output"),
+    line(Says::Task, 30, "langfuse.experiment.item.id"),
+    line(Says::Run, 30, "langfuse.experiment.id"),
+    line(Says::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
+];
+
+/// Langfuse's own judges run in environments with this prefix.
+const OWN_ENVIRONMENT: &str = "langfuse-";
+
+impl Convention for Langfuse {
+    fn name(&self) -> &'static str {
+        "langfuse"
+    }
+
+    fn title(&self) -> &'static str {
+        "Langfuse SDKs (Python 3 and later, JavaScript 4 and later)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`with propagate_attributes(session_id=\"...\"):` (Python), `propagateAttributes({ sessionId }, ...)` (JavaScript)"
+    }
+
+    fn agent(&self) -> &'static str {
+        "the name of the observation of type `agent`, else the trace's name"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
+            "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
+        ]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Key("langfuse.environment"), Look::Key("langfuse.observation.usage_details")]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        let environment = raw.attributes.str("langfuse.environment")?;
+        environment.starts_with(OWN_ENVIRONMENT).then_some((1, Operation::Evaluation))
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let usage = raw.attributes.get("langfuse.observation.usage_details");
+        if let Some(usage) = usage.and_then(messages::parsed) {
+            draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));
+            draft.output_tokens.offer(5, tokens(&usage, "completion_tokens", "output"));
+            let cached = ["input_cached_tokens", "cache_read_input_tokens", "input_cache_read"];
+            let cached = cached.iter().find_map(|key| usage.get(key)?.as_u64());
+            draft.cached_tokens.offer(5, cached);
+        }
+    }
+}
+
+fn operation(kind: &str) -> Option<Operation> {
+    Some(match &*lower(kind) {
+        "generation" => Operation::Chat,
+        "tool" => Operation::ExecuteTool,
+        "agent" => Operation::InvokeAgent,
+        "embedding" => Operation::Embeddings,
+        "retriever" => Operation::Retrieval,
+        "evaluator" => Operation::Evaluation,
+        "span" | "event" | "chain" | "guardrail" => Operation::Other,
+        _ => return None,
+    })
+}
+
+fn error_level(level: &RawValue<'_>) -> bool {
+    matches!(level.as_str(), Some("ERROR" | "FATAL" | "CRITICAL"))
+}
+
+/// Tokens of one side: the provider's total, else the sum of Langfuse's parts, which exclude one another.
+fn tokens(usage: &Json<'_>, total: &str, part: &str) -> Option<u64> {
+    if let Some(total) = usage.get(total).and_then(Json::as_u64) {
+        return Some(total);
+    }
+    let parts = usage.as_object()?.iter().filter(|(key, _)| key.starts_with(part));
+    parts.filter_map(|(_, count)| count.as_u64()).reduce(u64::saturating_add)
+}

@@ -1,0 +1,99 @@
+//! Logfire's instrumentations of OpenAI, of its Agents SDK and of others.
+//!
+//! The span's name is a message template, `Function: {name}`; names and values are plain attributes.
+
+use super::draft::{Draft, name};
+use super::lines::{Line, Says, first, line, present};
+use super::messages;
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, Mark};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct Logfire;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(template), 40, "logfire.msg_template"),
+    line(Says::Session, 100, "group_id"),
+    line(Says::AgentName, 46, "agent_name"),
+    line(Says::Failed(present), 40, "error"),
+    line(Says::Failed(error_level), 41, "logfire.level_num"),
+    line(Says::ToolName, 45, "name"),
+    line(Says::ToolArguments, 57, "input"),
+    line(Says::ToolResult, 57, "output"),
+    line(Says::ResponseId, 30, "response_id"),
+    line(Says::Input, 57, "raw_input"),
+    line(Says::Input, 68, "request_data"),
+    line(Says::Output, 59, "response"),
+    line(Says::Output, 68, "response_data"),
+];
+
+impl Convention for Logfire {
+    fn name(&self) -> &'static str {
+        "logfire"
+    }
+
+    fn title(&self) -> &'static str {
+        "Logfire (`instrument_openai`, `instrument_openai_agents`, ...)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`with trace(\"...\", group_id=\"...\"):` of the Agents SDK, or `session.id` as baggage or attribute of the root span"
+    }
+
+    fn agent(&self) -> &'static str {
+        "the agent's `name` in the Agents SDK, or `gen_ai.agent.name` on a span of your own"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Key("logfire.msg_template"), Mark::Scope("logfire")]
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
+            "`events`: the choice in the list of message events is the answer.",
+        ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["Agent run: {name!r}", "{agent}"]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let template = raw.attributes.str("logfire.msg_template").unwrap_or(&raw.name);
+        if template.starts_with("Agent run") {
+            draft.agent_name.offer(45, raw.attributes.get("name").and_then(name));
+        }
+        if draft.operation.get() == Some(&Operation::Chat)
+            && let Some(events) = first(&raw.attributes, &["events"])
+        {
+            draft.ask(69, || messages::asked(events));
+            draft.say(66, || messages::choices(events));
+        }
+    }
+}
+
+fn template(template: &str) -> Option<Operation> {
+    let starts = |start: &str| template.starts_with(start);
+    if starts("Agent run") {
+        Some(Operation::InvokeAgent)
+    } else if starts("Function:") {
+        Some(Operation::ExecuteTool)
+    } else if starts("Responses API") || starts("Chat Completion") || starts("Message with") {
+        Some(Operation::Chat)
+    } else if starts("Embedding") {
+        Some(Operation::Embeddings)
+    } else {
+        None
+    }
+}
+
+/// Logfire's levels are OpenTelemetry's severity numbers: errors begin at 17.
+fn error_level(level: &RawValue<'_>) -> bool {
+    matches!(level, RawValue::Int(17..))
+}

@@ -1,0 +1,509 @@
+//! Chat messages, in the shapes that libraries write them: what the user asked, what the assistant said, which tools
+//! the model called and what they returned.
+//!
+//! Understood are the GenAI convention's parts, the chat and responses APIs of OpenAI, Anthropic's and Bedrock's
+//! content blocks, Gemini's contents, the AI SDK's and LangChain's serialised messages; alone, in lists, and under
+//! the wrappers of [`WRAPPERS`].
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::iter;
+use std::sync::Arc;
+
+use super::draft::lower;
+use super::json::{self, Json, Object};
+use super::raw::RawValue;
+use super::{arguments, python};
+use crate::span::{ToolFacts, ToolResult};
+
+/// Bytes from which on a list of messages is read from its end.
+const LONG_BYTES: usize = 4_096;
+
+/// How deep a message may hide in wrappers.
+const MAX_DEPTH: usize = 6;
+
+/// What messages may hide under.
+const WRAPPERS: [&str; 12] = [
+    "messages",
+    "contents",
+    "generations",
+    "choices",
+    "candidates",
+    "message",
+    "update",
+    "output",
+    "outputs",
+    "input",
+    "content",
+    "response",
+];
+
+/// Names under which a wrapper keeps the user's text, and the assistant's.
+const USER_KEYS: [&str; 8] =
+    ["input", "question", "query", "prompt", "user_input", "task", "content", "text"];
+const ASSISTANT_KEYS: [&str; 9] = [
+    "output",
+    "answer",
+    "response",
+    "result",
+    "final_answer",
+    "text",
+    "content",
+    "return_value",
+    "raw",
+];
+
+/// Who said something.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Role {
+    User,
+    Assistant,
+    Tool,
+    Other,
+}
+
+/// What an input says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asked<'v> {
+    /// The last user message that has a text.
+    pub(super) text: Option<Cow<'v, str>>,
+    /// Results of tools after the last message of anybody else: those that this call is the first to see.
+    pub(super) results: Vec<ToolResult>,
+    /// Whether a user's message comes last.
+    pub(super) by_user: Option<bool>,
+    /// The text is no more than the JSON of something else.
+    pub(super) loose: bool,
+}
+
+/// What an output says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Said<'v> {
+    /// The last assistant message that has a text.
+    pub(super) text: Option<Cow<'v, str>>,
+    /// All tool calls, in order.
+    pub(super) calls: Vec<ToolFacts>,
+    /// The text is no more than the JSON of something else.
+    pub(super) loose: bool,
+}
+
+/// The JSON value of an attribute that holds JSON or Python, as text or as structure; `None` for plain text.
+pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
+    match value {
+        RawValue::Str(text) if text.trim_start().starts_with(['{', '[', '"']) => {
+            json::read(text).or_else(|| python::parse(text))
+        }
+        RawValue::Str(_) | RawValue::Null => None,
+        RawValue::Bool(_)
+        | RawValue::Int(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => Some(Json::of(value)),
+    }
+}
+
+/// Reads an attribute that holds a model's or an agent's input: messages or plain text.
+pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
+    let long = value.as_str().filter(|text| text.len() > LONG_BYTES);
+    long.and_then(asked_last).unwrap_or_else(|| asked_in_all(value))
+}
+
+/// Reads the end of a list of messages, if that says all: a history is as long as its session. Of what is before it is only seen
+/// that it is JSON.
+fn asked_last(text: &str) -> Option<Asked<'_>> {
+    let items = json::items(text)?;
+    let few = iter::successors(Some(2), |few| Some(few * 2)).take_while(|few| *few < items.len());
+    few.into_iter().find_map(|few| {
+        let last = items[items.len() - few..].iter().map(|item| json::parse(item));
+        let last = Json::List(last.collect::<Option<_>>()?);
+        let mut messages = Vec::new();
+        collect(&last, &mut messages, 0);
+        let (asked, whole) = asked_by(&messages);
+        (whole && asked.text.is_some()).then_some(asked)
+    })
+}
+
+fn asked_in_all<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
+    let parsed = parsed(value);
+    let messages =
+        parsed.as_ref().map(|parsed| messages_in(parsed, Role::User)).unwrap_or_default();
+    if !messages.is_empty() {
+        return asked_by(&messages).0;
+    }
+    let only = |map: &Object<'v>| {
+        let only = map.values().next().filter(|_| map.len() == 1)?;
+        only.as_text().cloned()
+    };
+    let (text, loose) = match &parsed {
+        None => plain(value),
+        Some(Json::Object(map)) if is_call(map) => (last_argument(map), false),
+        Some(Json::Object(map)) => match named(map, &USER_KEYS).cloned().or_else(|| only(map)) {
+            Some(text) => (Some(text), false),
+            None => (as_it_is(value, &parsed), true),
+        },
+        Some(Json::Text(text)) => (Some(text.clone()), false),
+        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_)) => {
+            (as_it_is(value, &parsed), true)
+        }
+    };
+    let text = text.filter(|text| !text.is_empty());
+    Asked { by_user: text.is_some().then_some(true), text, results: Vec::new(), loose }
+}
+
+/// Reads an attribute that holds what a model or an agent answered: messages or plain text.
+pub(super) fn said<'v>(value: &'v RawValue<'_>) -> Said<'v> {
+    let parsed = parsed(value);
+    let messages =
+        parsed.as_ref().map(|parsed| messages_in(parsed, Role::Assistant)).unwrap_or_default();
+    if !messages.is_empty() {
+        return said_in(&messages);
+    }
+    let (text, loose) = match &parsed {
+        None => plain(value),
+        Some(Json::Text(text)) => (Some(text.clone()), false),
+        Some(Json::Object(map)) => match named(map, &ASSISTANT_KEYS) {
+            Some(text) => (Some(text.clone()), false),
+            None => (as_it_is(value, &parsed), true),
+        },
+        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_)) => {
+            (as_it_is(value, &parsed), true)
+        }
+    };
+    Said { text: text.filter(|text| !text.is_empty()), calls: Vec::new(), loose }
+}
+
+/// Plain text, and whether it is no more than an object's.
+fn plain<'v>(value: &'v RawValue<'_>) -> (Option<Cow<'v, str>>, bool) {
+    let text = value.as_str();
+    (text.map(Cow::Borrowed), text.is_some_and(python::is_object))
+}
+
+/// A value as it was written; nothing of what is empty.
+fn as_it_is<'v>(value: &'v RawValue<'_>, parsed: &Option<Json<'_>>) -> Option<Cow<'v, str>> {
+    let parsed = parsed.as_ref()?;
+    let empty = match parsed {
+        Json::Null => true,
+        Json::List(items) => items.is_empty(),
+        Json::Object(map) => map.is_empty(),
+        Json::Bool(_) | Json::Number(_) | Json::Text(_) => false,
+    };
+    let text = || value.as_str().map_or_else(|| parsed.to_string().into(), Cow::Borrowed);
+    (!empty).then(text)
+}
+
+/// Reads messages of which some are a model's input and one is its answer: the convention's events, as a list.
+pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
+    let Some(Json::List(events)) = parsed(value) else { return Said::default() };
+    let choices = events
+        .iter()
+        .filter(|event| event.get("event.name").and_then(Json::as_str) == Some("gen_ai.choice"));
+    let messages: Vec<Message<'_, 'v>> =
+        choices.flat_map(|choice| messages_in(choice, Role::Assistant)).collect();
+    said_in(&messages)
+}
+
+/// The content of a message from a tool, without the ids around it; `None` if it is no such message.
+pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
+    let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
+        let mut keys = value.as_object().into_iter().flat_map(Object::keys);
+        inner.as_object().is_some()
+            && keys.all(|key| key == "output" || arguments::keeps_books(key))
+    });
+    let value = wrapped.unwrap_or(value);
+    let message = body(value)?;
+    (role(value) == Some(Role::Tool)).then(|| message.get("content").cloned()).flatten()
+}
+
+/// The name that a message from a tool gives; `None` if it is no such message or gives none.
+pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<String> {
+    let value = parsed(value)?;
+    let value = value.get("output").filter(|inner| inner.as_object().is_some()).unwrap_or(&value);
+    let name = body(value)?.get("name")?.as_str().filter(|name| !name.is_empty())?;
+    (role(value) == Some(Role::Tool)).then(|| name.to_owned())
+}
+
+/// A message, or content of one whose role is known from where it was.
+struct Message<'t, 'v> {
+    role: Role,
+    body: Option<&'t Object<'v>>,
+    content: Option<&'t Json<'v>>,
+}
+
+/// The messages in a value, in document order; bare content counts as one of `role`.
+fn messages_in<'t, 'v>(value: &'t Json<'v>, role: Role) -> Vec<Message<'t, 'v>> {
+    let mut found = Vec::new();
+    collect(value, &mut found, 0);
+    let is_content = |item: &Json<'_>| {
+        item.as_object().is_some()
+            && (part_text(item).is_some() || call_in(item).is_some() || result_in(item).is_some())
+    };
+    if found.is_empty()
+        && let Some(items) = value.as_list().filter(|items| !items.is_empty())
+        && items.iter().all(is_content)
+    {
+        found.push(Message { role, body: None, content: Some(value) });
+    }
+    found
+}
+
+fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth: usize) {
+    if let Some(role) = role(value) {
+        let body = body(value);
+        let content = body.and_then(|body| {
+            let keys = ["parts", "content", "text"].iter();
+            keys.filter_map(|key| body.get(key)).find(|content| **content != Json::Null)
+        });
+        found.push(Message { role, body, content });
+    } else if depth < MAX_DEPTH {
+        let items = value.as_list().into_iter().flatten();
+        let wrappers = value.as_object().map_or(&[][..], |_| &WRAPPERS);
+        let inside =
+            wrappers.iter().filter_map(|key| value.get(key)).filter(|child| !child.is_scalar());
+        items.chain(inside).for_each(|child| collect(child, found, depth + 1));
+    }
+}
+
+/// What the last messages say, and whether the first results are among them: whether anybody said something before these.
+fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (Asked<'v>, bool) {
+    let mut results: Vec<ToolResult> = Vec::new();
+    let (mut by_user, mut whole) = (None, false);
+    for message in messages.iter().rev() {
+        let own = message.results();
+        if own.is_empty() {
+            by_user = by_user.or_else(|| Some(message.role == Role::User));
+            whole = true;
+            break;
+        }
+        by_user = by_user.or_else(|| Some(message.role == Role::User && message.text().is_some()));
+        results.splice(0..0, own);
+    }
+    let users = messages.iter().rev().filter(|message| message.role == Role::User);
+    let text = users.into_iter().find_map(Message::text);
+    (Asked { text, results, by_user, loose: false }, whole)
+}
+
+fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
+    let own = || messages.iter().filter(|message| message.role == Role::Assistant);
+    Said {
+        text: own().rev().find_map(Message::text),
+        calls: own().flat_map(Message::calls).collect(),
+        loose: false,
+    }
+}
+
+impl<'t, 'v> Message<'t, 'v> {
+    fn text(&self) -> Option<Cow<'v, str>> {
+        let text = match self.content? {
+            Json::Text(text) => text.clone(),
+            Json::List(parts) => joined(parts),
+            other @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) => {
+                match other.get("parts").and_then(Json::as_list) {
+                    Some(parts) => joined(parts),
+                    None => part_text(other)?.clone(),
+                }
+            }
+        };
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn parts(&self) -> &'t [Json<'v>] {
+        self.content.and_then(Json::as_list).unwrap_or_default()
+    }
+
+    /// Tool calls as parts, else those listed beside the content.
+    fn calls(&self) -> Vec<ToolFacts> {
+        let parts: Vec<ToolFacts> = self.parts().iter().filter_map(call_in).collect();
+        if !parts.is_empty() {
+            return parts;
+        }
+        let Some(body) = self.body else { return parts };
+        let listed = ["tool_calls", "toolCalls"].iter().filter_map(|key| body.get(key)?.as_list());
+        let listed: Vec<ToolFacts> = listed.flatten().filter_map(call).collect();
+        if !listed.is_empty() {
+            return listed;
+        }
+        let alone = if is_item(body, "function_call") {
+            call_of(body)
+        } else {
+            body.get("function_call").and_then(call)
+        };
+        alone.into_iter().collect()
+    }
+
+    /// Results as parts, else the message itself where a tool sent it.
+    fn results(&self) -> Vec<ToolResult> {
+        let parts: Vec<ToolResult> = self.parts().iter().filter_map(result_in).collect();
+        if !parts.is_empty() || self.role != Role::Tool {
+            return parts;
+        }
+        self.body.map(result_of).into_iter().collect()
+    }
+}
+
+/// The texts of parts, each on lines of its own.
+fn joined<'v>(parts: &[Json<'v>]) -> Cow<'v, str> {
+    let mut texts = parts.iter().filter_map(part_text);
+    let Some(first) = texts.next() else { return Cow::default() };
+    let mut joined = first.clone();
+    for text in texts {
+        let joined = joined.to_mut();
+        joined.push('\n');
+        joined.push_str(text);
+    }
+    joined
+}
+
+/// Whether a value is what a decorated function was called with.
+fn is_call(map: &Object<'_>) -> bool {
+    !map.is_empty() && map.keys().all(|key| key == "args" || key == "kwargs")
+}
+
+/// The text that a decorated function was called with: its last by place, else by name.
+fn last_argument<'v>(call: &Object<'v>) -> Option<Cow<'v, str>> {
+    let by_place = call.get("args").and_then(Json::as_list).into_iter().flatten();
+    let by_name = call.get("kwargs").and_then(Json::as_object).into_iter().flat_map(Object::values);
+    let text = by_place
+        .filter_map(Json::as_text)
+        .next_back()
+        .or_else(|| by_name.filter_map(Json::as_text).next_back());
+    text.cloned()
+}
+
+fn named<'t, 'v>(map: &'t Object<'v>, keys: &[&str]) -> Option<&'t Cow<'v, str>> {
+    keys.iter().find_map(|key| map.get(key).and_then(Json::as_text))
+}
+
+/// Who said a message; `None` if the value is no message.
+fn role(value: &Json<'_>) -> Option<Role> {
+    let map = value.as_object()?;
+    let text = |key: &str| map.get(key).and_then(Json::as_str);
+    // LangChain's constructors name their class as the last part of `id`.
+    let class =
+        || map.get("id").and_then(Json::as_list).and_then(|id| id.last()).and_then(Json::as_str);
+    let name = match (text("role"), text("type")) {
+        (Some(role), _) => role,
+        (None, Some("constructor")) => class()?,
+        (None, Some("function_call")) => "assistant",
+        (None, Some("function_call_output")) => "tool",
+        (None, Some(kind)) if map.contains_key("content") || map.contains_key("data") => kind,
+        // An answer of Mastra's.
+        (None, _) if map.get("toolCalls").is_some_and(|calls| calls.as_list().is_some()) => {
+            "assistant"
+        }
+        (None, _) => return None,
+    };
+    Some(match &*lower(name) {
+        "user" | "human" | "humanmessage" => Role::User,
+        "assistant" | "ai" | "model" | "aimessage" | "aimessagechunk" => Role::Assistant,
+        "tool" | "toolmessage" | "function" | "tool-response" => Role::Tool,
+        "text" | "tool_call" | "tool_call_response" | "tool_result" | "tool-result"
+        | "tool-call" | "image_url" | "tool_use" | "reasoning" | "thinking" | "uri" | "blob"
+        | "file" => return None,
+        _ => Role::Other,
+    })
+}
+
+/// Where a message keeps its fields.
+fn body<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
+    let map = value.as_object()?;
+    let inner = ["data", "kwargs"].iter().find_map(|key| map.get(key).and_then(Json::as_object));
+    Some(inner.unwrap_or(map))
+}
+
+fn is_item(map: &Object<'_>, kind: &str) -> bool {
+    map.get("type").and_then(Json::as_str) == Some(kind)
+}
+
+fn part_text<'t, 'v>(part: &'t Json<'v>) -> Option<&'t Cow<'v, str>> {
+    let kind = ["type", "kind"].iter().find_map(|key| part.get(key)?.as_str()).unwrap_or("text");
+    let own = || part.get("content").or_else(|| part.get("text")).and_then(Json::as_text);
+    part.as_text()
+        .or_else(|| matches!(kind, "text" | "output_text" | "input_text").then(own).flatten())
+}
+
+/// The tool call that a part is.
+fn call_in(part: &Json<'_>) -> Option<ToolFacts> {
+    match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
+        Some("tool_call" | "tool_use" | "function_call" | "tool-call" | "server_tool_use") => {
+            call(part)
+        }
+        Some(_) => None,
+        None if part.get("toolName").is_some() => call(part),
+        // Bedrock and Gemini name the kind by the key.
+        None => {
+            let mut keys = ["toolUse", "function_call", "functionCall"].iter();
+            call(keys.find_map(|key| part.get(key))?)
+        }
+    }
+}
+
+/// The tool result that a part is.
+fn result_in(part: &Json<'_>) -> Option<ToolResult> {
+    match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
+        Some(
+            "tool_call_response"
+            | "tool_result"
+            | "tool-result"
+            | "tool-return"
+            | "function_call_output"
+            | "tool-error",
+        ) => part.as_object().map(result_of),
+        Some(_) => None,
+        None => {
+            let mut keys = ["toolResult", "function_response", "functionResponse"].iter();
+            keys.find_map(|key| part.get(key)?.as_object()).map(result_of)
+        }
+    }
+}
+
+fn call(value: &Json<'_>) -> Option<ToolFacts> {
+    call_of(value.get("function").unwrap_or(value).as_object()?).map(|call| ToolFacts {
+        call_id: call.call_id.or_else(|| value.as_object().and_then(id_of)),
+        ..call
+    })
+}
+
+fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
+    let name = named(function, &["name", "toolName", "tool_name"])?;
+    let arguments =
+        ["arguments", "args", "input", "toolInput"].iter().find_map(|key| function.get(key));
+    let canonical = |value: &Json<'_>| {
+        // As what is sent as text, so that both are equal.
+        let text = value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed);
+        arguments::canonical(&RawValue::Str(text))
+    };
+    Some(ToolFacts {
+        name: Some(Arc::from(&**name)),
+        call_id: id_of(function),
+        arguments: arguments.filter(|value| **value != Json::Null).map(canonical),
+        result_hash: None,
+        phantom: false,
+    })
+}
+
+/// The id of a call, under the names it has; an item's own `id` is none where there is a `call_id`.
+fn id_of(map: &Object<'_>) -> Option<Arc<str>> {
+    let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "id"];
+    named(map, &keys).map(|id| Arc::from(&**id))
+}
+
+fn result_of(map: &Object<'_>) -> ToolResult {
+    let content = ["content", "result", "response", "output"].iter().find_map(|key| map.get(key));
+    let marked = ["is_error", "isError"].iter().any(|key| map.get(key) == Some(&Json::Bool(true)));
+    let status = map.get("status").and_then(Json::as_str).unwrap_or_default();
+    // The AI SDK marks an error in the type of the part, or of the output inside.
+    let typed = |value: &Object<'_>| {
+        value
+            .get("type")
+            .and_then(Json::as_str)
+            .is_some_and(|kind| matches!(kind, "tool-error" | "error-text" | "error-json"))
+    };
+    let inside = content.and_then(Json::as_object).is_some_and(typed);
+    ToolResult {
+        call_id: id_of(map),
+        failed: marked || inside || typed(map) || matches!(status, "error" | "failure"),
+        hash: content.filter(|content| **content != Json::Null).cloned().map(arguments::hash_of),
+    }
+}

@@ -1,0 +1,501 @@
+//! Conventions: what each instrumentation library calls things.
+//!
+//! The only place that knows attribute names. A convention is one file and one line in
+//! [`CONVENTIONS`]; it recognises by attributes and scope, never by schema URL.
+
+mod agent_framework;
+mod agentgauge;
+mod anthropic;
+mod arguments;
+mod autogen;
+mod claude_code;
+mod codex;
+mod custom;
+mod draft;
+mod evaluation;
+mod finish;
+mod flat;
+mod gemini_cli;
+mod google_adk;
+mod index;
+mod json;
+mod langchain;
+mod langfuse;
+mod langsmith;
+mod lines;
+mod llama_index;
+mod logfire;
+mod mastra;
+pub mod mend;
+mod messages;
+mod mlflow;
+mod names;
+mod openinference;
+mod openlit;
+mod openllmetry;
+mod otel_genai;
+mod page;
+mod plan;
+mod pydantic_ai;
+mod python;
+mod qwen_code;
+mod raw;
+mod spoken;
+mod strands;
+mod text;
+mod told;
+mod vercel_ai;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+pub use custom::{LogConvention, concepts};
+pub use evaluation::{SentReport, trace_id};
+pub use names::Names;
+pub use page::page;
+pub use raw::{
+    Outline, Plain, RawAttributes, RawEvent, RawLink, RawLog, RawPair, RawResource, RawScope,
+    RawSpan, RawValue,
+};
+pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
+
+use self::draft::{Draft, lower, name};
+use self::index::{Hits, Index};
+use self::json::Json;
+use self::lines::Line;
+use self::spoken::Dialect;
+use super::options::ConventionOptions;
+use super::span::{
+    Log, Operation, Report, Resource, SessionName, Span, Target, Text, ToolFacts, ToolResult,
+    Violation,
+};
+
+/// What one library or specification calls things.
+///
+/// Most of it is a table of lines; what a line cannot say is code. The documentation is written from both.
+trait Convention: Sync {
+    /// Its name in counts.
+    fn name(&self) -> &'static str;
+
+    /// The library and its versions, for people.
+    fn title(&self) -> &'static str;
+
+    /// What a user sets to get a session id, as a line of Markdown.
+    fn session(&self) -> &'static str;
+
+    /// What names the agent, as a line of Markdown.
+    fn agent(&self) -> &'static str;
+
+    /// By which keys and scopes it is recognised; without any its keys speak for themselves.
+    fn marks(&self) -> &'static [Mark] {
+        &[]
+    }
+
+    /// The attributes it reads.
+    fn lines(&self) -> &'static [Line] {
+        &[]
+    }
+
+    /// What it reads beyond the lines, each as a sentence of Markdown.
+    fn also(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Names that stand for no tool.
+    fn phantoms(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Names that the library gives an agent which the user did not name, in any case.
+    fn generic_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// What its code looks for on a span: where none of it is there, `operation` and `read` have nothing to say and are
+    /// not called. One that has marks, or whose code is there only for log records, need not tell.
+    fn looks_for(&self) -> &'static [Look] {
+        &[]
+    }
+
+    /// What a span is about, where no line tells; the rank is as that of a line.
+    fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        None
+    }
+
+    /// Offers what no line finds on a span.
+    fn read<'v>(&self, _raw: &'v RawSpan<'_>, _draft: &mut Draft<'v>) {}
+
+    /// How its agents speak, if they do so in log records instead of spans.
+    fn dialect(&self) -> Option<Dialect> {
+        None
+    }
+
+    /// Takes what it finds in a log record; `event` is the event's name, wherever it was.
+    fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
+}
+
+/// What tells a convention.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// A span attribute.
+    Key(&'static str),
+    /// The beginning of the scope's name.
+    Scope(&'static str),
+}
+
+/// What a convention's code looks for on a span.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    /// An attribute.
+    Key(&'static str),
+    /// Attributes that begin with this; it ends in a dot.
+    Keys(&'static str),
+    /// An event.
+    Event,
+    /// Spans of this name.
+    Span(&'static str),
+}
+
+/// All conventions; the order is that of the documentation, ranks decide.
+const CONVENTIONS: &[&dyn Convention] = &[
+    &otel_genai::OtelGenAi,
+    &openinference::OpenInference,
+    &openllmetry::OpenLlmetry,
+    &langfuse::Langfuse,
+    &vercel_ai::VercelAi,
+    &mastra::Mastra,
+    &langchain::LangChain,
+    &langsmith::LangSmith,
+    &logfire::Logfire,
+    &pydantic_ai::PydanticAi,
+    &mlflow::Mlflow,
+    &strands::Strands,
+    &google_adk::GoogleAdk,
+    &agent_framework::AgentFramework,
+    &autogen::AutoGen,
+    &openlit::OpenLit,
+    &anthropic::Anthropic,
+    &claude_code::ClaudeCode,
+    &codex::Codex,
+    &gemini_cli::GeminiCli,
+    &qwen_code::QwenCode,
+    &llama_index::LlamaIndex,
+    &agentgauge::AgentGauge,
+];
+
+/// Whether some library gives this name to an agent which the user did not name.
+pub(super) fn is_generic(name: &str) -> bool {
+    // By length: most names are told by it alone, and this is asked for each span.
+    static GENERIC: LazyLock<BTreeMap<usize, Vec<&str>>> = LazyLock::new(|| {
+        let mut by_length: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for name in CONVENTIONS.iter().flat_map(|convention| convention.generic_names()) {
+            by_length.entry(name.len()).or_default().push(name);
+        }
+        by_length
+    });
+    let of_length = GENERIC.get(&name.len());
+    of_length.is_some_and(|names| names.iter().any(|generic| generic.eq_ignore_ascii_case(name)))
+}
+
+/// Whether a name is a random one: a UUID, or hex of that length.
+pub(super) fn is_random(name: &str) -> bool {
+    name.len() >= 32 && name.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+}
+
+/// The names of all conventions.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    CONVENTIONS.iter().map(|convention| convention.name())
+}
+
+/// Attributes that name a session, best first.
+pub const SESSION_KEYS: &[&str] = &[
+    "langfuse.session.id",
+    "session.id",
+    "gen_ai.conversation.id",
+    "traceloop.association.properties.session_id",
+    "ai.telemetry.metadata.sessionId",
+    "ai.settings.context.sessionId",
+    "mastra.metadata.sessionId",
+    "gcp.vertex.agent.session_id",
+    "anthropic.session.id",
+    "langsmith.metadata.session_id",
+    "langsmith.metadata.thread_id",
+    "langsmith.metadata.conversation_id",
+    "mlflow.trace.session",
+    "traceloop.association.properties.thread_id",
+    "langfuse.trace.metadata.thread_id",
+    "mastra.metadata.threadId",
+    "anthropic.session.thread.id",
+];
+
+/// Attributes whose JSON value may hold a session id.
+pub const SESSION_JSON_KEYS: &[&str] =
+    &["metadata{session_id}", "metadata{thread_id}", "metadata{sessionId}"];
+
+/// Reads spans, log records and resources by all conventions.
+#[derive(Clone, Debug)]
+pub struct Conventions {
+    options: ConventionOptions,
+    index: Arc<Index>,
+    // Those of the configuration first.
+    dialects: Arc<[Dialect]>,
+}
+
+/// What a scope tells of all spans and records in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// Hash of its name.
+    id: u64,
+    /// The conventions to read.
+    recognised: u64,
+    /// The dialect of its log records.
+    dialect: Option<usize>,
+    /// It is ours: what is in it somebody sent back.
+    own: bool,
+}
+
+/// What was read from a span.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The span.
+    pub span: Span,
+    /// Scores on it.
+    pub reports: Vec<Report>,
+    /// Why something on it was of no use.
+    pub unused: Vec<&'static str>,
+}
+
+/// What was read from a log record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LogReading {
+    /// The record, if it belongs to a trace and says something about it.
+    pub log: Option<Log>,
+    /// What an agent that speaks in records says by it.
+    pub spans: Vec<Span>,
+    /// The score in it.
+    pub reports: Vec<Report>,
+    /// Why it was of no use.
+    pub unused: Vec<&'static str>,
+}
+
+/// What conventions say of a log record.
+#[derive(Debug, Default)]
+struct LogDraft {
+    recognised: bool,
+    input: Option<String>,
+    output: Option<String>,
+    tool_calls: Vec<ToolFacts>,
+    tool_results: Vec<ToolResult>,
+    asked_by_user: Option<bool>,
+    violations: Vec<Violation>,
+}
+
+impl Conventions {
+    /// Reads by these options.
+    pub fn new(options: ConventionOptions) -> Self {
+        let index = Arc::new(Index::new(&options));
+        let configured = options.logs.iter().map(Dialect::configured);
+        let known = CONVENTIONS.iter().filter_map(|convention| convention.dialect());
+        let dialects = configured.chain(known).collect();
+        Self { options, index, dialects }
+    }
+
+    /// The same, which asks all code of any span: what a test holds the choice of code against.
+    pub fn asking_all(mut self) -> Self {
+        Arc::get_mut(&mut self.index).into_iter().for_each(Index::ask_all);
+        self
+    }
+
+    /// Reads a resource; the tenant comes from the connection, never from an attribute.
+    pub fn resource(&self, raw: &RawResource<'_>, tenant: Option<&Arc<str>>) -> Arc<Resource> {
+        let first = |keys: &[&str]| {
+            let value = keys.iter().find_map(|key| raw.attributes.get(key)).and_then(name);
+            value.map(|value| Arc::from(self.capped_name(&value)))
+        };
+        let mut draft = Draft::default();
+        let hits = Hits::once(&self.index, &raw.attributes);
+        hits.take_attempt(&raw.attributes, &mut draft);
+        Arc::new(Resource {
+            service_name: first(&["service.name"]),
+            service_namespace: first(&["service.namespace"]),
+            service_version: first(&["service.version"]),
+            instance_id: first(&["service.instance.id"]),
+            environment: first(&["deployment.environment.name", "deployment.environment"]),
+            agent_name: first(&["gen_ai.main_agent.name"]),
+            session: self.session_of(&hits, &raw.attributes).map(|session| SessionName {
+                attribute: Arc::from(session.attribute),
+                id: Arc::from(self.capped_name(&session.id)),
+            }),
+            tenant: tenant.cloned(),
+            attempt: draft.take_attempt(),
+        })
+    }
+
+    /// Reads a scope.
+    pub fn scope(&self, raw: &RawScope<'_>) -> Scope {
+        Scope {
+            id: xxh3_64(raw.name.as_bytes()),
+            recognised: self.index.by_scope(raw),
+            dialect: self.dialects.iter().position(|dialect| dialect.is_of(&raw.name)),
+            own: raw.name == OWN_SCOPE,
+        }
+    }
+
+    /// Reads a span of a scope and a resource; names that were read before are shared.
+    pub fn span(
+        &self,
+        raw: &RawSpan<'_>,
+        scope: Scope,
+        resource: &Arc<Resource>,
+        names: &mut Names,
+    ) -> Reading {
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
+        let mut draft = Draft::new(self.options.keep_results);
+        hits.take_operation(raw, &mut draft);
+        hits.take_rest(raw, &mut draft);
+        let operation = draft.operation.get().copied().unwrap_or_default();
+        let results = if hits.may_be_scored() {
+            evaluation::of_span(self, raw, operation, resource.tenant.as_ref())
+        } else {
+            evaluation::Results::new()
+        };
+        let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
+        let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
+        for result in results {
+            match result {
+                Ok(report) => reading.reports.push(report),
+                Err(why) => reading.unused.push(why),
+            }
+        }
+        reading
+    }
+
+    /// Reads a log record of a scope and a resource.
+    pub fn log(&self, raw: &RawLog<'_>, scope: Scope, resource: &Arc<Resource>) -> LogReading {
+        // Scores of ours that somebody sent back.
+        if scope.own {
+            return LogReading { unused: vec!["own_score"], ..LogReading::default() };
+        }
+        if let Some(reading) = self.spoken(raw, scope, resource) {
+            return reading;
+        }
+        let named = raw
+            .attributes
+            .str("event.name")
+            .or_else(|| raw.body.as_str().filter(|body| *body == evaluation::RESULT));
+        let event =
+            if raw.event_name.is_empty() { named.unwrap_or_default() } else { &raw.event_name };
+        let mut reading = LogReading::default();
+        if event == evaluation::RESULT {
+            let own = raw.trace_id.map(Target::Trace);
+            match evaluation::of_log(self, &raw.attributes, own, raw.time, resource.tenant.as_ref())
+            {
+                Ok(report) => reading.reports.push(report),
+                Err(why) => reading.unused.push(why),
+            }
+            return reading;
+        }
+        let mut draft = LogDraft::default();
+        for convention in CONVENTIONS {
+            convention.log(raw, event, &mut draft);
+        }
+        let says = draft.input.is_some()
+            || draft.output.is_some()
+            || draft.asked_by_user.is_some()
+            || !draft.tool_calls.is_empty()
+            || !draft.tool_results.is_empty()
+            || !draft.violations.is_empty();
+        match raw.trace_id {
+            Some(trace_id) if says => {
+                let text = |text: Option<String>| {
+                    text.map(|text| self.cap_text(Text { rank: 90, text: Arc::from(text) }))
+                };
+                reading.log = Some(Log {
+                    trace_id,
+                    span_id: raw.span_id,
+                    time: raw.time,
+                    index: raw.index,
+                    id: identity(raw, event),
+                    input: text(draft.input),
+                    output: text(draft.output),
+                    tool_calls: draft.tool_calls,
+                    tool_results: draft.tool_results,
+                    asked_by_user: draft.asked_by_user,
+                    violations: draft.violations,
+                    tenant: resource.tenant.clone(),
+                });
+            }
+            Some(_) if draft.recognised => reading.unused.push("log_without_content"),
+            None if draft.recognised => reading.unused.push("log_without_trace"),
+            Some(_) | None => reading.unused.push("log_not_recognised"),
+        }
+        reading
+    }
+}
+
+/// Operations that are none of those that count: steps of workflows, memory, messages between agents.
+const OTHER_OPERATIONS: [&str; 26] = [
+    "agent_step",
+    "chain",
+    "create_memory",
+    "create_memory_store",
+    "decide",
+    "delete_memory",
+    "delete_memory_store",
+    "execute_event_loop_cycle",
+    "execute_task",
+    "executor.process",
+    "invoke_workflow",
+    "memory_operation",
+    "message.send",
+    "model_chunk",
+    "model_generation",
+    "plan",
+    "processor_run",
+    "search_memory",
+    "unknown",
+    "update_memory",
+    "upsert_memory",
+    "workflow",
+    "workflow.build",
+    "workflow.run",
+    "workflow_run",
+    "workflow_step",
+];
+
+/// What a span is about, by the name of its operation or kind.
+fn operation_named(name: &str) -> Option<Operation> {
+    match &*lower(name) {
+        "chat" | "text_completion" | "generate_content" | "completion" | "llm" | "generation" => {
+            Some(Operation::Chat)
+        }
+        "create_agent" => Some(Operation::CreateAgent),
+        "embeddings" | "embedding" => Some(Operation::Embeddings),
+        "evaluation" | "evaluator" => Some(Operation::Evaluation),
+        "execute_tool" | "tool" => Some(Operation::ExecuteTool),
+        "invoke_agent" | "agent" => Some(Operation::InvokeAgent),
+        "retrieval" | "retriever" | "rerank" | "reranker" => Some(Operation::Retrieval),
+        name if OTHER_OPERATIONS.contains(&name) => Some(Operation::Other),
+        _ => None,
+    }
+}
+
+/// A hash of what a record says, so that it is the same record whenever it comes again.
+fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&raw.trace_id.unwrap_or_default().0);
+    hash.update(&raw.span_id.unwrap_or_default().0);
+    hash.update(&raw.time.0.to_be_bytes());
+    hash.update(event.as_bytes());
+    hash.update(Json::of(&raw.body).to_string().as_bytes());
+    for (key, value) in raw.attributes.iter() {
+        hash.update(key.as_bytes());
+        hash.update(Json::of(value).to_string().as_bytes());
+    }
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests;

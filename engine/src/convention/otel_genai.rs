@@ -1,0 +1,232 @@
+//! OpenTelemetry GenAI semantic conventions in all their generations.
+//!
+//! Recognised by `gen_ai.*` attributes. Since 1.37 texts and calls are `gen_ai.input.messages` and
+//! `gen_ai.output.messages`, on the span, on its `gen_ai.client.inference.operation.details` event or in the log record
+//! of that name; 1.28 to 1.36 have one event or log record per message; up to 1.27 there are `gen_ai.prompt` and
+//! `gen_ai.completion`. Input tokens include cached ones, output tokens reasoning.
+
+use std::borrow::Cow;
+
+use super::draft::Draft;
+use super::json::Json;
+use super::lines::{Line, Says, line, present};
+use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
+use super::{Convention, LogDraft, Look, messages, operation_named, text};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct OtelGenAi;
+
+/// Carries a model call's messages where they are not on its span.
+const DETAILS: &str = "gen_ai.client.inference.operation.details";
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation_named), 20, "gen_ai.operation.name"),
+    line(Says::Operation(mcp), 76, "mcp.method.name"),
+    line(Says::Operation(|_| Some(Operation::ExecuteTool)), 80, "gen_ai.tool.call.id"),
+    line(Says::Operation(|_| Some(Operation::ExecuteTool)), 81, "gen_ai.tool.name"),
+    line(Says::Operation(|_| Some(Operation::Chat)), 90, "gen_ai.request.model"),
+    line(Says::Operation(|_| Some(Operation::Chat)), 91, "gen_ai.response.model"),
+    line(Says::Operation(|_| Some(Operation::Evaluation)), 95, "gen_ai.evaluation.name"),
+    line(Says::User, 20, "user.id"),
+    line(Says::User, 70, "enduser.id"),
+    line(Says::User, 80, "gen_ai.user"),
+    line(Says::AgentName, 10, "gen_ai.agent.name"),
+    line(Says::Workflow, 10, "gen_ai.workflow.name"),
+    line(Says::AgentId, 10, "gen_ai.agent.id"),
+    line(Says::AgentVersion, 10, "gen_ai.agent.version"),
+    line(Says::Environment, 20, "deployment.environment.name"),
+    line(Says::Environment, 30, "deployment.environment"),
+    line(Says::Failed(present), 10, "error.type"),
+    line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
+    line(Says::ToolName, 10, "gen_ai.tool.name"),
+    line(Says::ToolCallId, 10, "gen_ai.tool.call.id"),
+    line(Says::ToolArguments, 10, "gen_ai.tool.call.arguments"),
+    line(Says::ToolResult, 10, "gen_ai.tool.call.result"),
+    line(Says::Model, 10, "gen_ai.response.model"),
+    line(Says::Model, 50, "gen_ai.request.model"),
+    line(Says::ResponseId, 10, "gen_ai.response.id"),
+    line(Says::InputTokens, 10, "gen_ai.usage.input_tokens"),
+    line(Says::InputTokens, 50, "gen_ai.usage.prompt_tokens"),
+    line(Says::CachedTokens, 10, "gen_ai.usage.cache_read.input_tokens"),
+    line(Says::CachedTokens, 20, "gen_ai.usage.cache_read_input_tokens"),
+    line(Says::CacheWrittenTokens, 10, "gen_ai.usage.cache_creation.input_tokens"),
+    line(Says::CacheWrittenTokens, 20, "gen_ai.usage.cache_creation_input_tokens"),
+    line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
+    line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
+    line(Says::Cost, 20, "gen_ai.usage.cost"),
+    line(Says::Input, 20, "gen_ai.input.messages"),
+    line(Says::Input, 67, "gen_ai.prompt"),
+    line(Says::Output, 20, "gen_ai.output.messages"),
+    line(Says::Output, 67, "gen_ai.completion"),
+    line(Says::Retrieved, 10, "gen_ai.retrieval.documents"),
+];
+
+impl Convention for OtelGenAi {
+    fn name(&self) -> &'static str {
+        "otel_genai"
+    }
+
+    fn title(&self) -> &'static str {
+        "OpenTelemetry GenAI semantic conventions, 1.26 and later"
+    }
+
+    fn session(&self) -> &'static str {
+        "set `gen_ai.conversation.id` on the agent's span; libraries rarely do it by themselves"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on the agent's span"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Messages on the span event or in the log record `gen_ai.client.inference.operation.details`, before or after its span.",
+            "One message per span event or log record: `gen_ai.user.message`, `gen_ai.assistant.message`, `gen_ai.tool.message`, `gen_ai.choice` (1.28 to 1.36).",
+            "Span events `gen_ai.content.prompt` and `gen_ai.content.completion` (up to 1.27).",
+            "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
+        ]
+    }
+
+    fn phantoms(&self) -> &'static [&'static str] {
+        &["(merged tools)"]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["agent", "default", "invoke_agent", "OpenAI Agent", "unknown"]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Event, Look::Span(super::evaluation::RESULT)]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        (raw.name == super::evaluation::RESULT).then_some((15, Operation::Evaluation))
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let is_tool = draft.operation.get() == Some(&Operation::ExecuteTool);
+        for event in &raw.events {
+            let attributes = &event.attributes;
+            match &*event.name {
+                DETAILS => {
+                    details(attributes, draft);
+                }
+                "gen_ai.content.prompt" => ask(draft, 72, attributes.get("gen_ai.prompt")),
+                "gen_ai.content.completion" => say(draft, 72, attributes.get("gen_ai.completion")),
+                _ if is_tool => {}
+                // Of several the last is the turn's: the history comes before it.
+                "gen_ai.user.message" => {
+                    if let Some(content) = attributes.get("content") {
+                        let asked = messages::asked(content);
+                        draft.last_asked = Some(asked.by_user.unwrap_or(true));
+                        draft.event_input =
+                            asked.text.map(Cow::into_owned).or_else(|| draft.event_input.take());
+                    }
+                }
+                "gen_ai.tool.message" => {
+                    draft.last_asked = Some(false);
+                    if let Some(content) = attributes.get("content") {
+                        let results = messages::asked(content).results;
+                        draft.event_results = (!results.is_empty()).then_some(results);
+                    }
+                }
+                "gen_ai.choice" => say(draft, 71, attributes.get("message")),
+                _ => {}
+            }
+        }
+        let input = draft.event_input.take();
+        draft.input.offer(71, text::ranked(71, input.map(Cow::Owned)));
+        let (asked, results) = (draft.last_asked.take(), draft.event_results.take());
+        draft.asked_by_user.offer(71, asked);
+        draft.tool_results.offer(71, results);
+    }
+
+    fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
+        let body = || messages::parsed(&raw.body).unwrap_or_else(|| Json::of(&raw.body));
+        match event {
+            DETAILS => {
+                if let Some(input) = raw.attributes.get("gen_ai.input.messages") {
+                    let asked = messages::asked(input);
+                    draft.input = asked.text.map(Cow::into_owned);
+                    draft.tool_results = asked.results;
+                    draft.asked_by_user = asked.by_user;
+                }
+                if let Some(output) = raw.attributes.get("gen_ai.output.messages") {
+                    let said = messages::said(output);
+                    draft.output = said.text.map(Cow::into_owned);
+                    draft.tool_calls = said.calls;
+                }
+            }
+            "gen_ai.user.message" => {
+                draft.input = text::content_of(&body());
+                draft.asked_by_user = Some(true);
+            }
+            "gen_ai.tool.message" => {
+                let message = Json::List(vec![with_role(body(), "tool")]);
+                let message = RawValue::Str(message.to_string().into());
+                draft.tool_results = messages::asked(&message).results;
+                draft.asked_by_user = Some(false);
+            }
+            "gen_ai.choice" => {
+                let body = body();
+                let message = body.get("message").unwrap_or(&body).clone();
+                draft.output = text::content_of(&message);
+                let message = Json::List(vec![with_role(message, "assistant")]);
+                draft.tool_calls = messages::said(&RawValue::Str(message.to_string().into())).calls;
+            }
+            // The rest of the history, repeated with every call.
+            "gen_ai.system.message" | "gen_ai.assistant.message" => {}
+            _ => return,
+        }
+        draft.recognised = true;
+    }
+}
+
+fn details<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
+    ask(draft, 70, attributes.get("gen_ai.input.messages"));
+    say(draft, 70, attributes.get("gen_ai.output.messages"));
+}
+
+fn ask<'v>(draft: &mut Draft<'v>, rank: u8, value: Option<&'v RawValue<'_>>) {
+    if let Some(value) = value {
+        draft.ask(rank, || messages::asked(value));
+    }
+}
+
+fn say<'v>(draft: &mut Draft<'v>, rank: u8, value: Option<&'v RawValue<'_>>) {
+    if let Some(value) = value {
+        draft.say(rank, || messages::said(value));
+    }
+}
+
+/// A message's body with the role that its event implies.
+fn with_role<'v>(body: Json<'v>, role: &'v str) -> Json<'v> {
+    let role = (Cow::Borrowed("role"), Json::Text(role.into()));
+    match body {
+        // Of two roles the body's own holds.
+        Json::Object(map) => Json::Object([role].into_iter().chain(map.into_entries()).collect()),
+        content
+        @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::List(_)) => {
+            Json::Object([role, (Cow::Borrowed("content"), content)].into_iter().collect())
+        }
+    }
+}
+
+fn mcp(method: &str) -> Option<Operation> {
+    (method == "tools/call").then_some(Operation::ExecuteTool)
+}
+
+/// A finish reason of `error`, in a list or in the JSON text of one.
+fn error_among(reasons: &RawValue<'_>) -> bool {
+    let is_error = |reason: &Json<'_>| reason.as_str() == Some("error");
+    match messages::parsed(reasons) {
+        Some(Json::List(reasons)) => reasons.iter().any(is_error),
+        Some(reason) => is_error(&reason),
+        None => reasons.as_str() == Some("error"),
+    }
+}

@@ -1,0 +1,81 @@
+//! Pydantic AI, format versions 1 to 3.
+//!
+//! Version 1 and 2 name spans `agent run` and `running tool` and keep the tool's values in `tool_arguments` and
+//! `tool_response`; version 3 speaks the GenAI convention. `all_messages` repeats the whole session and is not read.
+
+use super::draft::Draft;
+use super::lines::{Line, Says, line};
+use super::messages;
+use super::raw::RawSpan;
+use super::{Convention, Mark};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct PydanticAi;
+
+const LINES: &[Line] = &[
+    line(Says::AgentName, 44, "agent_name"),
+    line(Says::ToolArguments, 30, "tool_arguments"),
+    line(Says::ToolResult, 30, "tool_response"),
+    line(Says::Model, 70, "model_name"),
+    line(Says::Cost, 40, "operation.cost"),
+    line(Says::Output, 50, "final_result"),
+];
+
+impl Convention for PydanticAi {
+    fn name(&self) -> &'static str {
+        "pydantic_ai"
+    }
+
+    fn title(&self) -> &'static str {
+        "Pydantic AI (`Agent.instrument_all()`, `logfire.instrument_pydantic_ai()`)"
+    }
+
+    fn session(&self) -> &'static str {
+        "pass `conversation_id=\"...\"` to `agent.run(...)`; without it each run makes its own"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`Agent(..., name=\"...\")`"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Scope("pydantic-ai"), Mark::Key("agent_name"), Mark::Key("tool_arguments")]
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
+            "`events` (version 1): the last user message and the choice in the list of message events.",
+        ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["agent", "agent run"]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        let operation = match &*raw.name {
+            "running tool" => Operation::ExecuteTool,
+            name if name.starts_with("running") && name.contains(" tools") => Operation::Other,
+            name if name.starts_with("running tool:") => Operation::ExecuteTool,
+            "running tools" => Operation::Other,
+            _ if raw.attributes.get("agent_name").is_some() => Operation::InvokeAgent,
+            _ => return None,
+        };
+        Some((25, operation))
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if draft.operation.get() == Some(&Operation::Chat)
+            && let Some(events) = raw.attributes.get("events")
+        {
+            draft.ask(51, || messages::asked(events));
+            draft.say(51, || messages::choices(events));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Python literals, as `repr` writes them: what some libraries send where JSON is expected.
+
+use serde_json::Value;
+
+use super::json::Json;
+
+/// Nesting beyond which a text is taken as it is.
+const MAX_NESTING: usize = 32;
+
+/// Reads a dict, list or tuple; `None` for anything else, plain words included.
+pub(super) fn parse(text: &str) -> Option<Json<'static>> {
+    let text = text.trim();
+    if !text.starts_with(['{', '[', '(']) {
+        return None;
+    }
+    let mut reader = Reader { rest: text };
+    let value = reader.value(0)?;
+    reader.rest.trim().is_empty().then_some(value)
+}
+
+/// The content in the `repr` of a LangChain message, `content='..' name='..' tool_call_id='..'`.
+pub(super) fn content(text: &str) -> Option<String> {
+    Reader { rest: text.strip_prefix("content=")? }.string()
+}
+
+/// Whether a text is the `repr` of an object, `Event(result=...`: not what anybody said.
+pub(super) fn is_object(text: &str) -> bool {
+    let word = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let Some((class, rest)) = text.split_once('(') else { return false };
+    let field = rest.split_once('=').map(|(field, _)| field);
+    class.starts_with(|c: char| c.is_ascii_uppercase()) && word(class) && field.is_some_and(word)
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl Reader<'_> {
+    fn value(&mut self, depth: usize) -> Option<Json<'static>> {
+        if depth > MAX_NESTING {
+            return None;
+        }
+        self.skip_space();
+        match self.rest.chars().next()? {
+            '{' => self.dict(depth),
+            '[' => self.list('[', ']', depth),
+            '(' => self.list('(', ')', depth),
+            '\'' | '"' => self.string().map(|text| Json::Text(text.into())),
+            _ => self.word(),
+        }
+    }
+
+    fn dict(&mut self, depth: usize) -> Option<Json<'static>> {
+        self.take('{')?;
+        let mut entries = Vec::new();
+        while !self.at('}') {
+            let key = match self.value(depth + 1)? {
+                Json::Text(key) => key,
+                other @ (Json::Null | Json::Bool(_) | Json::Number(_)) => other.to_string().into(),
+                Json::List(_) | Json::Object(_) => return None,
+            };
+            self.skip_space();
+            self.take(':')?;
+            let value = self.value(depth + 1)?;
+            entries.push((key, value));
+            self.separator('}')?;
+        }
+        self.take('}')?;
+        Some(Json::Object(entries.into_iter().collect()))
+    }
+
+    fn list(&mut self, open: char, close: char, depth: usize) -> Option<Json<'static>> {
+        self.take(open)?;
+        let mut items = Vec::new();
+        while !self.at(close) {
+            items.push(self.value(depth + 1)?);
+            self.separator(close)?;
+        }
+        self.take(close)?;
+        Some(Json::List(items))
+    }
+
+    fn string(&mut self) -> Option<String> {
+        let quote = self.rest.chars().next()?;
+        self.take(quote)?;
+        let mut text = String::new();
+        loop {
+            let c = self.rest.chars().next()?;
+            self.rest = &self.rest[c.len_utf8()..];
+            match c {
+                '\\' => text.push(self.escape()?),
+                c if c == quote => return Some(text),
+                c => text.push(c),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Option<char> {
+        let c = self.rest.chars().next()?;
+        self.rest = &self.rest[c.len_utf8()..];
+        let digits = match c {
+            'n' => return Some('\n'),
+            't' => return Some('\t'),
+            'r' => return Some('\r'),
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            other => return Some(other),
+        };
+        let code = u32::from_str_radix(self.rest.get(..digits)?, 16).ok()?;
+        self.rest = &self.rest[digits..];
+        char::from_u32(code)
+    }
+
+    fn word(&mut self) -> Option<Json<'static>> {
+        let end = self.rest.find([',', ':', ']', '}', ')']).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        match word.trim() {
+            "True" => Some(Json::Bool(true)),
+            "False" => Some(Json::Bool(false)),
+            "None" => Some(Json::Null),
+            number => {
+                let value: Option<Value> = serde_json::from_str(number).ok();
+                if let Some(Value::Number(number)) = value {
+                    Some(Json::Number(number))
+                } else {
+                    None
+                }
+            }
+        }
+    }
+
+    /// Takes a comma; none is needed before the end.
+    fn separator(&mut self, close: char) -> Option<()> {
+        self.skip_space();
+        if self.rest.starts_with(close) { Some(()) } else { self.take(',') }
+    }
+
+    fn at(&mut self, c: char) -> bool {
+        self.skip_space();
+        self.rest.starts_with(c)
+    }
+
+    fn take(&mut self, c: char) -> Option<()> {
+        self.rest = self.rest.strip_prefix(c)?;
+        Some(())
+    }
+
+    fn skip_space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convention::json;
+
+    #[test]
+    fn literals_are_read() {
+        let text = r#"{'a': [1, -2.5, True, None], "b": ('it\'s', 'x\u00e9'), 3: {}}"#;
+        let same = r#"{"a": [1, -2.5, true, null], "b": ["it's", "xé"], "3": {}}"#;
+        assert_eq!(parse(text), json::parse(same));
+    }
+
+    #[test]
+    fn the_content_of_a_message_is_read() {
+        assert_eq!(content("content='it\\'s' name='f' tool_call_id='c'").as_deref(), Some("it's"));
+        assert_eq!(content("content"), None);
+    }
+
+    #[test]
+    fn an_object_is_told_from_a_sentence() {
+        assert!(is_object("StopEvent(result=AgentOutput(response='x'))"));
+        for text in ["Paris", "Call f(x=1) first", "Yes (a = b)", "Sum(1)"] {
+            assert!(!is_object(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        for text in ["Paris", "{'a': }", "{'a': f(x)}", "[1, 2", "{'a'}", &"[".repeat(100_000)] {
+            assert_eq!(parse(text), None);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A span, log record or resource as it came in, borrowed from the bytes it came in.
+//!
+//! This is the seam between decoding and conventions: the decoders of every encoding
+//! build these, conventions read them, and nothing is copied in between.
+
+use std::borrow::Cow;
+use std::slice;
+
+use super::index::KeyHasher;
+use crate::span::{SpanId, Status, Timestamp, TraceId};
+
+/// An attribute value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum RawValue<'a> {
+    /// No value was set.
+    #[default]
+    Null,
+    /// A string; invalid UTF-8 is already repaired.
+    Str(Cow<'a, str>),
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A float, NaN and infinities included.
+    Double(f64),
+    /// Bytes.
+    Bytes(Cow<'a, [u8]>),
+    /// A list.
+    Array(Vec<Self>),
+    /// A map, in the order sent; of equal keys the last holds.
+    Map(Vec<(Cow<'a, str>, Self)>),
+}
+
+/// A value as nearly all are, as it came: a string may still have something in it that is no character.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Plain<'a> {
+    /// The bytes of a string.
+    Text(&'a [u8]),
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A float, NaN and infinities included.
+    Double(f64),
+}
+
+/// An attribute as it came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawPair<'a> {
+    /// The bytes of its key.
+    pub key: &'a [u8],
+    /// The bytes of its value, as they were encoded.
+    pub sent: &'a [u8],
+    /// What they say, if that is plain.
+    pub value: Option<Plain<'a>>,
+}
+
+/// What a plan reads of a span: one that has neither events nor links.
+#[derive(Debug, Default)]
+pub struct Outline<'a> {
+    /// The bytes of its name.
+    pub name: &'a [u8],
+    /// Status code.
+    pub status: Status,
+    /// Attributes, in the order sent.
+    pub(super) pairs: Vec<RawPair<'a>>,
+    // A hash of all keys, in their order.
+    pub(super) keys: u64,
+}
+
+impl<'a> Outline<'a> {
+    /// Makes it that of another span.
+    pub fn clear(&mut self) {
+        self.pairs.clear();
+        (self.name, self.status, self.keys) = (&[], Status::Unset, 0);
+    }
+
+    /// Adds an attribute after the others.
+    #[inline]
+    pub fn push(&mut self, pair: RawPair<'a>) {
+        self.keys = KeyHasher::next(self.keys, pair.key);
+        self.pairs.push(pair);
+    }
+}
+
+/// The attributes of something, in the order sent; of equal keys the last holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawAttributes<'a> {
+    entries: Vec<(Cow<'a, str>, RawValue<'a>)>,
+    // Invariant: has the bit of every key's length. Most keys that are asked for are not there, and no other is as long.
+    lengths: u64,
+}
+
+/// A resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawResource<'a> {
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+/// An instrumentation scope.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawScope<'a> {
+    /// Its name; empty if none was sent.
+    pub name: Cow<'a, str>,
+    /// Its version; empty if none was sent.
+    pub version: Cow<'a, str>,
+}
+
+/// A span event.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawEvent<'a> {
+    /// Its name.
+    pub name: Cow<'a, str>,
+    /// When it happened; 0 if not sent.
+    pub time: Timestamp,
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+/// A span link.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawLink {
+    /// The linked trace.
+    pub trace_id: TraceId,
+    /// The linked span.
+    pub span_id: SpanId,
+}
+
+/// A span with valid ids and repaired times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawSpan<'a> {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span.
+    pub span_id: SpanId,
+    /// Its parent; `None` for a root.
+    pub parent: Option<SpanId>,
+    /// Its name.
+    pub name: Cow<'a, str>,
+    /// Start.
+    pub start: Timestamp,
+    /// End, never before `start`.
+    pub end: Timestamp,
+    /// Status code.
+    pub status: Status,
+    /// Status message; empty if none.
+    pub status_message: Cow<'a, str>,
+    /// Attributes.
+    pub attributes: RawAttributes<'a>,
+    /// Events, in the order sent.
+    pub events: Vec<RawEvent<'a>>,
+    /// Links, in the order sent.
+    pub links: Vec<RawLink>,
+    /// How many attributes the SDK dropped.
+    pub dropped_attributes: u32,
+    /// Whether its parent is of another process; `None`: not said.
+    pub remote_parent: Option<bool>,
+}
+
+/// A log record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawLog<'a> {
+    /// The trace; `None` if not sent.
+    pub trace_id: Option<TraceId>,
+    /// The span; `None` if not sent.
+    pub span_id: Option<SpanId>,
+    /// When it happened, else when it was observed, else its arrival.
+    pub time: Timestamp,
+    /// Position in its request.
+    pub index: u32,
+    /// The event's name; empty if not sent.
+    pub event_name: Cow<'a, str>,
+    /// Its body.
+    pub body: RawValue<'a>,
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+impl<'a> RawAttributes<'a> {
+    /// None yet, with room for so many.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { entries: Vec::with_capacity(capacity), lengths: 0 }
+    }
+
+    /// The list without what is in it, for others.
+    #[must_use]
+    pub fn cleared(mut self) -> Self {
+        self.entries.clear();
+        self.lengths = 0;
+        self
+    }
+
+    /// Adds one after the others.
+    pub fn push(&mut self, key: Cow<'a, str>, value: RawValue<'a>) {
+        self.lengths |= length_bit(&key);
+        self.entries.push((key, value));
+    }
+
+    /// All keys and values, in order.
+    pub fn iter(&self) -> slice::Iter<'_, (Cow<'a, str>, RawValue<'a>)> {
+        self.entries.iter()
+    }
+
+    /// Returns the key and the value at a place in the order.
+    pub fn at(&self, place: usize) -> Option<&(Cow<'a, str>, RawValue<'a>)> {
+        self.entries.get(place)
+    }
+
+    /// Returns how many there are, those with the same key and with no value too.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns the last value under `key`, unless it is null.
+    #[inline]
+    pub fn get(&self, key: &str) -> Option<&RawValue<'a>> {
+        if self.lengths & length_bit(key) == 0 {
+            return None;
+        }
+        let (_, value) = self.entries.iter().rev().find(|(name, _)| name == key)?;
+        (*value != RawValue::Null).then_some(value)
+    }
+
+    /// Returns the string under `key`, if it is one and not empty.
+    pub fn str(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_str().filter(|text| !text.is_empty())
+    }
+}
+
+impl<'a> FromIterator<(Cow<'a, str>, RawValue<'a>)> for RawAttributes<'a> {
+    fn from_iter<I: IntoIterator<Item = (Cow<'a, str>, RawValue<'a>)>>(entries: I) -> Self {
+        let entries: Vec<_> = entries.into_iter().collect();
+        let lengths = entries.iter().fold(0, |all, (key, _)| all | length_bit(key));
+        Self { entries, lengths }
+    }
+}
+
+impl RawValue<'_> {
+    /// Returns the string, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::Str(text) = self { Some(text) } else { None }
+    }
+}
+
+#[inline]
+fn length_bit(key: &str) -> u64 {
+    1 << (key.len() % 64)
+}

@@ -1,0 +1,524 @@
+//! Agents that speak in log records: of each of them a dialect, which says what its events are called and what tells a turn.
+//!
+//! A record becomes a span of the trace of its turn, so everything after this is as with spans. Ids are hashes of what the records
+//! say, so that the same record is the same span whenever it comes again. Where an id joins what belongs to a prompt, the trace is
+//! that of session and prompt; where only the order of the records tells, the assemble stage finds the turn
+//! (`assemble/turns.rs`). A record of an agent that sends spans too goes into the trace that it names, and completes the span
+//! of its call there.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::draft::{count, flag, name, number};
+use super::raw::{RawLog, RawValue};
+use super::{Conventions, LogConvention, LogReading, Scope, identity, text};
+use crate::math::Quanta;
+use crate::span::{
+    Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Resource, SessionName, Span, SpanId,
+    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
+};
+
+/// How an agent speaks.
+#[derive(Clone, Debug)]
+pub(super) struct Dialect {
+    /// Its name in counts.
+    pub(super) name: Cow<'static, str>,
+    /// What the names of its scopes begin with.
+    pub(super) scope: Cow<'static, str>,
+    /// What its events' names begin with, where they do.
+    pub(super) prefix: Cow<'static, str>,
+    /// Its events, without the prefix.
+    pub(super) events: Vec<(Cow<'static, str>, Tells)>,
+    /// Where it says what.
+    pub(super) keys: Keys,
+    /// Its records go into the traces that they name: its spans are those of its calls.
+    pub(super) has_spans: bool,
+    /// Its service's version is that of something else.
+    pub(super) other_version: bool,
+    /// What a prompt's id tells, by session and id.
+    pub(super) turn: fn(&str, Option<&str>) -> Turn,
+    /// What no key says; returns whether the record counts.
+    pub(super) mend: fn(&RawLog<'_>, &mut Heard<'_>) -> bool,
+}
+
+/// What a record tells.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Tells {
+    /// A user asked: a turn begins.
+    Prompt,
+    /// A model call is over.
+    Model,
+    /// A model call failed.
+    ModelError,
+    /// A tool is about to be called.
+    ToolBegun,
+    /// A tool call is over.
+    Tool,
+    /// What a model said, in a record of its own.
+    Answer,
+    /// The agent itself says that it is in a loop.
+    Loop,
+}
+
+/// Attributes by what they say, best first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys {
+    pub(super) session: Names,
+    pub(super) prompt: Names,
+    pub(super) input: Names,
+    pub(super) output: Names,
+    pub(super) model: Names,
+    pub(super) response_id: Names,
+    pub(super) input_tokens: Names,
+    pub(super) cached_tokens: Names,
+    pub(super) cache_written_tokens: Names,
+    pub(super) output_tokens: Names,
+    pub(super) cost: Names,
+    pub(super) duration_ms: Names,
+    pub(super) tool: Names,
+    pub(super) call_id: Names,
+    pub(super) arguments: Names,
+    pub(super) result: Names,
+    pub(super) result_size: Names,
+    pub(super) success: Names,
+    pub(super) sub_agent: Names,
+}
+
+/// Attributes, best first.
+type Names = Cow<'static, [Cow<'static, str>]>;
+
+/// Which turn of its session a record belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Turn {
+    /// That of the prompt with this hash.
+    Prompt(u64),
+    /// None of a user's: work in the background, which is a trace of its own.
+    Apart(u64),
+    /// The one that was going on at its time.
+    Order,
+}
+
+/// What a record says, before it is a span.
+#[derive(Debug, Default)]
+pub(super) struct Heard<'r> {
+    pub(super) tells: Option<Tells>,
+    pub(super) input: Option<Cow<'r, str>>,
+    pub(super) output: Option<Cow<'r, str>>,
+    pub(super) tokens: Tokens,
+    pub(super) result: Option<u64>,
+    /// The tool, where its attribute does not name it.
+    pub(super) tool: Option<Cow<'r, str>>,
+    pub(super) failed: bool,
+    /// Who did it, where that was not the agent itself.
+    pub(super) aside: Option<Aside<'r>>,
+}
+
+/// Who is at work beside the agent itself.
+#[derive(Debug)]
+pub(super) enum Aside<'r> {
+    /// An agent that it has begun.
+    Agent(Cow<'r, str>),
+    /// A part of the client: it makes titles, or makes the conversation shorter.
+    Part(Cow<'r, str>),
+}
+
+impl Keys {
+    /// A list that is known when this is compiled.
+    pub(super) const fn fixed(list: &'static [Cow<'static, str>]) -> Names {
+        Cow::Borrowed(list)
+    }
+}
+
+/// Attributes that are known when this is compiled, best first.
+macro_rules! keys {
+    ($($key:literal),*) => {
+        $crate::convention::spoken::Keys::fixed(const { &[$(std::borrow::Cow::Borrowed($key)),*] })
+    };
+}
+pub(super) use keys;
+
+impl Dialect {
+    /// One that is described in the configuration.
+    pub(super) fn configured(options: &LogConvention) -> Self {
+        let text = |text: &str| Cow::Owned(text.to_owned());
+        let names = |list: &[String]| Names::Owned(list.iter().map(|key| text(key)).collect());
+        let events = [
+            (&options.prompts, Tells::Prompt),
+            (&options.model_calls, Tells::Model),
+            (&options.model_errors, Tells::ModelError),
+            (&options.tool_decisions, Tells::ToolBegun),
+            (&options.tool_calls, Tells::Tool),
+            (&options.loops, Tells::Loop),
+        ];
+        let of_kind = |(list, tells): (&Vec<String>, Tells)| {
+            list.iter().map(|event| (text(event), tells)).collect::<Vec<_>>()
+        };
+        Self {
+            name: text(&options.name),
+            scope: text(&options.scope),
+            prefix: Cow::default(),
+            events: events.into_iter().flat_map(of_kind).collect(),
+            keys: Keys {
+                session: names(&options.session),
+                prompt: names(&options.prompt_id),
+                input: names(&options.input),
+                output: names(&options.output),
+                model: names(&options.model),
+                response_id: names(&options.response_id),
+                input_tokens: names(&options.input_tokens),
+                cached_tokens: names(&options.cached_tokens),
+                cache_written_tokens: names(&options.cache_written_tokens),
+                output_tokens: names(&options.output_tokens),
+                cost: names(&options.cost_usd),
+                duration_ms: names(&options.duration_ms),
+                tool: names(&options.tool_name),
+                call_id: names(&options.call_id),
+                arguments: names(&options.tool_arguments),
+                result: names(&options.tool_result),
+                result_size: Names::default(),
+                success: names(&options.success),
+                sub_agent: names(&options.sub_agent),
+            },
+            has_spans: false,
+            other_version: false,
+            turn: by_prompt,
+            mend: |_, _| true,
+        }
+    }
+
+    /// The name of a record's event without its prefix, if the record is of this dialect.
+    pub(super) fn event<'r>(&self, raw: &'r RawLog<'_>, of_scope: bool) -> Option<&'r str> {
+        let attribute = raw.attributes.str("event.name");
+        let named = attribute.or_else(|| Some(&*raw.event_name).filter(|name| !name.is_empty()));
+        let named = named.or_else(|| raw.body.as_str())?;
+        match named.strip_prefix(&*self.prefix).filter(|_| !self.prefix.is_empty()) {
+            Some(event) => Some(event),
+            None if of_scope => Some(named),
+            // One of the configuration may go by its events alone.
+            None if self.scope.is_empty() => {
+                self.events.iter().any(|(event, _)| event == named).then_some(named)
+            }
+            None => None,
+        }
+    }
+
+    /// Whether a scope of this name is one of its own.
+    pub(super) fn is_of(&self, scope: &str) -> bool {
+        !self.scope.is_empty() && scope.starts_with(&*self.scope)
+    }
+
+    /// What stands for the result of a tool that is not sent: its size, where the arguments are known; else equal ones tell nothing.
+    fn size<'r, 'a>(&self, raw: &'r RawLog<'a>) -> Option<&'r RawValue<'a>> {
+        get(raw, &self.keys.arguments).and_then(|_| get(raw, &self.keys.result_size))
+    }
+
+    /// The name that it is counted under.
+    fn known_name(&self) -> &'static str {
+        super::names().find(|name| *name == self.name).unwrap_or("custom")
+    }
+
+    fn tells(&self, event: &str) -> Option<Tells> {
+        self.events.iter().find(|(known, _)| known == event).map(|(_, tells)| *tells)
+    }
+
+    /// What the record says, as far as attributes tell.
+    fn hear<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> Heard<'r> {
+        let keys = &self.keys;
+        let tokens = |list: &Names| get(raw, list).and_then(count);
+        let success = get(raw, &keys.success).and_then(flag);
+        Heard {
+            tells: Some(tells),
+            input: get(raw, &keys.input).and_then(RawValue::as_str).map(Cow::from),
+            output: get(raw, &keys.output).and_then(RawValue::as_str).map(Cow::from),
+            tokens: Tokens {
+                input: tokens(&keys.input_tokens),
+                cached: tokens(&keys.cached_tokens),
+                cache_written: tokens(&keys.cache_written_tokens),
+                output: tokens(&keys.output_tokens),
+            },
+            result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),
+            failed: tells == Tells::ModelError || success == Some(false),
+            tool: None,
+            aside: get(raw, &keys.sub_agent).and_then(name).map(Aside::Agent),
+        }
+    }
+}
+
+/// A record that is being made a span: whose it is, and of which turn.
+struct Record<'r, 'a> {
+    dialect: &'r Dialect,
+    raw: &'r RawLog<'a>,
+    heard: Heard<'r>,
+    session: SessionName,
+    trace_id: TraceId,
+    span_id: SpanId,
+    resource: Arc<Resource>,
+}
+
+impl Conventions {
+    /// Reads a record of an agent that speaks in them; `None` if it is of none.
+    pub(super) fn spoken(
+        &self,
+        raw: &RawLog<'_>,
+        scope: Scope,
+        resource: &Arc<Resource>,
+    ) -> Option<LogReading> {
+        let mut dialects = self.dialects.iter().enumerate();
+        let (dialect, event) = dialects.find_map(|(at, dialect)| {
+            Some((dialect, dialect.event(raw, scope.dialect == Some(at))?))
+        })?;
+        let unused = |why| Some(LogReading { unused: vec![why], ..LogReading::default() });
+        let Some(tells) = dialect.tells(event) else { return unused("log_not_recognised") };
+        let mut heard = dialect.hear(raw, tells);
+        if !(dialect.mend)(raw, &mut heard) {
+            return unused("log_repeats");
+        }
+        let Some(session) = self.session_of_record(raw, dialect, resource) else {
+            return unused("log_without_session");
+        };
+        let key = session_key(resource.tenant.as_deref().unwrap_or_default(), &session.id);
+        let prompt = get(raw, &dialect.keys.prompt).and_then(name);
+        let turn = (dialect.turn)(&session.id, prompt.as_deref());
+        let own = raw.trace_id.filter(|_| dialect.has_spans);
+        let trace_id = own.unwrap_or_else(|| match turn {
+            Turn::Prompt(id) | Turn::Apart(id) => TraceId::of_turn(key, id),
+            Turn::Order if tells == Tells::Prompt => TraceId::of_turn(key, raw.time.0),
+            Turn::Order => TraceId::of_session(key),
+        });
+        let mut resource = Arc::clone(resource);
+        if dialect.other_version && resource.service_version.is_some() {
+            Arc::make_mut(&mut resource).service_version = None;
+        }
+        let span_id = SpanId::of(&[&identity(raw, event).to_be_bytes()]);
+        let record = Record { dialect, raw, heard, session, trace_id, span_id, resource };
+        Some(self.record(&record, turn, own.is_some()))
+    }
+
+    fn record(&self, record: &Record<'_, '_>, turn: Turn, own: bool) -> LogReading {
+        let mut reading = LogReading::default();
+        match record.heard.tells {
+            // The span of the turn is on its way, or was here.
+            Some(Tells::Prompt) if own => reading.log = self.said(record),
+            Some(Tells::Prompt) => reading.spans.push(self.prompt(record)),
+            Some(Tells::Answer) if record.answers().is_none() => {
+                reading.unused.push("log_without_content");
+            }
+            Some(Tells::Model | Tells::ModelError | Tells::Answer) => {
+                let call = self.model_call(record);
+                let apart = matches!(turn, Turn::Apart(_)) && !own;
+                reading.spans.extend(apart.then(|| Span { parent: None, ..self.prompt(record) }));
+                self.below_another(record, call, &mut reading.spans);
+            }
+            Some(Tells::ToolBegun | Tells::Tool) => {
+                let call = self.tool_call(record);
+                self.below_another(record, call, &mut reading.spans);
+            }
+            Some(Tells::Loop) => reading.spans.push(Span {
+                name: Arc::from(REPORTED_LOOP),
+                end: record.raw.time,
+                ..self.bare(record, Operation::Other)
+            }),
+            None => reading.unused.push("log_not_recognised"),
+        }
+        reading
+    }
+
+    fn session_of_record(
+        &self,
+        raw: &RawLog<'_>,
+        dialect: &Dialect,
+        resource: &Resource,
+    ) -> Option<SessionName> {
+        let own = dialect.keys.session.iter().find_map(|key| {
+            let id = raw.attributes.get(key).and_then(name)?;
+            Some(SessionName { attribute: Arc::from(&**key), id: Arc::from(self.capped_name(&id)) })
+        });
+        own.or_else(|| resource.session.clone())
+    }
+
+    /// What all spans of a record have in common: it is a moment, and of a turn.
+    fn bare(&self, record: &Record<'_, '_>, operation: Operation) -> Span {
+        let Record { dialect, raw, session, resource, .. } = record;
+        let above = match raw.span_id.filter(|_| dialect.has_spans && raw.trace_id.is_some()) {
+            Some(span) => span,
+            None => record.trace_id.prompt(),
+        };
+        Span {
+            trace_id: record.trace_id,
+            span_id: record.span_id,
+            parent: Some(above),
+            start: raw.time,
+            end: raw.time,
+            operation,
+            failed: record.heard.failed,
+            convention: Some(dialect.known_name()),
+            scope: TOLD_BY_RECORD,
+            session: Some(session.clone()),
+            user: raw
+                .attributes
+                .get("user.id")
+                .and_then(name)
+                .map(|user| Arc::from(self.capped_name(&user))),
+            resource: Arc::clone(resource),
+            ..Span::default()
+        }
+    }
+
+    /// The root of a turn.
+    fn prompt(&self, record: &Record<'_, '_>) -> Span {
+        let named = record.resource.service_name.as_deref().unwrap_or(&record.dialect.name);
+        Span {
+            span_id: record.trace_id.prompt(),
+            parent: None,
+            // Named after nothing, as what it does is not known: its agent goes by its own name.
+            name: Arc::from(INVOKE_AGENT),
+            agent_name: Some(Arc::from(self.capped_name(named))),
+            input: self.told(record.heard.input.as_deref()),
+            failed: false,
+            ..self.bare(record, Operation::InvokeAgent)
+        }
+    }
+
+    /// What a user said, of a turn that has a span.
+    fn said(&self, record: &Record<'_, '_>) -> Option<Log> {
+        let Record { raw, trace_id, .. } = record;
+        Some(Log {
+            trace_id: *trace_id,
+            span_id: raw.span_id,
+            time: raw.time,
+            index: raw.index,
+            id: identity(raw, "prompt"),
+            input: Some(self.told(record.heard.input.as_deref())?),
+            output: None,
+            tool_calls: Vec::new(),
+            tool_results: Vec::new(),
+            asked_by_user: Some(true),
+            violations: Vec::new(),
+            tenant: record.resource.tenant.clone(),
+        })
+    }
+
+    fn model_call(&self, record: &Record<'_, '_>) -> Span {
+        let (keys, raw, heard) = (&record.dialect.keys, record.raw, &record.heard);
+        let shared = |list: &Names| {
+            let value = get(raw, list).and_then(name)?;
+            Some(Arc::from(self.capped_name(&value)))
+        };
+        let cost = get(raw, &keys.cost).and_then(number).and_then(Quanta::from_f64);
+        Span {
+            start: record.start(),
+            model: Some(ModelFacts {
+                model: shared(&keys.model),
+                response_id: shared(&keys.response_id),
+                tokens: heard.tokens,
+                cost,
+                ..ModelFacts::default()
+            }),
+            output: self.told(heard.output.as_deref()),
+            ..self.bare(record, Operation::Chat)
+        }
+    }
+
+    fn tool_call(&self, record: &Record<'_, '_>) -> Span {
+        let (keys, raw) = (&record.dialect.keys, record.raw);
+        let shared = |list: &Names| {
+            let value = get(raw, list).and_then(name)?;
+            Some(Arc::from(self.capped_name(&value)))
+        };
+        let named = record.heard.tool.as_deref().map(|name| Arc::from(self.capped_name(name)));
+        Span {
+            start: record.start(),
+            tool: Some(ToolFacts {
+                name: named.or_else(|| shared(&keys.tool)),
+                call_id: shared(&keys.call_id),
+                arguments: get(raw, &keys.arguments).and_then(as_arguments),
+                result_hash: record.heard.result,
+                phantom: false,
+            }),
+            // Without a status it has begun, and no more is known.
+            status: if record.heard.tells == Some(Tells::Tool) {
+                Status::Ok
+            } else {
+                Status::Unset
+            },
+            ..self.bare(record, Operation::ExecuteTool)
+        }
+    }
+
+    /// Puts what was not done by the agent itself below whoever did it.
+    fn below_another(&self, record: &Record<'_, '_>, call: Span, spans: &mut Vec<Span>) {
+        let (operation, who) = match &record.heard.aside {
+            None => return spans.push(call),
+            Some(Aside::Agent(who)) => (Operation::InvokeAgent, self.capped_name(who)),
+            Some(Aside::Part(who)) => (Operation::Other, self.capped_name(who)),
+        };
+        // One for each record: it goes where that goes.
+        let span_id = SpanId::of(&[&record.span_id.0, b"aside"]);
+        let agent = operation == Operation::InvokeAgent;
+        spans.push(Span {
+            span_id,
+            name: Arc::from(if agent { INVOKE_AGENT } else { who }),
+            agent_name: agent.then(|| Arc::from(who)),
+            start: call.start,
+            failed: false,
+            ..self.bare(record, operation)
+        });
+        spans.push(Span { parent: Some(span_id), ..call });
+    }
+
+    fn told(&self, text: Option<&str>) -> Option<Text> {
+        text::ranked(RANK, text.map(Cow::from)).map(|text| self.cap_text(text))
+    }
+}
+
+impl Record<'_, '_> {
+    /// What joins an answer to its model call, if it says anything.
+    fn answers(&self) -> Option<()> {
+        get(self.raw, &self.dialect.keys.response_id)?;
+        self.heard.output.as_deref().map(|_| ())
+    }
+
+    /// The record comes at the end.
+    fn start(&self) -> Timestamp {
+        let lasted = get(self.raw, &self.dialect.keys.duration_ms).and_then(number);
+        let lasted = lasted.filter(|lasted| (0.0..=MAX_MS).contains(lasted)).unwrap_or(0.0);
+        self.raw.time.before(std::time::Duration::from_secs_f64(lasted / 1e3))
+    }
+}
+
+/// A turn by the id of its prompt, else by the order of what is told.
+pub(super) fn by_prompt(session: &str, prompt: Option<&str>) -> Turn {
+    match prompt {
+        Some(prompt) if prompt != session => Turn::Prompt(xxh3_64(prompt.as_bytes())),
+        Some(_) | None => Turn::Order,
+    }
+}
+
+/// The value of the first attribute that is there.
+pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &Names) -> Option<&'r RawValue<'a>> {
+    list.iter().find_map(|key| raw.attributes.get(key))
+}
+
+fn as_arguments(value: &RawValue<'_>) -> Option<Arguments> {
+    text::arguments(value)
+}
+
+/// What tells a session of a tenant from all others.
+fn session_key(tenant: &str, session: &str) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&(tenant.len() as u64).to_be_bytes());
+    hash.update(tenant.as_bytes());
+    hash.update(session.as_bytes());
+    hash.digest()
+}
+
+/// The name of an agent's span that names no agent.
+const INVOKE_AGENT: &str = "invoke_agent";
+
+/// How good a witness a record's text is.
+const RANK: u8 = 50;
+
+/// No call lasts for longer: a month.
+const MAX_MS: f64 = 2.7e9;

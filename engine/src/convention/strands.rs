@@ -1,0 +1,74 @@
+//! AWS Strands Agents and AgentCore: GenAI spans with one span event per message.
+//!
+//! A tool's arguments are the content of its `gen_ai.tool.message`, its result the message of its `gen_ai.choice`. The
+//! root's tokens are cumulative over the agent's life and are not read.
+
+use super::draft::Draft;
+use super::lines::{Line, Says, line};
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, Look, text};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct Strands;
+
+const LINES: &[Line] = &[line(Says::Failed(error_status), 30, "gen_ai.tool.status")];
+
+impl Convention for Strands {
+    fn name(&self) -> &'static str {
+        "strands"
+    }
+
+    fn title(&self) -> &'static str {
+        "AWS Strands Agents, Bedrock AgentCore"
+    }
+
+    fn session(&self) -> &'static str {
+        "`Agent(trace_attributes={\"session.id\": \"...\"})`"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`Agent(name=\"...\")`"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
+        ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["Strands Agents"]
+    }
+
+    fn looks_for(&self) -> &'static [Look] {
+        &[Look::Event]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if draft.operation.get() != Some(&Operation::ExecuteTool) {
+            return;
+        }
+        for event in &raw.events {
+            match &*event.name {
+                "gen_ai.tool.message" => {
+                    let content = event.attributes.get("content");
+                    draft.arguments.offer(80, content.and_then(text::arguments));
+                }
+                "gen_ai.choice" => {
+                    let message = event.attributes.get("message");
+                    draft.result_hash.offer(80, message.and_then(text::result));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn error_status(status: &RawValue<'_>) -> bool {
+    status.as_str() == Some("error")
+}

@@ -1,0 +1,518 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::math::Quanta;
+use crate::span::{SpanId, Timestamp, Tokens, TraceId};
+
+fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
+    list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
+}
+
+fn text(value: &'static str) -> RawValue<'static> {
+    RawValue::Str(value.into())
+}
+
+fn raw(name: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawSpan<'static> {
+    RawSpan {
+        trace_id: TraceId([1; 16]),
+        span_id: SpanId([1; 8]),
+        name: name.into(),
+        attributes: attributes(list),
+        ..RawSpan::default()
+    }
+}
+
+fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -> Reading {
+    conventions.span(raw, conventions.scope(scope), &Arc::default(), &mut Names::default())
+}
+
+fn read(raw: &RawSpan<'_>) -> Reading {
+    read_with(ConventionOptions::default(), raw)
+}
+
+fn read_with(options: ConventionOptions, raw: &RawSpan<'_>) -> Reading {
+    span_of(&Conventions::new(options), raw, &RawScope::default())
+}
+
+fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawLog<'static> {
+    RawLog { event_name: event.into(), attributes: attributes(list), ..RawLog::default() }
+}
+
+fn read_log(raw: &RawLog<'_>) -> LogReading {
+    let conventions = Conventions::new(ConventionOptions::default());
+    conventions.log(raw, conventions.scope(&RawScope::default()), &Arc::default())
+}
+
+#[test]
+fn a_genai_tool_span_is_read() {
+    let span = read(&raw(
+        "execute_tool get_weather",
+        &[
+            ("gen_ai.operation.name", text("execute_tool")),
+            ("gen_ai.tool.call.arguments", text(r#"{"city": "Paris"}"#)),
+            ("error.type", text("timeout")),
+        ],
+    ))
+    .span;
+    let tool = span.tool.unwrap();
+    assert_eq!((span.operation, span.failed), (Operation::ExecuteTool, true));
+    assert_eq!(tool.name.as_deref(), Some("get_weather"));
+    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
+    assert_eq!(tool.result_hash, None);
+}
+
+#[test]
+fn a_tool_name_on_a_model_span_makes_no_tool() {
+    let span = read(&raw(
+        "chat",
+        &[("gen_ai.operation.name", text("chat")), ("gen_ai.tool.name", text("f"))],
+    ))
+    .span;
+    assert_eq!((span.operation, span.tool), (Operation::Chat, None));
+}
+
+#[test]
+fn openinference_messages_are_put_together() {
+    let span = read(&raw(
+        "ChatCompletion",
+        &[
+            ("openinference.span.kind", text("LLM")),
+            ("llm.input_messages.0.message.role", text("user")),
+            ("llm.input_messages.0.message.content", text("old")),
+            ("llm.input_messages.10.message.role", text("user")),
+            ("llm.input_messages.10.message.contents.0.message_content.text", text("Hi")),
+            ("llm.output_messages.0.message.role", text("assistant")),
+            ("llm.output_messages.0.message.tool_calls.0.tool_call.function.name", text("f")),
+            ("llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments", text("{}")),
+            ("llm.token_count.prompt", RawValue::Int(7)),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
+    assert_eq!(span.output, None);
+    assert_eq!((model.tokens.input, model.tokens.output), (Some(7), None));
+    assert_eq!(model.tool_calls[0].name.as_deref(), Some("f"));
+}
+
+#[test]
+fn the_first_key_of_the_list_names_the_session() {
+    let span = raw(
+        "x",
+        &[
+            ("gen_ai.conversation.id", text("c")),
+            ("session.id", text("s")),
+            ("metadata", text(r#"{"thread_id":"t"}"#)),
+        ],
+    );
+    let reading = read(&span).span;
+    assert_eq!(reading.session.unwrap().id.as_ref(), "s");
+    assert_eq!(reading.session_in_json.unwrap().id.as_ref(), "t");
+}
+
+#[test]
+fn attributes_of_ones_own_go_first() {
+    let mut options = ConventionOptions::default();
+    for (concept, key) in
+        [("operation", "my.kind"), ("tool_name", "my.tool"), ("session", "my.session")]
+    {
+        options.attributes.insert(concept.to_owned(), vec![key.to_owned()]);
+    }
+    let span = raw(
+        "x",
+        &[
+            ("my.kind", text("tool")),
+            ("my.tool", text("f")),
+            ("my.session", text("s")),
+            ("session.id", text("t")),
+        ],
+    );
+    let span = read_with(options, &span).span;
+    assert_eq!(span.convention, Some("custom"));
+    assert_eq!(span.tool.unwrap().name.as_deref(), Some("f"));
+    assert_eq!(span.session.unwrap().id.as_ref(), "s");
+}
+
+#[test]
+fn scores_come_as_floats_integers_strings_and_labels() {
+    for (value, label, score) in [
+        (Some(RawValue::Double(0.82)), None, Ok(0.82)),
+        (Some(RawValue::Int(1)), None, Ok(1.0)),
+        (Some(text("0.75")), Some("Pass"), Ok(0.75)),
+        (None, Some("Fail"), Ok(0.0)),
+        (None, Some("so-so"), Err("report_without_score")),
+        (Some(RawValue::Int(4)), None, Err("report_out_of_range")),
+        (Some(RawValue::Double(f64::NAN)), None, Err("report_without_score")),
+    ] {
+        let mut list = vec![("gen_ai.evaluation.name", text("x"))];
+        list.extend(value.map(|value| ("gen_ai.evaluation.score.value", value)));
+        list.extend(label.map(|label| ("gen_ai.evaluation.score.label", text(label))));
+        let mut record = record("gen_ai.evaluation.result", &list);
+        record.trace_id = Some(TraceId([1; 16]));
+        let reading = read_log(&record);
+        match score {
+            Ok(score) => assert_eq!(reading.reports[0].score, Quanta::from_f64(score).unwrap()),
+            Err(why) => assert_eq!(reading.unused, [why]),
+        }
+    }
+}
+
+#[test]
+fn a_failed_evaluator_made_no_score() {
+    let mut record = record(
+        "",
+        &[
+            ("event.name", text("gen_ai.evaluation.result")),
+            ("gen_ai.evaluation.name", text("coherence")),
+            ("gen_ai.evaluation.score.value", RawValue::Double(0.5)),
+            ("error.type", text("timeout")),
+        ],
+    );
+    record.trace_id = Some(TraceId([1; 16]));
+    assert_eq!(read_log(&record).unused, ["evaluator_failed"]);
+}
+
+#[test]
+fn a_score_is_about_a_trace_a_response_or_a_session() {
+    let list = [
+        ("gen_ai.evaluation.name", text("x")),
+        ("gen_ai.evaluation.score.value", RawValue::Int(1)),
+    ];
+    let with = |key: &'static str| {
+        read_log(&record("gen_ai.evaluation.result", &[&list[..], &[(key, text("id"))]].concat()))
+    };
+    let id: Arc<str> = Arc::from("id");
+    assert_eq!(
+        with("gen_ai.response.id").reports[0].target,
+        Target::Response { tenant: None, id: id.clone() }
+    );
+    assert_eq!(
+        with("gen_ai.conversation.id").reports[0].target,
+        Target::Session { tenant: None, id, scope: None }
+    );
+    assert_eq!(with("other").unused, ["report_without_target"]);
+}
+
+#[test]
+fn annotations_are_about_what_they_link_to() {
+    let mut span = raw(
+        "evaluation",
+        &[
+            ("openinference.span.kind", text("EVALUATOR")),
+            ("session.id", text("s")),
+            ("evaluations.0.evaluation.name", text("a")),
+            ("evaluations.0.evaluation.score", RawValue::Int(0)),
+            ("session.annotations.0.annotation.name", text("b")),
+            ("session.annotations.0.annotation.score", RawValue::Double(0.95)),
+        ],
+    );
+    span.links.push(RawLink { trace_id: TraceId([9; 16]), ..RawLink::default() });
+    let reports = read(&span).reports;
+    assert_eq!(reports[0].target, Target::Trace(TraceId([9; 16])));
+    assert!(matches!(&reports[1].target, Target::Session { id, .. } if id.as_ref() == "s"));
+}
+
+#[test]
+fn message_records_carry_texts_and_calls() {
+    let body = RawValue::Map(vec![("content".into(), text("Hi"))]);
+    let mut user = record("", &[("event.name", text("gen_ai.user.message"))]);
+    user.body = body.clone();
+    user.trace_id = Some(TraceId([1; 16]));
+    user.time = Timestamp(5);
+    assert_eq!(read_log(&user).log.unwrap().input.unwrap().text.as_ref(), "Hi");
+    let mut choice = record("gen_ai.choice", &[]);
+    choice.body = RawValue::Map(vec![("message".into(), body)]);
+    choice.trace_id = Some(TraceId([1; 16]));
+    assert_eq!(read_log(&choice).log.unwrap().output.unwrap().text.as_ref(), "Hi");
+    let mut empty = record("gen_ai.choice", &[]);
+    empty.trace_id = Some(TraceId([1; 16]));
+    assert_eq!(read_log(&empty).unused, ["log_without_content"]);
+}
+
+#[test]
+fn long_names_and_texts_are_cut_at_a_character() {
+    let options =
+        ConventionOptions { max_name_bytes: 4, max_text_bytes: 5, ..ConventionOptions::default() };
+    let span = raw(
+        "x",
+        &[
+            ("session.id", text("abcé")),
+            ("openinference.span.kind", text("AGENT")),
+            ("input.value", text("éééé")),
+        ],
+    );
+    let span = read_with(options, &span).span;
+    assert_eq!(span.session.unwrap().id.as_ref(), "abc");
+    assert_eq!(span.input.unwrap().text.as_ref(), "éé");
+}
+
+#[test]
+fn a_decorated_function_is_a_tool_or_an_agent() {
+    let tool = read(&raw(
+        "get_weather.tool",
+        &[
+            ("traceloop.span.kind", text("tool")),
+            ("traceloop.entity.name", text("get_weather")),
+            ("traceloop.entity.input", text(r#"{"args": [], "kwargs": {"city": "Paris"}}"#)),
+        ],
+    ));
+    let tool = tool.span.tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("get_weather"));
+    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
+    let agent = read(&raw(
+        "helper.agent",
+        &[
+            ("traceloop.span.kind", text("agent")),
+            ("traceloop.entity.name", text("helper")),
+            ("traceloop.entity.input", text(r#"{"args": ["Hi"], "kwargs": {}}"#)),
+            ("traceloop.entity.output", text(r#""Hello""#)),
+        ],
+    ));
+    assert_eq!(agent.span.agent_name.as_deref(), Some("helper"));
+    assert_eq!(agent.span.input.unwrap().text.as_ref(), "Hi");
+    assert_eq!(agent.span.output.unwrap().text.as_ref(), "Hello");
+}
+
+#[test]
+fn an_observation_is_read() {
+    let span = read(&raw(
+        "openai-generation",
+        &[
+            ("langfuse.observation.type", text("generation")),
+            ("langfuse.observation.input", text(r#"[{"role":"user","content":"Hi"}]"#)),
+            ("langfuse.observation.output", text(r#"{"role":"assistant","content":"Hello"}"#)),
+            (
+                "langfuse.observation.usage_details",
+                text(r#"{"input":30,"input_cached_tokens":6,"output":4,"total":40}"#),
+            ),
+            ("langfuse.observation.cost_details", text(r#"{"total":0.5}"#)),
+            ("langfuse.observation.level", text("ERROR")),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    assert_eq!(
+        (span.input.unwrap().text.as_ref(), span.output.unwrap().text.as_ref()),
+        ("Hi", "Hello")
+    );
+    assert_eq!((model.tokens.input, model.tokens.output), (Some(36), Some(4)));
+    assert_eq!((model.cost, span.failed), (Quanta::from_f64(0.5), true));
+}
+
+#[test]
+fn older_messages_are_flattened_over_attributes() {
+    let span = read(&raw(
+        "openai.chat",
+        &[
+            ("llm.request.type", text("chat")),
+            ("gen_ai.prompt.0.role", text("user")),
+            ("gen_ai.prompt.0.content", text("Hi")),
+            ("gen_ai.prompt.1.role", text("tool")),
+            ("gen_ai.prompt.1.content", text("18 C")),
+            ("gen_ai.prompt.1.tool_call_id", text("c1")),
+            ("gen_ai.completion.0.role", text("assistant")),
+            ("gen_ai.completion.0.tool_calls.0.id", text("c2")),
+            ("gen_ai.completion.0.tool_calls.0.name", text("f")),
+            ("gen_ai.completion.0.tool_calls.0.arguments", text(r#"{"a":1}"#)),
+            ("gen_ai.usage.prompt_tokens", RawValue::Int(7)),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
+    assert_eq!((model.tokens.input, model.asked_by_user), (Some(7), Some(false)));
+    assert_eq!(model.tool_results[0].call_id.as_deref(), Some("c1"));
+    assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
+}
+
+#[test]
+fn claude_code_counts_cached_tokens_apart() {
+    let span = read(&raw(
+        "claude_code.llm_request",
+        &[
+            ("span.type", text("llm_request")),
+            ("model", text("claude")),
+            ("input_tokens", RawValue::Int(10)),
+            ("cache_read_tokens", RawValue::Int(100)),
+            ("cache_creation_tokens", RawValue::Int(5)),
+            ("output_tokens", RawValue::Int(3)),
+            ("success", text("false")),
+        ],
+    ))
+    .span;
+    let model = span.model.unwrap();
+    let tokens =
+        Tokens { input: Some(115), cached: Some(100), cache_written: Some(5), output: Some(3) };
+    assert_eq!((model.tokens, model.model.as_deref(), span.failed), (tokens, Some("claude"), true));
+    let tool = read(&raw(
+        "claude_code.tool",
+        &[
+            ("span.type", text("claude_code.tool")),
+            ("tool_name", text("Bash")),
+            ("full_command", text("ls")),
+        ],
+    ));
+    let tool = tool.span.tool.unwrap();
+    assert_eq!((tool.name.as_deref(), tool.arguments.unwrap().as_str()), (Some("Bash"), r#""ls""#));
+}
+
+#[test]
+fn names_of_other_libraries_are_not_taken_for_ones_own() {
+    // `input`, `name`, `model` and `success` are read only of the libraries that use them bare.
+    let span = read(&raw(
+        "GET /orders",
+        &[
+            ("name", text("orders")),
+            ("input", text("x")),
+            ("model", text("m")),
+            ("success", text("false")),
+            ("agent_id", text("a")),
+        ],
+    ))
+    .span;
+    assert_eq!((span.operation, span.failed, span.convention), (Operation::Other, false, None));
+    assert_eq!((span.input, span.agent_name), (None, None));
+}
+
+#[test]
+fn what_is_said_of_an_attempt_is_read() {
+    let mut span = raw(
+        "turn",
+        &[
+            ("agentgauge.task.id", text("t1")),
+            ("test.suite.run.id", text("r1")),
+            ("agentgauge.trial.index", RawValue::Int(2)),
+            ("test.case.result.status", text("pass")),
+            ("agentgauge.perturbation.type", text("prompt")),
+            ("agentgauge.baseline", RawValue::Bool(false)),
+            ("agentgauge.expected.tools", RawValue::Array(vec![text("f"), text("g")])),
+            ("gen_ai.retrieval.documents", text(r#"[{"id":"d1","score":0.9},{"id":"d2"}]"#)),
+            ("agentgauge.cited.document_ids", text(r#"["d1"]"#)),
+        ],
+    );
+    span.events.push(RawEvent {
+        name: "agentgauge.constraint.violation".into(),
+        attributes: attributes(&[
+            ("agentgauge.constraint.id", text("no-pii")),
+            ("agentgauge.constraint.severity", text("High")),
+        ]),
+        ..RawEvent::default()
+    });
+    let attempt = read(&span).span.attempt.unwrap();
+    let names = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(attempt.task.as_deref(), Some("t1"));
+    assert_eq!((attempt.run.as_deref(), attempt.trial.as_deref()), (Some("r1"), Some("2")));
+    assert_eq!((attempt.success, attempt.baseline), (Some(true), Some(false)));
+    assert_eq!(attempt.perturbation.as_deref(), Some("prompt"));
+    assert_eq!(names(&attempt.expected_tools), ["f", "g"]);
+    assert_eq!(names(&attempt.retrieved), ["d1", "d2"]);
+    assert_eq!(names(&attempt.cited), ["d1"]);
+    assert_eq!(attempt.violations[0].severity.as_deref(), Some("high"));
+}
+
+#[test]
+fn documents_of_a_retriever_are_read() {
+    let span = read(&raw(
+        "retrieve",
+        &[
+            ("openinference.span.kind", text("RETRIEVER")),
+            ("retrieval.documents.1.document.id", text("b")),
+            ("retrieval.documents.0.document.id", text("a")),
+        ],
+    ));
+    let retrieved = span.span.attempt.unwrap().retrieved;
+    assert_eq!(retrieved.iter().map(AsRef::as_ref).collect::<Vec<&str>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_broken_rule_is_a_score_with_its_severity() {
+    let mut record = record(
+        "gen_ai.evaluation.result",
+        &[
+            ("gen_ai.evaluation.name", text("constraint_violation")),
+            ("gen_ai.evaluation.score.label", text("low")),
+        ],
+    );
+    record.trace_id = Some(TraceId([1; 16]));
+    let report = &read_log(&record).reports[0];
+    assert_eq!(report.score, Quanta::from_f64(0.75).unwrap());
+    assert_eq!(report.label.as_deref(), Some("low"));
+}
+
+#[test]
+fn a_scope_tells_a_library_whose_spans_have_names_alone() {
+    let scope = RawScope { name: "llama_index.observability".into(), ..RawScope::default() };
+    let of = |name: &'static str| {
+        let raw = raw(name, &[]);
+        let conventions = Conventions::new(ConventionOptions::default());
+        span_of(&conventions, &raw, &scope).span.operation
+    };
+    assert_eq!(of("FunctionTool.acall"), Operation::ExecuteTool);
+    assert_eq!(of("OpenAI.astream_chat"), Operation::Chat);
+    assert_eq!(of("OpenAI._prepare_chat_with_tools"), Operation::Other);
+    assert_eq!(of("Embedder.embed"), Operation::Other);
+}
+
+#[test]
+fn no_two_lines_contradict_each_other() {
+    use std::collections::BTreeSet;
+    // Of equal ranks the first in the list would hold: ranks must tell, except where one key is read for two reasons.
+    let mut seen = BTreeSet::new();
+    for convention in CONVENTIONS {
+        for line in convention.lines() {
+            let new = seen.insert((line.says.name(), line.rank, line.key));
+            let ranked = seen
+                .iter()
+                .filter(|(name, rank, _)| (*name, *rank) == (line.says.name(), line.rank));
+            assert!(
+                ranked.count() <= 1 || !new || line.says.name() == "failed",
+                "{} of {}",
+                line.key,
+                convention.name()
+            );
+        }
+    }
+}
+
+/// Attributes of spans of several kinds and conventions, some of them sent twice or without a value.
+fn any_attributes() -> impl Strategy<Value = Vec<(&'static str, RawValue<'static>)>> {
+    let keys = [
+        "gen_ai.operation.name",
+        "gen_ai.request.model",
+        "gen_ai.tool.name",
+        "gen_ai.usage.input_tokens",
+        "gen_ai.conversation.id",
+        "session.id",
+        "openinference.span.kind",
+        "llm.model_name",
+        "langfuse.observation.type",
+        "traceloop.entity.name",
+        "metadata",
+        "error.type",
+    ];
+    let value = prop_oneof![
+        Just(RawValue::Null),
+        Just(RawValue::Int(7)),
+        Just(text("chat")),
+        Just(text("LLM")),
+        Just(text("{\"session_id\": \"s\"}")),
+    ];
+    prop::collection::vec((prop::sample::select(keys.to_vec()), value), 0..6)
+}
+
+proptest! {
+    #[test]
+    fn what_was_read_before_changes_nothing(
+        kinds in prop::collection::vec(any_attributes(), 1..24),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+    ) {
+        let conventions = Conventions::new(ConventionOptions::default());
+        let scope = conventions.scope(&RawScope::default());
+        let mut names = Names::default();
+        for kind in order {
+            let raw = raw("a span", kind.get::<Vec<_>>(&kinds));
+            let read = conventions.span(&raw, scope, &Arc::default(), &mut names);
+            prop_assert_eq!(read, span_of(&conventions, &raw, &RawScope::default()));
+        }
+    }
+}

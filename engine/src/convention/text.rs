@@ -1,0 +1,61 @@
+//! Small readers that several conventions share.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::draft::meant;
+use super::json::Json;
+use super::raw::RawValue;
+use super::{arguments, messages};
+use crate::span::{Arguments, Text};
+
+/// Canonical arguments, unless they stand for nothing.
+pub(super) fn arguments(value: &RawValue<'_>) -> Option<Arguments> {
+    present(value).then(|| arguments::canonical(value))
+}
+
+/// The hash of a result, unless it stands for nothing.
+pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
+    present(value).then(|| arguments::result_hash(value))
+}
+
+/// A value as a text: a string as it is, anything else as JSON.
+pub(super) fn plain(rank: u8, value: &RawValue<'_>) -> Option<Text> {
+    let text = match value {
+        RawValue::Str(text) => Cow::Borrowed(&**text),
+        RawValue::Null
+        | RawValue::Bool(_)
+        | RawValue::Int(_)
+        | RawValue::Double(_)
+        | RawValue::Bytes(_)
+        | RawValue::Array(_)
+        | RawValue::Map(_) => messages::parsed(value)?.to_string().into(),
+    };
+    ranked(rank, Some(text))
+}
+
+/// A text with its rank, without the space around it.
+pub(super) fn ranked(rank: u8, text: Option<Cow<'_, str>>) -> Option<Text> {
+    Some(Text { rank, text: Arc::from(meant(&text?)?) })
+}
+
+/// The text of a message's body: its `content`, or the body itself where that is plain text.
+pub(super) fn content_of(body: &Json<'_>) -> Option<String> {
+    let wrapped = match body {
+        Json::Text(text) => return Some(text.to_string()).filter(|text| !text.is_empty()),
+        Json::Object(map) => map.get("content")?,
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) => return None,
+    };
+    if let Some(text) = wrapped.as_str() {
+        return Some(text.to_owned()).filter(|text| !text.is_empty());
+    }
+    if *wrapped == Json::Null {
+        return None;
+    }
+    let message = format!(r#"[{{"role":"assistant","content":{wrapped}}}]"#);
+    messages::said(&RawValue::Str(message.into())).text.map(Cow::into_owned)
+}
+
+fn present(value: &RawValue<'_>) -> bool {
+    value.as_str().is_none_or(|text| meant(text).is_some())
+}

@@ -1,0 +1,47 @@
+//! How a score of ours is told to others: as the record that the conventions have for one.
+
+use super::evaluation;
+use crate::judging::Score;
+
+/// The scope of what we send. Whatever comes in under it is ours, and not read again.
+pub const OWN_SCOPE: &str = "agentgauge";
+
+/// The name of the record of a score.
+pub const RESULT: &str = evaluation::RESULT;
+
+/// A value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToldValue {
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(f64),
+}
+
+/// The attributes of the record of a score, in order; what is not known is left out.
+pub fn told(score: &Score) -> Vec<(&'static str, ToldValue)> {
+    let text = |text: &str| {
+        Some(text).filter(|text| !text.is_empty()).map(|text| ToldValue::Text(text.to_owned()))
+    };
+    let attributes = [
+        ("gen_ai.evaluation.name", text(&score.name)),
+        ("gen_ai.evaluation.score.value", Some(ToldValue::Number(score.score.to_f64()))),
+        ("gen_ai.evaluation.score.label", score.label.as_deref().and_then(text)),
+        ("gen_ai.evaluation.explanation", score.explanation.as_deref().and_then(text)),
+        ("gen_ai.agent.name", text(&score.agent.agent_name)),
+        ("agentgauge.evaluator", text(&score.evaluator)),
+        ("agentgauge.rule", score.rule.as_deref().and_then(text)),
+        ("agentgauge.service.name", text(&score.agent.service_name)),
+    ];
+    attributes.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The attributes of the resource that tells, which this id tells from others of its kind.
+pub fn told_by(instance: &str) -> Vec<(&'static str, ToldValue)> {
+    let own = |text: &str| ToldValue::Text(text.to_owned());
+    vec![
+        ("service.name", own(OWN_SCOPE)),
+        ("service.version", own(env!("CARGO_PKG_VERSION"))),
+        ("service.instance.id", own(instance)),
+    ]
+}

@@ -1,0 +1,89 @@
+//! Vercel AI SDK 4 to 6 (`ai.*`), and the settings that version 7 adds to its GenAI spans.
+//!
+//! `ai.generateText` and its like are the whole run, with the sum of its tokens; `.doGenerate` and `.doStream` are the
+//! model calls in it. A tool's result is JSON in a JSON string.
+
+use super::Convention;
+use super::lines::{Line, Says, line};
+use super::raw::RawValue;
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct VercelAi;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation), 30, "ai.operationId"),
+    line(Says::User, 40, "ai.telemetry.metadata.userId"),
+    line(Says::User, 50, "ai.settings.context.userId"),
+    line(Says::AgentName, 30, "ai.telemetry.functionId"),
+    line(Says::AgentVersion, 40, "ai.telemetry.metadata.agentVersion"),
+    line(Says::AgentVersion, 41, "ai.settings.context.agentVersion"),
+    line(Says::Environment, 40, "ai.telemetry.metadata.environment"),
+    line(Says::Environment, 41, "ai.settings.context.environment"),
+    line(Says::Failed(error), 71, "ai.response.finishReason"),
+    line(Says::Failed(error), 72, "ai.finishReason"),
+    line(Says::ToolName, 30, "ai.toolCall.name"),
+    line(Says::ToolCallId, 30, "ai.toolCall.id"),
+    line(Says::ToolArguments, 20, "ai.toolCall.args"),
+    line(Says::ToolResult, 20, "ai.toolCall.result"),
+    line(Says::Model, 25, "ai.response.model"),
+    line(Says::Model, 65, "ai.model.id"),
+    line(Says::ResponseId, 20, "ai.response.id"),
+    line(Says::InputTokens, 55, "ai.usage.inputTokens"),
+    line(Says::InputTokens, 56, "ai.usage.promptTokens"),
+    line(Says::CachedTokens, 40, "ai.usage.cachedInputTokens"),
+    line(Says::CachedTokens, 41, "ai.usage.inputTokenDetails.cacheReadTokens"),
+    line(Says::CacheWrittenTokens, 41, "ai.usage.inputTokenDetails.cacheWriteTokens"),
+    line(Says::OutputTokens, 55, "ai.usage.outputTokens"),
+    line(Says::OutputTokens, 56, "ai.usage.completionTokens"),
+    line(Says::Input, 54, "ai.prompt.messages"),
+    line(Says::Input, 55, "ai.prompt"),
+    line(Says::Output, 54, "ai.response.text"),
+    line(Says::Output, 55, "ai.result.text"),
+    line(Says::Output, 56, "ai.response.object"),
+    line(Says::Output, 57, "ai.response.toolCalls"),
+    line(Says::Output, 58, "ai.result.toolCalls"),
+];
+
+impl Convention for VercelAi {
+    fn name(&self) -> &'static str {
+        "vercel_ai"
+    }
+
+    fn title(&self) -> &'static str {
+        "Vercel AI SDK 4 to 7"
+    }
+
+    fn session(&self) -> &'static str {
+        "4 to 6: `experimental_telemetry: { isEnabled: true, functionId: \"agent\", metadata: { sessionId } }`; 7: `runtimeContext: { sessionId }` and the integration's `runtimeContext: true`, as its default drops the context"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`functionId`"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText"]
+    }
+}
+
+fn operation(id: &str) -> Option<Operation> {
+    Some(match id {
+        "ai.toolCall" => Operation::ExecuteTool,
+        "ai.generateText" | "ai.streamText" | "ai.generateObject" | "ai.streamObject" => {
+            Operation::InvokeAgent
+        }
+        id if id.starts_with("ai.embed") => Operation::Embeddings,
+        id if id.ends_with(".doGenerate") || id.ends_with(".doStream") => Operation::Chat,
+        id if id.starts_with("ai.") => Operation::Other,
+        _ => return None,
+    })
+}
+
+fn error(reason: &RawValue<'_>) -> bool {
+    reason.as_str() == Some("error")
+}

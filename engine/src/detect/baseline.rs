@@ -1,0 +1,231 @@
+//! What is usual: the level of an agent's own past, and how its failures follow each other.
+
+use serde::{Deserialize, Serialize};
+
+use super::budget::days;
+use crate::span::Timestamp;
+
+/// Values, summed up.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Tally {
+    pub(super) count: u64,
+    pub(super) sum: f64,
+}
+
+/// The past, of which the older part counts less.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Baseline {
+    count: f64,
+    sum: f64,
+    after: [After; CELLS],
+    decayed: Timestamp,
+    // Values that it took itself: a version begins with those of the one before it.
+    own: u64,
+    // There was once enough of it.
+    established: bool,
+}
+
+/// Values since the baseline last took any, which it takes once no evidence is up.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Pending {
+    pub(super) all: Tally,
+    after: [Tally; CELLS],
+}
+
+/// Values that came after much the same.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct After {
+    count: f64,
+    sum: f64,
+}
+
+/// How often a value is bad after others.
+struct Follow {
+    mean: f64,
+    count: f64,
+}
+
+/// The last values, as far as they tell of the next: whether each was bad, the last one in the lowest bit.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(super) struct Recent(u8);
+
+impl Tally {
+    pub(super) fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum += value;
+    }
+
+    pub(super) fn minus(self, other: Self) -> Self {
+        Self { count: self.count.saturating_sub(other.count), sum: (self.sum - other.sum).max(0.0) }
+    }
+
+    /// Their mean in `[0,1]`; 0 of none.
+    pub(super) fn mean(self) -> f64 {
+        (self.sum / self.count.max(1) as f64).clamp(0.0, 1.0)
+    }
+}
+
+impl Baseline {
+    /// The usual level, in `[0,1]`; without a past nearly the level of the objective.
+    pub(super) fn level(&self, objective: f64) -> f64 {
+        ((self.sum + PRIOR * objective) / (self.count + PRIOR)).clamp(0.0, 1.0)
+    }
+
+    /// The standard error of the usual level.
+    pub(super) fn error(&self, objective: f64) -> f64 {
+        let level = self.level(objective);
+        (level * (1.0 - level) / (self.count + PRIOR)).sqrt()
+    }
+
+    /// The level of values that came after much the same as the next one does, as far as that is sure; without any, what is
+    /// expected of failures that have one cause.
+    pub(super) fn level_after(&self, cell: Option<usize>, level: f64) -> f64 {
+        let Some(cell) = cell else { return level };
+        if cell >= RUNS {
+            return self.after[cell.min(CELLS - 1)].above(level).surely();
+        }
+        let mut follow = Follow { mean: level.max(FOLLOWS), count: PRIOR_AFTER };
+        for after in &self.after[..=cell] {
+            follow = after.above(follow.mean);
+        }
+        follow.surely()
+    }
+
+    /// Whether there is, or was once, enough of a past to be held against.
+    pub(super) fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Whether what it took itself is enough to be held against.
+    pub(super) fn is_own(&self) -> bool {
+        self.own >= OWN_ENOUGH
+    }
+
+    /// The same for another stream, that has taken nothing itself.
+    pub(super) fn handed_on(self) -> Self {
+        Self { own: 0, ..self }
+    }
+
+    /// Takes what is pending, after what is held has aged to this moment.
+    pub(super) fn take(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
+        self.age(at, memory);
+        let taken = std::mem::take(pending);
+        self.count += taken.all.count as f64;
+        self.sum += taken.all.sum;
+        self.own = self.own.saturating_add(taken.all.count);
+        for (after, tally) in self.after.iter_mut().zip(taken.after) {
+            after.count += tally.count as f64;
+            after.sum += tally.sum;
+        }
+        self.established |= self.count >= ENOUGH;
+    }
+
+    /// A past of these values alone, held against from here on.
+    pub(super) fn accepted(tally: Tally, at: Timestamp) -> Self {
+        Self {
+            count: tally.count as f64,
+            sum: tally.sum,
+            decayed: at,
+            own: OWN_ENOUGH,
+            established: true,
+            ..Self::default()
+        }
+    }
+
+    /// Lets the past count less, by half in `memory` days, but no less than `ENOUGH` values do.
+    fn age(&mut self, at: Timestamp, memory: f64) {
+        let passed = days(at.0.saturating_sub(self.decayed.0));
+        if passed < AGE_STEP {
+            return;
+        }
+        self.decayed = at;
+        let least = (ENOUGH / self.count.max(ENOUGH)).min(1.0);
+        let left = (-passed / memory).exp2().max(least);
+        self.count *= left;
+        self.sum *= left;
+        let left = left.powf(ORDER_AGES);
+        for after in &mut self.after {
+            after.count *= left;
+            after.sum *= left;
+        }
+    }
+}
+
+impl After {
+    /// With values at a level that is expected.
+    fn above(&self, expected: f64) -> Follow {
+        let count = self.count + PRIOR_AFTER;
+        Follow { mean: ((self.sum + PRIOR_AFTER * expected) / count).clamp(0.0, 1.0), count }
+    }
+}
+
+impl Follow {
+    /// The mean less its standard error.
+    fn surely(&self) -> f64 {
+        self.mean - (self.mean * (1.0 - self.mean) / self.count).sqrt()
+    }
+}
+
+impl Pending {
+    /// How values follow each other, of them alone.
+    pub(super) fn follow(&mut self, value: f64, cell: Option<usize>) {
+        if let Some(after) = cell.and_then(|cell| self.after.get_mut(cell)) {
+            after.add(value);
+        }
+    }
+
+    /// Forgets how values follow each other.
+    pub(super) fn forget_order(&mut self) {
+        self.after = Default::default();
+    }
+
+    pub(super) fn add(&mut self, value: f64, cell: Option<usize>) {
+        self.all.add(value);
+        self.follow(value, cell);
+    }
+}
+
+impl Recent {
+    pub(super) fn push(&mut self, bad: bool) {
+        self.0 = (self.0 << 1) | u8::from(bad);
+    }
+
+    /// Which of the cells the next value belongs to: by the length of the run of bad values before it, else by how many of
+    /// the last eight were bad; `None` if none was.
+    pub(super) fn cell(self) -> Option<usize> {
+        let (run, bad) = (self.0.trailing_ones() as usize, self.0.count_ones() as usize);
+        match (run, bad) {
+            (0, 0) => None,
+            (0, bad) => Some(RUNS + bad.min(CELLS - RUNS) - 1),
+            (run, _) => Some(run.min(RUNS) - 1),
+        }
+    }
+}
+
+/// Lengths of runs that are told apart.
+const RUNS: usize = 6;
+
+/// Kinds of pasts that are told apart.
+const CELLS: usize = RUNS + 3;
+
+/// Values of a past that is enough to be held against.
+const ENOUGH: f64 = 100.0;
+
+/// The same, of values that were not handed on.
+const OWN_ENOUGH: u64 = 100;
+
+/// Values at the level of the objective that a past begins with.
+const PRIOR: f64 = 10.0;
+
+/// How fast it is forgotten how values follow each other, over how fast the level is: there are fewer such values.
+const ORDER_AGES: f64 = 0.125;
+
+/// Values that each cell begins with: at the usual level, or after a run at that of the cell before.
+const PRIOR_AFTER: f64 = 10.0;
+
+/// How often a first failure is followed by one, as far as anything is known beforehand.
+const FOLLOWS: f64 = 0.3;
+
+/// Days that pass before the past ages.
+const AGE_STEP: f64 = 1.0 / 24.0;

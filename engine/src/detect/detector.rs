@@ -1,0 +1,472 @@
+//! The detector of one stream: from values to states.
+
+use serde::{Deserialize, Serialize};
+
+use super::baseline::{Baseline, Pending, Recent, Tally};
+use super::budget::Budget;
+use super::evidence::{Evidence, Mark, Starts};
+use super::options::Limits;
+use super::recovery::Recovery;
+use crate::span::Timestamp;
+
+/// Watches one stream of an agent version for a rise of its level, which is bad.
+///
+/// What it holds does not depend on [`Limits`], but for what it has decided: evidence is in days, and limits are told with
+/// each value. It is written down and read back without a loss.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Detector {
+    severity: Severity,
+    budget: Budget,
+    baseline: Baseline,
+    pending: Pending,
+    recent: Recent,
+    // Stands still while evidence is up.
+    nulls: Option<Nulls>,
+    /// Against the usual level.
+    changed: Evidence,
+    /// Against the worst level that is tolerated.
+    intolerable: Evidence,
+    starts: Starts,
+    recovery: Recovery,
+    incident: Option<Incident>,
+}
+
+/// One value of a stream: in `[0,1]`, higher is worse.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Observation(f64);
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// As usual.
+    #[default]
+    Quiet,
+    /// There was a drop, which is over by much evidence; more has to come.
+    Recovering,
+    /// Some evidence of a drop: what chance alone does ten times as often as a page.
+    Warning,
+    /// A drop.
+    Critical,
+}
+
+/// What a stream is held against.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Against {
+    /// The objective: there is no past yet.
+    Objective,
+    /// The agent's own past.
+    Past,
+}
+
+/// What a stream has come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DropState {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is held against.
+    pub against: Against,
+    /// The usual level, or that of the objective, in `[0,1]`.
+    pub usual: f64,
+    /// Evidence of a drop over that of a page: 1 or more is a page.
+    pub evidence: f64,
+    /// The drop, or what may be one; `None` while it is quiet, and of a warning that fades.
+    pub drop: Option<DropFound>,
+}
+
+/// A drop, or what may be one.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct DropFound {
+    /// When the first value came that belongs to it, as far as can be told.
+    pub since: Timestamp,
+    /// Level before, in `[0,1]`.
+    pub from: f64,
+    /// Mean since, or since it relapsed, in `[0,1]`; without the good values at its end once it recovers.
+    pub to: f64,
+    /// Values of that mean.
+    pub traces: u64,
+    /// How likely it is that the level really left what is tolerated, in `[0,1]`, if streams do so once a month.
+    pub confidence: f64,
+}
+
+/// What a new version of an agent has of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inheritance {
+    baseline: Baseline,
+    unspent: Budget,
+}
+
+/// The greatest means of a stream in which nothing changed.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+struct Nulls {
+    /// The usual level, as far as it may be off.
+    usual: f64,
+    /// The worst level that is tolerated.
+    tolerated: f64,
+}
+
+/// A drop that paged.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+struct Incident {
+    since: Timestamp,
+    paged: Timestamp,
+    from: f64,
+    values: Tally,
+    confidence: f64,
+    /// 1, and a tenth as much with each relapse: what does not settle needs more and more evidence, of either kind.
+    trust: f64,
+}
+
+/// A value in its turn.
+#[derive(Clone, Copy)]
+struct Turn {
+    at: Timestamp,
+    value: f64,
+    /// Days that it spends.
+    seed: f64,
+    /// What came before it.
+    cell: Option<usize>,
+    /// The greatest means, given what came before.
+    nulls: Nulls,
+}
+
+impl Observation {
+    /// A value in `[0,1]`, higher is worse; `None` for any other, and for NaN.
+    pub fn level(value: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&value).then_some(Self(value))
+    }
+
+    /// A verdict: 1 if it failed, else 0.
+    pub fn verdict(failed: bool) -> Self {
+        Self(f64::from(u8::from(failed)))
+    }
+}
+
+impl Detector {
+    /// Takes the next value; returns how bad it is from here on, if that changed.
+    ///
+    /// Values count in the order in which they are given. A time before that of the value before counts as the same time.
+    pub fn observe(
+        &mut self,
+        at: Timestamp,
+        value: Observation,
+        limits: &Limits,
+    ) -> Option<Severity> {
+        let before = self.severity;
+        let nulls = *self.nulls.get_or_insert_with(|| Nulls::of(&self.baseline, limits));
+        let cell = self.recent.cell();
+        let turn = Turn {
+            at,
+            value: value.0,
+            seed: self.budget.spend(at),
+            cell,
+            nulls: nulls.after(self.baseline.level_after(cell, nulls.usual), limits),
+        };
+        self.recent.push(value.0 > nulls.tolerated);
+        match self.severity {
+            Severity::Quiet | Severity::Warning => self.watch(&turn, limits),
+            Severity::Critical => self.hold(&turn, limits),
+            Severity::Recovering => self.recover(&turn, limits),
+        }
+        (self.severity != before).then_some(self.severity)
+    }
+
+    /// What the values so far come to.
+    pub fn state(&self, limits: &Limits) -> DropState {
+        let against =
+            if self.baseline.is_established() { Against::Past } else { Against::Objective };
+        DropState {
+            severity: self.severity,
+            against,
+            usual: self.usual(limits),
+            evidence: self.days() / limits.page,
+            drop: self.drop(limits),
+        }
+    }
+
+    /// Whether it is held against what it has learnt itself, not against an objective or what the version before left.
+    pub fn has_own_past(&self) -> bool {
+        self.baseline.is_established() && self.baseline.is_own()
+    }
+
+    /// Takes the level since the drop began for the usual one; returns whether there is a drop, or a warning of one.
+    pub fn accept(&mut self, at: Timestamp) -> bool {
+        let values = match (&self.incident, self.severity) {
+            (Some(incident), Severity::Critical) => incident.values,
+            (_, Severity::Warning) => self.since_start(),
+            (_, _) => return false,
+        };
+        self.baseline = Baseline::accepted(values, at);
+        self.start_over();
+        self.nulls = None;
+        true
+    }
+
+    /// What the next version of the agent is held against, and the time that this one has not spent on false alarms, which
+    /// goes to it.
+    pub fn bequeath(&mut self) -> Inheritance {
+        Inheritance { baseline: self.baseline, unspent: self.budget.take() }
+    }
+
+    /// Begins with what the version before left, before the first value: it is held against that version's baseline, and what
+    /// is wrong from the first trace on is found soonest.
+    pub fn inherit(&mut self, from: &Inheritance, limits: &Limits) {
+        self.baseline = from.baseline.handed_on();
+        self.budget = from.unspent;
+        let saved = std::mem::take(&mut self.budget.saved);
+        self.changed.seed(saved.min(limits.page * MOST_AT_ONCE));
+        self.intolerable.seed(saved.min(limits.page * EDGE * MOST_AT_ONCE));
+        self.nulls = None;
+    }
+
+    /// While nothing is known to be bad: collects evidence, and what is usual where there is none.
+    fn watch(&mut self, turn: &Turn, limits: &Limits) {
+        self.weigh(turn, turn.seed, turn.seed);
+        self.count(turn);
+        let days = self.days();
+        if days >= limits.page {
+            self.page(turn.at, limits);
+        } else if self.severity == Severity::Quiet && days >= limits.page * WARN {
+            self.severity = Severity::Warning;
+        } else if self.severity == Severity::Warning && days < limits.page * WARN * WARN {
+            // What was nearly a drop is not usual, but how its failures followed each other may be.
+            self.severity = Severity::Quiet;
+            self.pending.all = Tally::default();
+            self.learn(turn.at, limits);
+        } else if self.severity == Severity::Quiet
+            && self.pending.all.count >= LEARNT_TOGETHER
+            && self.starts.are_none()
+        {
+            self.learn(turn.at, limits);
+        }
+    }
+
+    /// While it is bad: looks for evidence that it is good again.
+    fn hold(&mut self, turn: &Turn, limits: &Limits) {
+        self.weigh(turn, turn.seed, turn.seed);
+        let confidence = self.confidence();
+        let Some(mut incident) = self.incident else { return };
+        incident.values.add(turn.value);
+        incident.confidence = incident.confidence.max(confidence);
+        self.look_for_recovery(turn, &incident);
+        self.pending.follow(turn.value, turn.cell);
+        if self.recovery.is_better(incident.trust) {
+            incident.values = incident.values.minus(self.recovery.stretch);
+            if incident.values.count > BURST {
+                self.pending.forget_order();
+            }
+            self.pending.all = self.recovery.stretch;
+            (self.changed, self.intolerable) = (Evidence::default(), Evidence::default());
+            self.severity = Severity::Recovering;
+        }
+        self.incident = Some(incident);
+        if limits.accept_after.is_some_and(|after| turn.at >= incident.paged.after(after)) {
+            self.accept(turn.at);
+        }
+    }
+
+    /// While it is good again, by some evidence: looks for more, and for a relapse, of which less has to be known than of a
+    /// drop.
+    fn recover(&mut self, turn: &Turn, limits: &Limits) {
+        let Some(mut incident) = self.incident else { return };
+        let relapse = limits.page * RELAPSE * incident.trust;
+        self.weigh(turn, turn.seed.max(relapse), turn.seed.max(relapse * EDGE));
+        self.count(turn);
+        self.look_for_recovery(turn, &incident);
+        if self.days() >= limits.page {
+            // The level that it came back at may be another.
+            incident.values = self.since_start();
+            incident.trust *= TRUST_AGAIN;
+            self.begin(incident);
+        } else if self.recovery.is_good(incident.trust) {
+            let mut pending = self.pending;
+            self.start_over();
+            self.baseline.take(&mut pending, turn.at, limits.memory);
+            self.nulls = Some(Nulls::of(&self.baseline, limits));
+        }
+    }
+
+    fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
+        let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
+        self.recovery.observe(turn.value, tolerated, incident.values.mean());
+    }
+
+    fn weigh(&mut self, turn: &Turn, seed: f64, edge_seed: f64) {
+        self.changed.observe(turn.value / turn.nulls.usual, seed);
+        self.intolerable.observe(turn.value / turn.nulls.tolerated, edge_seed);
+    }
+
+    /// Counts a value that is usual, if nothing comes of it.
+    fn count(&mut self, turn: &Turn) {
+        let mark = Mark { at: turn.at, before: self.pending.all };
+        self.starts.observe(turn.value / turn.nulls.tolerated, mark);
+        self.pending.add(turn.value, turn.cell);
+    }
+
+    /// Days in which chance alone gets this far once, at least.
+    fn days(&self) -> f64 {
+        self.changed.days().min(self.intolerable.days() / EDGE)
+    }
+
+    /// How likely it is that a stream that drops once a month has dropped.
+    fn confidence(&self) -> f64 {
+        let days = self.days();
+        days / (days + BETWEEN_DROPS)
+    }
+
+    fn page(&mut self, at: Timestamp, limits: &Limits) {
+        self.begin(Incident {
+            since: self.starts.best().map_or(at, |mark| mark.at),
+            paged: at,
+            from: self.usual(limits),
+            values: self.since_start(),
+            confidence: self.confidence(),
+            trust: 1.0,
+        });
+    }
+
+    fn begin(&mut self, incident: Incident) {
+        self.incident = Some(incident);
+        self.severity = Severity::Critical;
+        self.pending.all = Tally::default();
+        self.starts = Starts::default();
+        self.recovery = Recovery::default();
+    }
+
+    fn learn(&mut self, at: Timestamp, limits: &Limits) {
+        self.baseline.take(&mut self.pending, at, limits.memory);
+        self.starts = Starts::default();
+        self.nulls = Some(Nulls::of(&self.baseline, limits));
+    }
+
+    /// Quiet, with nothing known but what is usual.
+    fn start_over(&mut self) {
+        self.severity = Severity::Quiet;
+        self.pending = Pending::default();
+        (self.changed, self.intolerable) = (Evidence::default(), Evidence::default());
+        self.starts = Starts::default();
+        self.recovery = Recovery::default();
+        self.incident = None;
+    }
+
+    /// The values since the change began, if one did.
+    fn since_start(&self) -> Tally {
+        let all = self.pending.all;
+        self.starts.best().map_or(all, |mark| all.minus(mark.before))
+    }
+
+    fn usual(&self, limits: &Limits) -> f64 {
+        if self.baseline.is_established() {
+            self.baseline.level(limits.objective)
+        } else {
+            limits.objective
+        }
+    }
+
+    fn drop(&self, limits: &Limits) -> Option<DropFound> {
+        if let Some(incident) = &self.incident {
+            return Some(DropFound {
+                since: incident.since,
+                from: incident.from,
+                to: incident.values.mean(),
+                traces: incident.values.count,
+                confidence: incident.confidence,
+            });
+        }
+        let mark = self.starts.best().filter(|_| self.severity == Severity::Warning)?;
+        let values = self.pending.all.minus(mark.before);
+        Some(DropFound {
+            since: mark.at,
+            from: self.usual(limits),
+            to: values.mean(),
+            traces: values.count,
+            confidence: self.confidence(),
+        })
+    }
+}
+
+impl Nulls {
+    fn of(baseline: &Baseline, limits: &Limits) -> Self {
+        if !baseline.is_established() {
+            return Self { usual: limits.objective, tolerated: limits.objective };
+        }
+        let (level, error) = (baseline.level(limits.objective), baseline.error(limits.objective));
+        let usual = level + error;
+        let tolerated = limits.tolerated(level).max(level + ERRORS_TOLERATED * error);
+        // Over a level near 1 there is room for a rise, too.
+        let most = f64::midpoint(1.0, level);
+        Self { usual: usual.min(most), tolerated: tolerated.min(most) }
+    }
+
+    /// The same after values that others like them followed at this level.
+    fn after(self, level: f64, limits: &Limits) -> Self {
+        let most = f64::midpoint(1.0, level);
+        Self {
+            usual: self.usual.max(level),
+            tolerated: self.tolerated.max((level * limits.ratio).min(most)),
+        }
+    }
+}
+
+impl Limits {
+    /// The worst level that is tolerated of a stream of this usual one.
+    fn tolerated(&self, level: f64) -> f64 {
+        (level + self.tolerance).max(level * self.ratio)
+    }
+}
+
+/// Evidence of a warning, over that of a page.
+const WARN: f64 = 0.1;
+
+/// Evidence against the worst level that is tolerated, over that against the usual one, which both make a page.
+const EDGE: f64 = 0.1;
+
+/// The most of the time to a page that a new version begins with.
+const MOST_AT_ONCE: f64 = 0.01;
+
+/// What each value of a recovery spends on a relapse at least, of the time to a page.
+const RELAPSE: f64 = 0.0001;
+
+/// Trust after a relapse, over that before.
+const TRUST_AGAIN: f64 = 0.1;
+
+/// Values of a drop that may be one cause which comes again: so many failures that follow each other are learnt as that.
+const BURST: u64 = 16;
+
+/// Values that are learnt together.
+const LEARNT_TOGETHER: u64 = 16;
+
+/// Standard errors of the usual level that are tolerated, where that is more than the tolerance.
+const ERRORS_TOLERATED: f64 = 3.0;
+
+/// Days between two drops of one stream, as far as anything is known beforehand.
+const BETWEEN_DROPS: f64 = 30.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detect::DropOptions;
+
+    #[test]
+    fn a_page_takes_evidence_against_the_usual_level_and_against_what_is_tolerated() {
+        let mut detector = Detector::default();
+        detector.changed.seed(8.0);
+        assert!(detector.days() < 1e-9);
+        detector.intolerable.seed(0.5);
+        assert!((detector.days() - 5.0).abs() < 1e-9);
+        detector.intolerable.seed(0.5);
+        assert!((detector.days() - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn values_are_held_against_what_usually_follows_if_that_is_more() {
+        let limits = DropOptions::default().limits(1);
+        let nulls = Nulls { usual: 0.02, tolerated: 0.05 };
+        assert_eq!(nulls.after(0.01, &limits), nulls);
+        let after = nulls.after(0.5, &limits);
+        assert!((after.usual - 0.5).abs() < 1e-9 && (after.tolerated - 0.65).abs() < 1e-9);
+        assert!(nulls.after(0.9, &limits).tolerated < 1.0);
+    }
+}

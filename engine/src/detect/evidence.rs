@@ -1,0 +1,112 @@
+//! Evidence that a level rose: the mixture of Shiryaev-Roberts e-detectors, and where the change began.
+//!
+//! ```text
+//! R_k <- (R_k + w_k b) (1 - f_k + f_k x / m)        M = sum of R_k
+//! ```
+//!
+//! `x` is the value, `m` what its mean is at most, given everything before it, if nothing changed, and `b` the time that this
+//! value spends (see [`super::budget`]). The factor is what a bet of the share `f_k` on "more than `m`" pays: its mean is at
+//! most 1 then, whatever the distribution of `x` in `[0,1]`. On values that are 0 or 1 it is the likelihood ratio of
+//! `m + f_k (1 - m)` against `m`.
+
+use serde::{Deserialize, Serialize};
+
+use super::baseline::Tally;
+use crate::span::Timestamp;
+
+/// Bets: the shares of the capital that are set on a rise. Small ones win on small rises, great ones on great rises.
+pub(super) const BETS: [f64; COUNT] = [0.06, 0.15, 0.33, 0.6, 0.95];
+
+/// What part of the evidence each bet is.
+pub(super) const WEIGHTS: [f64; COUNT] = [0.12, 0.18, 0.24, 0.23, 0.23];
+
+const COUNT: usize = 5;
+
+/// Evidence does not grow beyond this, so that it stays a number however long an outage lasts.
+const MOST: f64 = 1e100;
+
+/// The sum over all moments at which a change may have begun.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(super) struct Evidence([f64; COUNT]);
+
+impl Evidence {
+    /// Takes the next value over the greatest mean of no change, and the days that it spends.
+    pub(super) fn observe(&mut self, ratio: f64, seed: f64) {
+        for (sum, (bet, weight)) in self.0.iter_mut().zip(BETS.into_iter().zip(WEIGHTS)) {
+            *sum = ((*sum + weight * seed) * payout(bet, ratio)).min(MOST);
+        }
+    }
+
+    /// Spends days on a change that begins with the next value.
+    pub(super) fn seed(&mut self, days: f64) {
+        self.observe(1.0, days);
+    }
+
+    /// Days in which chance alone gets this far once, at least, if nothing changed.
+    pub(super) fn days(&self) -> f64 {
+        self.0.iter().sum()
+    }
+}
+
+/// For each bet the stretch of values up to the last one that speaks most for a change, by cumulative sums.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Starts {
+    capitals: [f64; COUNT],
+    marks: [Mark; COUNT],
+}
+
+/// The values before a stretch, counted from where its owner began to count, and when it began.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Mark {
+    pub(super) at: Timestamp,
+    pub(super) before: Tally,
+}
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self { capitals: [1.0; COUNT], marks: [Mark::default(); COUNT] }
+    }
+}
+
+impl Starts {
+    /// Takes the next value over the greatest mean of no change, and the mark of a stretch that begins with it.
+    pub(super) fn observe(&mut self, ratio: f64, mark: Mark) {
+        for (bet, (capital, begin)) in
+            BETS.into_iter().zip(self.capitals.iter_mut().zip(&mut self.marks))
+        {
+            if *capital <= 1.0 {
+                if ratio <= 1.0 {
+                    continue;
+                }
+                *capital = 1.0;
+                *begin = mark;
+            }
+            *capital = (*capital * payout(bet, ratio)).min(MOST);
+        }
+    }
+
+    /// Whether no stretch speaks for a change.
+    pub(super) fn are_none(&self) -> bool {
+        self.capitals.iter().all(|capital| *capital <= 1.0)
+    }
+
+    /// The mark of the stretch that speaks most for a change; `None` if none does.
+    pub(super) fn best(&self) -> Option<Mark> {
+        let mut best: Option<(f64, Mark)> = None;
+        for (weight, (capital, mark)) in
+            WEIGHTS.into_iter().zip(self.capitals.iter().zip(self.marks))
+        {
+            let worth = weight * capital;
+            if *capital > 1.0 && best.is_none_or(|(most, _)| worth > most) {
+                best = Some((worth, mark));
+            }
+        }
+        best.map(|(_, mark)| mark)
+    }
+}
+
+/// What a bet pays on a value.
+fn payout(bet: f64, ratio: f64) -> f64 {
+    1.0 - bet + bet * ratio
+}

@@ -1,0 +1,92 @@
+//! How drops are found, as people set it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::budget::days;
+use crate::options::human;
+
+/// When a level of failures is a drop.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DropOptions {
+    /// False pages of the whole daemon in a quarter of a year, on average at most; over 0. Warnings may be ten times as many.
+    pub false_pages_per_quarter: f64,
+    /// How much a failure rate may rise over the usual one, in `[0,1]`; the wider of this and `tolerance_ratio` holds.
+    pub tolerance: f64,
+    /// How many times the usual failure rate is tolerated; at least 1.
+    pub tolerance_ratio: f64,
+    /// The success rate that an agent without a past is held against, in `(0,1)`.
+    pub objective: f64,
+    /// The same of single agents, by name.
+    pub objectives: BTreeMap<String, f64>,
+    /// Time in which the past comes to count half for what is usual.
+    #[serde(with = "human")]
+    pub memory: Duration,
+    /// How long a drop lasts until its level is taken for the usual one; `0s`: until somebody accepts it.
+    #[serde(with = "human")]
+    pub accept_after: Duration,
+}
+
+/// What the options come to for each of so many streams.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Mean days to a false page of one stream.
+    pub(super) page: f64,
+    pub(super) tolerance: f64,
+    pub(super) ratio: f64,
+    /// The failure rate of the objective.
+    pub(super) objective: f64,
+    /// Days.
+    pub(super) memory: f64,
+    pub(super) accept_after: Option<Duration>,
+}
+
+impl Default for DropOptions {
+    fn default() -> Self {
+        Self {
+            false_pages_per_quarter: 1.0,
+            tolerance: 0.03,
+            tolerance_ratio: 1.3,
+            objective: 0.9,
+            objectives: BTreeMap::new(),
+            memory: Duration::from_secs(14 * 86_400),
+            accept_after: Duration::ZERO,
+        }
+    }
+}
+
+impl DropOptions {
+    /// The limits of each of so many streams, which share the false pages evenly. They may change at any time: evidence is
+    /// in days, and forgets nothing by it.
+    pub fn limits(&self, streams: usize) -> Limits {
+        self.limits_against(self.objective, streams)
+    }
+
+    /// The same of streams that are held against this success rate while they have no past.
+    pub fn limits_against(&self, objective: f64, streams: usize) -> Limits {
+        let streams = f64::from(u32::try_from(streams.max(1)).unwrap_or(u32::MAX));
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Limits {
+            page: QUARTER * streams / self.false_pages_per_quarter,
+            tolerance: self.tolerance,
+            ratio: self.tolerance_ratio,
+            objective: (1.0 - objective).clamp(LEAST, 1.0 - LEAST),
+            memory: days(nanos(self.memory)),
+            accept_after: (!self.accept_after.is_zero()).then_some(self.accept_after),
+        }
+    }
+
+    /// The success rate that an agent of this name is held against while it has no past.
+    pub fn objective_of(&self, agent: &str) -> f64 {
+        self.objectives.get(agent).copied().unwrap_or(self.objective)
+    }
+}
+
+/// Days of a quarter of a year.
+const QUARTER: f64 = 365.25 / 4.0;
+
+/// Rate of failures of the strictest objective: against 0, the first failure would be proof.
+const LEAST: f64 = 1e-4;

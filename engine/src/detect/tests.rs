@@ -1,0 +1,464 @@
+//! What a detector decides, on simulated streams of fixed seeds; `docs/detection.md` has the figures of many more.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::baseline::Tally;
+use super::budget::Budget;
+use super::evidence::{BETS, Evidence, WEIGHTS};
+use super::*;
+use crate::span::Timestamp;
+
+const MINUTE: u64 = 60_000_000_000;
+
+/// A stream of one value a minute.
+struct Stream {
+    detector: Detector,
+    limits: Limits,
+    now: Timestamp,
+    random: u64,
+}
+
+impl Stream {
+    fn new(seed: u64) -> Self {
+        let limits = DropOptions::default().limits(3);
+        Self { detector: Detector::default(), limits, now: Timestamp(MINUTE), random: seed }
+    }
+
+    /// With so many values of the past.
+    fn after(seed: u64, level: f64, count: u32) -> Self {
+        let limits = DropOptions { objective: 0.9_f64.min(0.95 - level), ..DropOptions::default() };
+        let mut stream = Self { limits: limits.limits(3), ..Self::new(seed) };
+        assert!(!stream.verdicts(level, count).contains(&Severity::Critical));
+        stream
+    }
+
+    /// In `[0,1)`.
+    fn random(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn value(&mut self, value: Observation) -> Option<Severity> {
+        self.now = self.now.after(Duration::from_secs(60));
+        self.detector.observe(self.now, value, &self.limits)
+    }
+
+    /// So many verdicts, of which this share fails; returns the severities that it came to.
+    fn verdicts(&mut self, level: f64, count: u32) -> Vec<Severity> {
+        let mut severities = Vec::new();
+        for _ in 0..count {
+            let failed = self.random() < level;
+            severities.extend(self.value(Observation::verdict(failed)));
+        }
+        severities
+    }
+
+    /// Verdicts until this severity; returns how many.
+    fn until(&mut self, severity: Severity, level: f64) -> u32 {
+        let reached = |stream: &mut Self| stream.verdicts(level, 1) == [severity];
+        (1..10_000).find(|_| reached(self)).unwrap()
+    }
+
+    fn state(&self) -> DropState {
+        self.detector.state(&self.limits)
+    }
+
+    fn severity(&self) -> Severity {
+        self.state().severity
+    }
+}
+
+#[test]
+fn a_drop_is_found_with_its_begin_and_both_levels() {
+    let mut stream = Stream::after(1, 0.01, 2_000);
+    let before = stream.now;
+    let traces = stream.until(Severity::Critical, 0.4);
+    assert!(traces < 40, "{traces}");
+    let state = stream.state();
+    let drop = state.drop.unwrap();
+    assert_eq!(state.against, Against::Past);
+    assert!(state.evidence >= 1.0, "{state:?}");
+    assert!(drop.since > before && drop.since < before.after(Duration::from_secs(600)), "{drop:?}");
+    assert!((drop.from - 0.01).abs() < 0.01 && drop.to > 0.25, "{drop:?}");
+    assert!(drop.traces > 3 && drop.traces <= u64::from(traces), "{drop:?}");
+    assert!(drop.confidence > 0.9 && drop.confidence <= 1.0, "{drop:?}");
+}
+
+#[test]
+fn a_rise_that_is_tolerated_is_no_drop() {
+    for (from, to) in [(0.01, 0.03), (0.1, 0.12), (0.2, 0.25)] {
+        let mut stream = Stream::after(2, from, 3_000);
+        let severities = stream.verdicts(to, 20_000);
+        assert!(!severities.contains(&Severity::Critical), "{from} {to}");
+    }
+}
+
+#[test]
+fn three_failures_in_a_row_are_one_cause_and_eight_are_an_outage() {
+    let mut stream = Stream::after(3, 0.01, 3_000);
+    for _ in 0..20 {
+        stream.verdicts(1.0, 3);
+        stream.verdicts(0.01, 1_000);
+        assert_eq!(stream.severity(), Severity::Quiet);
+    }
+    let mut outage = Stream::after(4, 0.01, 3_000);
+    assert!(outage.until(Severity::Critical, 1.0) <= 8);
+}
+
+#[test]
+fn a_drop_lasts_while_the_level_is_bad_and_ends_by_evidence_alone() {
+    let mut stream = Stream::after(5, 0.01, 3_000);
+    stream.until(Severity::Critical, 0.3);
+    assert_eq!(stream.verdicts(0.3, 5_000), []);
+    // A month without a value says nothing.
+    stream.now = stream.now.after(Duration::from_secs(30 * 86_400));
+    assert_eq!(stream.verdicts(0.01, 1), []);
+    let recovered = stream.until(Severity::Recovering, 0.01);
+    let drop = stream.state().drop.unwrap();
+    assert!((drop.to - 0.3).abs() < 0.02, "{drop:?}");
+    let quiet = stream.until(Severity::Quiet, 0.01);
+    assert!(recovered < 120 && quiet < 120, "{recovered} {quiet}");
+    assert_eq!(stream.state().drop, None);
+}
+
+#[test]
+fn what_gets_worse_while_it_recovers_is_the_same_drop() {
+    let mut stream = Stream::after(6, 0.01, 3_000);
+    stream.until(Severity::Critical, 0.5);
+    let since = stream.state().drop.unwrap().since;
+    stream.verdicts(0.5, 100);
+    stream.until(Severity::Recovering, 0.0);
+    let relapse = stream.until(Severity::Critical, 0.5);
+    let drop = stream.state().drop.unwrap();
+    assert!(relapse < 30, "{relapse}");
+    assert_eq!(drop.since, since);
+    assert!(drop.to > 0.3 && drop.traces <= u64::from(relapse), "{drop:?}");
+}
+
+#[test]
+fn the_good_values_by_which_a_drop_ends_are_not_of_it() {
+    let mut stream = Stream::after(19, 0.01, 3_000);
+    stream.verdicts(0.6, 60);
+    stream.until(Severity::Recovering, 0.0);
+    let drop = stream.state().drop.unwrap();
+    assert!(drop.to > 0.5 && (50..=62).contains(&drop.traces), "{drop:?}");
+}
+
+#[test]
+fn what_does_not_settle_stays_critical() {
+    let mut stream = Stream::after(20, 0.02, 5_000);
+    stream.until(Severity::Critical, 0.5);
+    stream.verdicts(0.5, 50);
+    // Half as much again as is tolerated.
+    let severities = stream.verdicts(0.075, 50_000);
+    assert!(severities.len() <= 8, "{severities:?}");
+    assert_eq!(stream.severity(), Severity::Critical);
+}
+
+#[test]
+fn what_was_nearly_a_drop_is_not_usual() {
+    let mut stream = Stream::after(21, 0.01, 3_000);
+    let usual = stream.state().usual;
+    stream.until(Severity::Warning, 0.2);
+    stream.until(Severity::Quiet, 0.0);
+    assert!((stream.state().usual - usual).abs() < 1e-5, "{usual} {}", stream.state().usual);
+}
+
+#[test]
+fn the_usual_level_is_that_of_the_last_weeks() {
+    let mut stream = Stream::after(24, 0.04, 60 * 1_440);
+    stream.verdicts(0.05, 28 * 1_440);
+    // It would be 0.043 of all of them.
+    assert!(stream.state().usual > 0.046, "{}", stream.state().usual);
+}
+
+#[test]
+fn an_absence_is_no_evidence() {
+    let mut stream = Stream::after(23, 0.0, 3_000);
+    stream.now = stream.now.after(Duration::from_secs(400 * 86_400));
+    assert!(!stream.verdicts(1.0, 3).contains(&Severity::Critical));
+}
+
+#[test]
+fn bad_hours_do_not_become_usual() {
+    let mut stream = Stream::after(7, 0.02, 5_000);
+    let usual = stream.state().usual;
+    stream.until(Severity::Critical, 0.5);
+    stream.verdicts(0.5, 5_000);
+    assert_eq!(stream.state().usual.to_bits(), usual.to_bits());
+    stream.until(Severity::Quiet, 0.02);
+    assert!((stream.state().usual - usual).abs() < 0.002, "{} {usual}", stream.state().usual);
+}
+
+#[test]
+fn the_usual_level_follows_the_past_without_bias() {
+    for level in [0.0, 0.01, 0.1, 0.3] {
+        let limits = DropOptions { objective: 0.5, ..DropOptions::default() }.limits(3);
+        let mut stream = Stream { limits, ..Stream::new(8) };
+        stream.verdicts(level, 20_000);
+        let usual = stream.state().usual;
+        assert!((usual - level).abs() < 0.1 * level + 0.001, "{level} {usual}");
+    }
+}
+
+#[test]
+fn a_new_agent_is_held_against_the_objective() {
+    let mut bad = Stream::new(9);
+    let traces = bad.until(Severity::Critical, 0.5);
+    assert!(traces < 90, "{traces}");
+    let state = bad.state();
+    assert_eq!(state.against, Against::Objective);
+    assert!((state.drop.unwrap().from - 0.1).abs() < 1e-9, "{state:?}");
+    let mut new = Stream::new(10);
+    new.verdicts(0.02, 90);
+    assert_eq!(new.state().against, Against::Objective);
+    new.verdicts(0.02, 60);
+    assert_eq!(new.state().against, Against::Past);
+    // It stays until the level is accepted or better.
+    assert_eq!(bad.verdicts(0.5, 5_000), []);
+    for level in [0.0, 0.02, 0.09] {
+        assert_eq!(Stream::new(10).verdicts(level, 3_000), [], "{level}");
+    }
+}
+
+#[test]
+fn a_level_over_the_objective_is_one_drop_and_no_flood_of_them() {
+    let mut stream = Stream::new(11);
+    stream.until(Severity::Critical, 0.6);
+    let severities = stream.verdicts(0.2, 20_000);
+    assert!(severities.len() < 10, "{severities:?}");
+    assert_eq!(stream.severity(), Severity::Critical);
+}
+
+#[test]
+fn a_new_level_can_be_accepted() {
+    let mut stream = Stream::after(12, 0.01, 3_000);
+    assert!(!stream.detector.accept(stream.now), "there is nothing to accept");
+    stream.until(Severity::Critical, 0.3);
+    stream.verdicts(0.3, 300);
+    assert!(stream.detector.accept(stream.now));
+    assert_eq!(stream.severity(), Severity::Quiet);
+    assert!((stream.state().usual - 0.3).abs() < 0.06, "{:?}", stream.state());
+    assert!(!stream.verdicts(0.3, 5_000).contains(&Severity::Critical));
+    assert!(stream.until(Severity::Critical, 0.8) < 60);
+}
+
+#[test]
+fn a_new_level_is_accepted_after_a_time_if_that_is_set() {
+    let options =
+        DropOptions { accept_after: Duration::from_secs(3_600), ..DropOptions::default() };
+    let mut stream = Stream::after(13, 0.01, 3_000);
+    stream.limits = options.limits(3);
+    stream.until(Severity::Critical, 0.4);
+    assert_eq!(stream.verdicts(0.4, 59), []);
+    assert_eq!(stream.verdicts(0.4, 1), [Severity::Quiet]);
+    assert!(stream.state().usual > 0.25);
+}
+
+#[test]
+fn a_version_is_held_against_the_one_before_and_found_soonest_at_its_begin() {
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..20 {
+        let mut stream = Stream::after(100 + seed, 0.01, 3_000);
+        let mut next = Stream { random: stream.random, now: stream.now, ..Stream::new(0) };
+        next.detector.inherit(&stream.detector.clone().bequeath(), &stream.limits);
+        assert_eq!(next.state().usual.to_bits(), stream.state().usual.to_bits());
+        old += stream.until(Severity::Critical, 0.15);
+        new += next.until(Severity::Critical, 0.15);
+    }
+    assert!(new * 3 < old * 2, "{new} {old}");
+}
+
+#[test]
+fn unspent_time_is_left_to_one_version_alone() {
+    let mut stream = Stream::after(14, 0.01, 3_000);
+    let (first, second) = (stream.detector.bequeath(), stream.detector.bequeath());
+    let limits = stream.limits;
+    let begun = |left: &Inheritance| {
+        let mut detector = Detector::default();
+        detector.inherit(left, &limits);
+        detector.state(&limits).evidence
+    };
+    assert!(begun(&first) > 0.0);
+    assert_eq!(begun(&second).to_bits(), 0.0_f64.to_bits());
+    // However long there was no version: no more than may be left to chance at a deploy.
+    for _ in 0..400 {
+        stream.now = stream.now.after(Duration::from_secs(86_400));
+        stream.verdicts(0.0, 1);
+    }
+    assert!((begun(&stream.detector.bequeath()) - 0.01).abs() < 1e-9);
+}
+
+#[test]
+fn more_streams_need_more_evidence_and_forget_none() {
+    let mut stream = Stream::after(15, 0.01, 3_000);
+    stream.verdicts(1.0, 2);
+    let few = stream.detector.state(&DropOptions::default().limits(3)).evidence;
+    let many = stream.detector.state(&DropOptions::default().limits(3_000)).evidence;
+    assert!(few > 0.0 && (few / many - 1_000.0).abs() < 1e-6, "{few} {many}");
+    stream.limits = DropOptions::default().limits(3_000);
+    assert!((3..20).contains(&stream.until(Severity::Critical, 1.0)));
+}
+
+#[test]
+fn a_predicted_failure_is_watched_as_a_verdict_is() {
+    let mut stream = Stream::new(16);
+    let predict = |stream: &mut Stream, level: f64| {
+        let value = level + 0.1 * (stream.random() - 0.5);
+        stream.value(Observation::level(value).unwrap())
+    };
+    for _ in 0..5_000 {
+        assert_eq!(predict(&mut stream, 0.1), None);
+    }
+    let traces = (1..1_000).find(|_| predict(&mut stream, 0.25) == Some(Severity::Critical));
+    assert!(traces.is_some_and(|traces| traces < 60), "{traces:?}");
+}
+
+#[test]
+fn values_that_come_at_once_count_each() {
+    let mut stream = Stream::after(17, 0.01, 3_000);
+    let at = stream.now.after(Duration::from_secs(1));
+    let mut value =
+        |failed: bool| stream.detector.observe(at, Observation::verdict(failed), &stream.limits);
+    (0..50).for_each(|_| assert_eq!(value(false), None));
+    let traces = (1..100).find(|_| value(true) == Some(Severity::Critical));
+    assert!(traces.is_some_and(|traces| traces <= 10), "{traces:?}");
+}
+
+#[test]
+fn an_agent_of_few_traces_is_watched_too() {
+    let day = |stream: &mut Stream, level: f64| {
+        let severities = stream.verdicts(level, 20);
+        stream.now = stream.now.after(Duration::from_secs(86_400 - 20 * 60));
+        severities.contains(&Severity::Critical)
+    };
+    // 20 streams of 100 days, each of which shares a page a quarter with two others: 7 false ones.
+    let mut pages = 0;
+    for seed in 0..20 {
+        let mut stream = Stream::new(2_000 + seed);
+        pages += (0..100).filter(|_| day(&mut stream, 0.02)).count();
+        if stream.severity() < Severity::Critical {
+            assert!((0..3).any(|_| day(&mut stream, 0.5)), "{seed} {:?}", stream.state());
+        }
+    }
+    assert!(pages <= 7, "{pages}");
+}
+
+#[test]
+fn there_are_no_more_false_pages_than_the_dial_says() {
+    // Of each 20 streams of 30 days that share nothing: 6 quarters, as many pages, and ten times as many warnings.
+    for level in [0.01, 0.05, 0.1] {
+        let (mut pages, mut warnings) = (0, 0);
+        for seed in 0..20 {
+            let limits = DropOptions::default().limits(1);
+            let mut stream = Stream { limits, ..Stream::new(1_000 + seed) };
+            for severity in stream.verdicts(level, 30 * 1_440) {
+                pages += u32::from(severity == Severity::Critical);
+                warnings += u32::from(severity == Severity::Warning);
+            }
+        }
+        assert!(pages <= 6 && warnings <= 65, "{level}: {pages} {warnings}");
+    }
+}
+
+#[test]
+fn what_is_not_in_the_range_is_no_observation() {
+    for value in [f64::NAN, f64::INFINITY, -1e-9, 1.0 + 1e-9] {
+        assert_eq!(Observation::level(value), None);
+    }
+}
+
+#[test]
+fn the_weights_of_the_bets_add_up_to_one() {
+    assert!((WEIGHTS.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    assert!(BETS.iter().all(|bet| *bet > 0.0 && *bet < 1.0));
+}
+
+proptest! {
+    /// The step that makes it an e-detector: over values of a mean of no more than `m`, whatever they are, evidence grows by
+    /// what is spent, at most.
+    #[test]
+    fn evidence_grows_by_no_more_than_is_spent_while_nothing_changed(
+        mean in 0.001..1.0_f64,
+        values in prop::collection::vec((0.0..1.0_f64, 0.01..1.0_f64), 1..6),
+        before in prop::collection::vec(0.0..5.0_f64, 0..20),
+        spent in 0.0..2.0_f64,
+    ) {
+        let weight: f64 = values.iter().map(|(_, weight)| weight).sum();
+        let own: f64 = values.iter().map(|(value, weight)| value * weight).sum::<f64>() / weight;
+        let scale = (mean / own.max(1e-12)).min(1.0);
+        let mut evidence = Evidence::default();
+        before.iter().for_each(|ratio| evidence.observe(*ratio, 0.5));
+        let after = values.iter().map(|(value, weight)| {
+            let mut next = evidence;
+            next.observe(value * scale / mean, spent);
+            next.days() * weight
+        });
+        let after = after.sum::<f64>() / weight;
+        prop_assert!(after <= (evidence.days() + spent) * (1.0 + 1e-9), "{after} {}", evidence.days());
+    }
+
+    /// The other half of the promise: nothing spends time that has not passed.
+    #[test]
+    fn no_more_time_is_spent_than_has_passed(gaps in prop::collection::vec(0..200_000_000_000_000_u64, 1..300)) {
+        let mut budget = Budget::default();
+        let (mut now, mut spent) = (Timestamp(1), 0.0);
+        for gap in &gaps {
+            now = Timestamp(now.0 + gap);
+            spent += budget.spend(now);
+            let passed = (now.0 - 1) as f64 / 86_400e9 + 1e-12;
+            prop_assert!(spent + budget.saved <= passed, "{spent} {passed}");
+        }
+    }
+
+    /// Whatever comes, numbers are numbers in their range, and a restart at any moment changes nothing.
+    #[test]
+    fn any_stream_gives_states_in_range_and_survives_a_restart(
+        steps in prop::collection::vec((0..4_u8, 0.0..=1.0_f64, 0..10_000_000_000_000_u64), 1..600),
+        streams in 1..100_usize,
+        objective in 0.0..=1.0_f64,
+        tolerance in 0.0..0.5_f64,
+    ) {
+        let limits = DropOptions { objective, tolerance, ..DropOptions::default() }.limits(streams);
+        let (mut kept, mut read) = (Detector::default(), Detector::default());
+        let mut now = 10_u64;
+        for (index, (kind, level, gap)) in steps.iter().enumerate() {
+            // Times may go back, too.
+            now = if *kind == 3 { now.saturating_sub(*gap) } else { now + gap };
+            let value = match (kind, index / 150 % 2) {
+                (0, 1) => Observation::level(*level).unwrap(),
+                (_, half) => Observation::verdict(*level < 0.02 + 0.5 * half as f64),
+            };
+            let found = kept.observe(Timestamp(now), value, &limits);
+            prop_assert_eq!(read.observe(Timestamp(now), value, &limits), found);
+            if index % 37 == 0 {
+                read = rmp_serde::from_slice(&rmp_serde::to_vec_named(&read).unwrap()).unwrap();
+            }
+            let state = kept.state(&limits);
+            prop_assert!(state.evidence >= 0.0 && state.evidence.is_finite(), "{state:?}");
+            prop_assert!((0.0..=1.0).contains(&state.usual), "{state:?}");
+            let ongoing = matches!(state.severity, Severity::Critical | Severity::Recovering);
+            prop_assert!(state.drop.is_some() || !ongoing, "{state:?}");
+            prop_assert!(state.drop.is_none() || state.severity > Severity::Quiet, "{state:?}");
+            if let Some(drop) = state.drop {
+                prop_assert!((0.0..=1.0).contains(&drop.to) && (0.0..=1.0).contains(&drop.confidence), "{drop:?}");
+                prop_assert!(drop.traces > 0, "{drop:?}");
+            }
+        }
+        prop_assert_eq!(kept, read);
+    }
+
+    #[test]
+    fn a_tally_without_its_begin_is_the_rest(counts in (0..1_000_u64, 0..1_000_u64), sums in (0.0..9.0_f64, 0.0..9.0_f64)) {
+        let begin = Tally { count: counts.0, sum: sums.0 };
+        let all = Tally { count: counts.0 + counts.1, sum: sums.0 + sums.1 };
+        let rest = all.minus(begin);
+        prop_assert_eq!(rest.count, counts.1);
+        prop_assert!((rest.sum - sums.1).abs() < 1e-9);
+    }
+}

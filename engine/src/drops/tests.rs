@@ -1,0 +1,174 @@
+//! Who is watched, for how long, and how the false pages are shared.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::span::TraceId;
+use crate::update::ScopedId;
+
+const HOUR: u64 = 3_600_000_000_000;
+
+fn key(version: &str) -> AgentKey {
+    AgentKey { agent_version: version.to_owned(), ..AgentKey::default() }
+}
+
+/// A trace of this hour.
+fn trace(hour: u64, failed: bool) -> DoneTrace {
+    DoneTrace {
+        trace_id: Some(TraceId(u128::from(hour).to_be_bytes())),
+        at_unix_nano: hour * HOUR,
+        touched_unix_nano: hour * HOUR,
+        failed: Some(failed),
+        looped: Some(false),
+        signal: if failed { "error" } else { "" }.to_owned(),
+        session: ScopedId { id: format!("session {hour}"), ..ScopedId::default() },
+        ..DoneTrace::default()
+    }
+}
+
+/// Drops of so many agents at most, and what was counted of them.
+struct Told {
+    drops: Drops,
+    counts: Counts,
+}
+
+impl Told {
+    fn new(max_agents: usize) -> Self {
+        let drops = Drops::new(DropOptions::default(), max_agents);
+        Self { drops, counts: Counts::default() }
+    }
+
+    fn tell(&mut self, version: &str, trace: DoneTrace) {
+        self.drops.tell(&key(version), trace, WallShift::default());
+        self.drops.settle(&DriftOptions::default(), &mut self.counts);
+    }
+
+    fn view(&self, version: &str) -> Vec<DropView> {
+        self.drops.view(&key(version), WallShift::default())
+    }
+
+    fn saved(&self) -> Vec<u8> {
+        rmp_serde::to_vec_named(&self.drops.save()).unwrap()
+    }
+}
+
+#[test]
+fn every_stream_has_a_name_of_its_own_that_is_read_back() {
+    let mut told = Told::new(10);
+    let all = DoneTrace { outcome_failed: Some(true), tools_failed: Some(true), ..trace(1, true) };
+    told.tell("1", all);
+    let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
+    let expected: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
+    assert_eq!(names, expected);
+    let mut read = Told::new(10);
+    read.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
+    assert_eq!(read.saved(), told.saved());
+    assert_eq!(read.view("1"), told.view("1"));
+}
+
+#[test]
+fn what_is_not_known_of_a_trace_is_no_value() {
+    let mut told = Told::new(10);
+    told.tell("1", DoneTrace { failed: None, ..trace(1, false) });
+    let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
+    assert_eq!(names, ["loops"]);
+}
+
+#[test]
+fn streams_that_went_silent_leave_their_share_to_others() {
+    let mut told = Told::new(10);
+    for version in ["1", "2", "3"] {
+        told.tell(version, trace(1, false));
+    }
+    assert_eq!((told.drops.shares.paging, told.drops.shares.warning), (3, 3));
+    for hour in 2..30 {
+        told.tell("3", trace(hour, false));
+    }
+    assert_eq!((told.drops.shares.paging, told.drops.shares.warning), (1, 1));
+}
+
+#[test]
+fn what_was_unheard_of_for_longest_is_forgotten_over_the_bound_and_all_in_the_end() {
+    let mut told = Told::new(1);
+    for (hour, version) in (1..).zip(["1", "2", "3", "4", "1", "5"]) {
+        told.tell(version, trace(hour, false));
+    }
+    let held = ["1", "2", "3", "4", "5"].map(|version| told.view(version).len());
+    assert_eq!(held, [2, 0, 2, 2, 2]);
+    assert_eq!(told.counts.get("drops", "forgotten"), 1);
+    told.tell("1", trace(57 * 24, false));
+    assert_eq!(told.counts.get("drops", "expired"), 4);
+    assert_eq!(told.view("1").len(), 2);
+}
+
+#[test]
+fn the_version_before_is_the_one_that_was_heard_of_last() {
+    let mut told = Told::new(10);
+    for (hour, version) in [(1, "9"), (2, "1"), (3, "9"), (4, "5")] {
+        told.tell(version, trace(hour, false));
+    }
+    let before = |version| told.drops.watches[&key(version)].before.clone();
+    assert_eq!(before("9"), None);
+    assert_eq!(before("1").as_deref(), Some("9"));
+    assert_eq!(before("5").as_deref(), Some("9"));
+}
+
+#[test]
+fn the_examples_are_sessions_of_what_carries_most_failures() {
+    let mut told = Told::new(10);
+    let failing = |hour: u64, tool: &str| DoneTrace { tool: tool.to_owned(), ..trace(hour, true) };
+    let found = (1..60).find_map(|hour| {
+        told.tell("1", failing(hour, if hour % 3 == 0 { "rare" } else { "often" }));
+        let drop = told.view("1").remove(0);
+        (drop.severity == "critical").then(|| (hour, drop.drop.unwrap()))
+    });
+    let (hour, found) = found.unwrap();
+    assert_eq!((found.signal.as_deref(), found.tool.as_deref()), (Some("error"), Some("often")));
+    let often = (1..=hour).rev().filter(|hour| hour % 3 != 0).take(2);
+    let often: Vec<String> = often.map(|hour| format!("session {hour}")).collect();
+    let sessions: Vec<String> = found.sessions.into_iter().map(|name| name.session_id).collect();
+    assert_eq!(sessions, often);
+    assert_eq!(told.view("1")[1].severity, "quiet");
+}
+
+#[test]
+fn a_stream_is_accepted_by_its_name() {
+    let mut told = Told::new(10);
+    for hour in 1..60 {
+        told.tell("1", DoneTrace { outcome_failed: Some(true), ..trace(hour, true) });
+    }
+    let severities =
+        |told: &Told| told.view("1").iter().map(|drop| drop.severity).collect::<Vec<_>>();
+    assert_eq!(severities(&told), ["critical", "critical", "quiet"]);
+    let now = Timestamp(60 * HOUR);
+    assert!(!told.drops.accept(&key("2"), None, now));
+    assert!(!told.drops.accept(&key("1"), Some("loops"), now));
+    assert!(told.drops.accept(&key("1"), Some("outcome"), now));
+    assert_eq!(severities(&told), ["critical", "quiet", "quiet"]);
+    assert!(told.drops.accept(&key("1"), None, now));
+    assert_eq!(severities(&told), ["quiet", "quiet", "quiet"]);
+}
+
+proptest! {
+    /// What is told together counts in the order in which it arrived, whoever tells it first.
+    #[test]
+    fn the_order_of_telling_does_not_matter(
+        traces in prop::collection::vec((0..40_u64, 0..3_u8, any::<bool>()), 1..60),
+        order in prop::collection::vec(any::<u16>(), 60),
+    ) {
+        let run = |order: &dyn Fn(usize) -> usize| {
+            let mut told = Told::new(10);
+            let mut numbered: Vec<usize> = (0..traces.len()).collect();
+            numbered.sort_by_key(|at| order(*at));
+            for at in numbered {
+                let (hour, version, failed) = traces[at];
+                let trace = DoneTrace { trace_id: Some(TraceId((at as u128).to_be_bytes())), ..trace(hour, failed) };
+                told.drops.tell(&key(&version.to_string()), trace, WallShift::default());
+            }
+            told.drops.settle(&DriftOptions::default(), &mut told.counts);
+            told.saved()
+        };
+        let expected = run(&|at| at);
+        prop_assert_eq!(run(&|at| usize::from(order[at])), expected);
+    }
+}

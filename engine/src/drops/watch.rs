@@ -1,0 +1,158 @@
+//! One agent version under watch: a detector for each stream, and what tells people where to look.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::gaps::Gaps;
+use super::stream::Stream;
+use crate::detect::{Against, Detector, DropState, Limits, Observation, Severity};
+use crate::drift::sequential::MeanSequence;
+use crate::saved::{self, Name};
+use crate::span::Timestamp;
+use crate::update::{DoneTrace, ScopedId};
+
+/// One agent version.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Watch {
+    /// By the names of streams, as far as there was a value.
+    #[serde(deserialize_with = "saved::by_name")]
+    pub(super) streams: BTreeMap<Name, Watched>,
+    /// The version that was the latest when this one began.
+    pub(super) before: Option<String>,
+    pub(super) gaps: Gaps,
+    /// Of 1 - risk, for comparison with other versions.
+    pub(super) level: MeanSequence,
+    /// When something was last told of it.
+    pub(super) told: Timestamp,
+}
+
+/// One stream of it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Watched {
+    pub(super) detector: Detector,
+    /// It has the baseline of the version before until it has its own.
+    pub(super) inherited: bool,
+    pub(super) last: Timestamp,
+    // The latest.
+    failures: VecDeque<Failure>,
+    /// Where to look; present while there is a drop.
+    pub(super) example: Option<Example>,
+}
+
+/// A trace that failed.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Failure {
+    at: Timestamp,
+    cause: Cause,
+    session: ScopedId,
+}
+
+/// What carried a failure.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) struct Cause {
+    /// The computed signal with the greatest risk; empty: none has any.
+    pub(super) signal: String,
+    /// The tool that failed or loops; empty: none.
+    pub(super) tool: String,
+}
+
+/// What carries most of the failures, as they were when the drop was found, and sessions in which they are.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Example {
+    pub(super) cause: Cause,
+    /// Two at most. They stay while the drop does, so that a page and what it links to do not change.
+    pub(super) sessions: Vec<ScopedId>,
+}
+
+impl Watched {
+    /// Takes the next value.
+    pub(super) fn observe(
+        &mut self,
+        (at, failed): (Timestamp, bool),
+        trace: &DoneTrace,
+        limits: &Limits,
+    ) {
+        if failed {
+            let cause = Cause { signal: trace.signal.clone(), tool: trace.tool.clone() };
+            self.failures.push_back(Failure { at, cause, session: trace.session.clone() });
+            if self.failures.len() > FAILURES {
+                self.failures.pop_front();
+            }
+        }
+        let found = self.detector.observe(at, Observation::verdict(failed), limits);
+        self.last = self.last.max(at);
+        self.inherited &= !self.detector.has_own_past();
+        match found {
+            Some(Severity::Warning | Severity::Critical) => self.example = self.find(limits),
+            Some(Severity::Quiet) => self.example = None,
+            Some(Severity::Recovering) | None if failed => self.find_another(trace),
+            Some(Severity::Recovering) | None => {}
+        }
+    }
+
+    /// What it has come to; a stream that does not page warns at most.
+    pub(super) fn state(&self, stream: &Stream, limits: &Limits) -> DropState {
+        let state = self.detector.state(limits);
+        let most = if stream.pages { Severity::Critical } else { Severity::Warning };
+        DropState { severity: state.severity.min(most), ..state }
+    }
+
+    /// Whether it is, or may be, in a drop.
+    pub(super) fn drops(&self, limits: &Limits) -> bool {
+        self.detector.state(limits).severity >= Severity::Warning
+    }
+
+    /// Whether what it is held against is what the version before left.
+    pub(super) fn is_held_against_the_version_before(&self, limits: &Limits) -> bool {
+        self.inherited && self.detector.state(limits).against == Against::Past
+    }
+
+    /// Takes the level since the drop began for the usual one; returns whether there was one.
+    pub(super) fn accept(&mut self, at: Timestamp) -> bool {
+        let accepted = self.detector.accept(at);
+        if accepted {
+            (self.inherited, self.example) = (false, None);
+        }
+        accepted
+    }
+
+    /// What carries most of the failures since the drop began, and the latest sessions in which it does.
+    fn find(&self, limits: &Limits) -> Option<Example> {
+        let since = self.detector.state(limits).drop?.since;
+        let failures = || self.failures.iter().rev().filter(|failure| failure.at >= since);
+        let mut causes: BTreeMap<&Cause, usize> = BTreeMap::new();
+        failures().for_each(|failure| *causes.entry(&failure.cause).or_default() += 1);
+        let (cause, _) = causes.into_iter().max_by_key(|(_, count)| *count)?;
+        let mut example = Example { cause: cause.clone(), sessions: Vec::new() };
+        failures().for_each(|failure| example.add(&failure.cause, &failure.session));
+        Some(example)
+    }
+
+    /// One session is an example, two are better.
+    fn find_another(&mut self, trace: &DoneTrace) {
+        if let Some(example) = &mut self.example {
+            let cause = Cause { signal: trace.signal.clone(), tool: trace.tool.clone() };
+            example.add(&cause, &trace.session);
+        }
+    }
+}
+
+impl Example {
+    fn add(&mut self, cause: &Cause, session: &ScopedId) {
+        let known = self.sessions.iter().any(|held| held == session);
+        if self.sessions.len() < SESSIONS
+            && *cause == self.cause
+            && !known
+            && !session.id.is_empty()
+        {
+            self.sessions.push(session.clone());
+        }
+    }
+}
+
+/// Failures from which the cause of a drop is told.
+const FAILURES: usize = 16;
+
+/// Sessions that are shown.
+const SESSIONS: usize = 2;

@@ -1,0 +1,149 @@
+//! What an embedding model makes of a trace's question and answer: the engine asks, and never waits for the answer.
+//!
+//! ```text
+//! coherence        1 - gap of the two embeddings; see signal::coherence
+//! loop_detection   the cosine of answers, where both traces have one of the same model; else of hashed embeddings
+//! ```
+//!
+//! A reply belongs to the texts that it was made of: if a late span has changed them, it is asked again.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::math::Quanta;
+use super::signal::coherence;
+use super::span::TraceId;
+use super::trace::whole_words;
+use super::update::{Content, TraceUpdate};
+
+/// Steps of a unit vector's parts, so that a cosine has the same bits everywhere.
+const STEPS: f64 = 1e6;
+
+/// The texts of a trace.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct EmbedRequest {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// Tells these texts from others of the trace.
+    pub texts: u64,
+    /// The question; `None`: not on the wire.
+    pub input: Option<String>,
+    /// The answer; `None` only in a request that nothing would follow from.
+    pub output: Option<String>,
+}
+
+/// What a model made of them.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Embedded {
+    /// The texts that it was asked about.
+    pub texts: u64,
+    /// Hash of the model's name; vectors of different ones are not compared.
+    pub embedder: u64,
+    /// How near the answer is to the question; `None` where one is missing.
+    pub coherence: Option<Quanta>,
+    /// The answer's embedding, of length one, in steps of 1e-6; empty: there is none.
+    pub output: Vec<i32>,
+}
+
+impl EmbedRequest {
+    /// What is to be asked of a trace with these texts, each of at most `max_bytes`; `None` without an answer: from a question
+    /// alone nothing follows.
+    pub fn new(trace_id: TraceId, content: &Content, max_bytes: usize) -> Option<Self> {
+        let text = |text: &Option<String>| {
+            let text = text.as_deref().filter(|text| !text.is_empty())?;
+            Some(whole_words(text, max_bytes).to_owned())
+        };
+        let (input, output) = (text(&content.input), text(&content.output));
+        let hash = |text: &Option<String>| text.as_ref().map_or(0, |text| xxh3_64(text.as_bytes()));
+        let texts = xxh3_64_with_seed(&hash(&output).to_le_bytes(), hash(&input));
+        output.is_some().then_some(Self { trace_id, texts, input, output })
+    }
+}
+
+impl Embedded {
+    /// What follows from the embeddings of the two texts; vectors that are none count as missing.
+    pub fn new(
+        request: &EmbedRequest,
+        model: &str,
+        input: Option<&[f32]>,
+        output: Option<&[f32]>,
+    ) -> Self {
+        let both = input.zip(output);
+        Self {
+            texts: request.texts,
+            embedder: xxh3_64(model.as_bytes()).max(1),
+            coherence: both.and_then(|(input, output)| coherence::score(input, output)),
+            output: output.map(steps).unwrap_or_default(),
+        }
+    }
+
+    /// Fills a trace in that has these texts.
+    pub fn fill(&self, update: &mut TraceUpdate) {
+        update.coherence_quanta = self.coherence.map(|score| score.0);
+        if let Some(digest) = &mut update.output_digest
+            && !self.output.is_empty()
+        {
+            digest.model_embedding.clone_from(&self.output);
+            digest.embedder = self.embedder;
+        }
+    }
+}
+
+/// A vector of length one, in steps; empty if it has no length.
+fn steps(vector: &[f32]) -> Vec<i32> {
+    let squares: f64 = vector.iter().map(|part| f64::from(*part) * f64::from(*part)).sum();
+    let norm = squares.sqrt();
+    if !norm.is_normal() {
+        return Vec::new();
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "at most a million, as no part is longer than the whole"
+    )]
+    let step = |part: &f32| (f64::from(*part) / norm * STEPS).round() as i32;
+    vector.iter().map(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::text::cosine;
+    use crate::update::OutputDigest;
+
+    #[test]
+    fn texts_are_told_from_each_other() {
+        let content = |input: Option<&str>, output: Option<&str>| Content {
+            input: input.map(str::to_owned),
+            output: output.map(str::to_owned),
+        };
+        let texts = |content: Content| {
+            EmbedRequest::new(TraceId([1; 16]), &content, 4).map(|request| request.texts)
+        };
+        assert_eq!(texts(content(None, Some(""))), None);
+        assert_eq!(texts(content(Some("a"), None)), None);
+        let all = [
+            texts(content(Some("a"), Some("b"))),
+            texts(content(Some("b"), Some("a"))),
+            texts(content(None, Some("a"))),
+        ];
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+        assert_eq!(texts(content(None, Some("ééé"))), texts(content(None, Some("éé"))));
+    }
+
+    #[test]
+    fn a_trace_is_filled_in_with_what_the_model_said() {
+        let request = EmbedRequest { texts: 5, ..EmbedRequest::default() };
+        let (a, b) = ([3.0_f32, 4.0], [4.0_f32, 3.0]);
+        let embedded = Embedded::new(&request, "m", Some(&a), Some(&b));
+        let mut update =
+            TraceUpdate { output_digest: Some(OutputDigest::default()), ..TraceUpdate::default() };
+        embedded.fill(&mut update);
+        assert_eq!(update.coherence_quanta, Quanta::from_f64(0.96).map(|score| score.0));
+        let digest = update.output_digest.unwrap();
+        assert_eq!(digest.model_embedding, [800_000, 600_000]);
+        let other = Embedded::new(&request, "m", None, Some(&a));
+        assert_eq!((other.coherence, other.embedder), (None, digest.embedder));
+        assert!((cosine(&digest.model_embedding, &other.output) - 0.96).abs() < 1e-6);
+        assert!(Embedded::new(&request, "m", None, Some(&[0.0, 0.0])).output.is_empty());
+    }
+}

@@ -1,0 +1,233 @@
+//! A map of a few things, in the order of their keys: as large as what it holds, where a tree has room for eleven of each.
+//!
+//! To add one that is not the last moves those after it, so it is for what stays small.
+
+use std::borrow::Borrow;
+use std::ops::Index;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+/// The map; it is written down as one.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Few<K, V>(
+    // Invariant: in the order of the keys, each once.
+    Vec<(K, V)>,
+);
+
+impl<K, V> Default for Few<K, V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K, V> Few<K, V> {
+    /// With room for so many.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self(Vec::with_capacity(capacity))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// All of them, with values to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.0.iter_mut().map(|(key, value)| (&*key, value))
+    }
+
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.0.iter().map(|(_, value)| value)
+    }
+}
+
+impl<K: Ord, V> Few<K, V> {
+    /// The value of a key.
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(self.place(key).ok()?).map(|(_, value)| value)
+    }
+
+    /// Whether there is one of this key.
+    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.place(key).is_ok()
+    }
+
+    /// Adds a value, in place of the one of the same key.
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        match self.place(&key) {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) => self.add(at, (key, value)),
+        }
+    }
+
+    /// Takes the value of a key out.
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.place(key).ok()?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// The value of a key, which is added if need be.
+    pub(crate) fn or_default(&mut self, key: K) -> &mut V
+    where
+        V: Default,
+    {
+        let at = match self.place(&key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.add(at, (key, V::default()));
+                at
+            }
+        };
+        &mut self.0[at].1
+    }
+
+    /// Likewise, of a key that is made only for that.
+    pub(crate) fn or_default_of<Q>(&mut self, key: &Q) -> &mut V
+    where
+        K: Borrow<Q>,
+        Q: Ord + ToOwned<Owned = K> + ?Sized,
+        V: Default,
+    {
+        let at = match self.place(key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.add(at, (key.to_owned(), V::default()));
+                at
+            }
+        };
+        &mut self.0[at].1
+    }
+
+    fn add(&mut self, at: usize, entry: (K, V)) {
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(1 + self.0.len() / 2);
+        }
+        self.0.insert(at, entry);
+    }
+
+    /// Where a key is, or belongs.
+    fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.binary_search_by(|(held, _)| held.borrow().cmp(key))
+    }
+}
+
+impl<K: Ord, V> Extend<(K, V)> for Few<K, V> {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, items: I) {
+        items.into_iter().for_each(|(key, value)| self.insert(key, value));
+    }
+}
+
+impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(items: I) -> Self {
+        let items = items.into_iter();
+        let mut few = Self::with_capacity(items.size_hint().0);
+        few.extend(items);
+        few
+    }
+}
+
+impl<K, V> IntoIterator for Few<K, V> {
+    type Item = (K, V);
+    type IntoIter = std::vec::IntoIter<(K, V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for Few<K, V> {
+    type Output = V;
+
+    #[expect(clippy::expect_used, reason = "as in every map: what is not there cannot be shown")]
+    fn index(&self, key: &Q) -> &V {
+        self.get(key).expect("there is one of this key")
+    }
+}
+
+impl<K: Serialize, V: Serialize> Serialize for Few<K, V> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for Few<K, V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Entries<K, V>(std::marker::PhantomData<(K, V)>);
+
+        impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
+            type Value = Few<K, V>;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Few<K, V>, A::Error> {
+                let mut few = Few::default();
+                while let Some((key, value)) = map.next_entry()? {
+                    few.insert(key, value);
+                }
+                Ok(few)
+            }
+        }
+
+        from.deserialize_map(Entries(std::marker::PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_and_written_as_one(
+            steps in prop::collection::vec((0_u8..4, 0_u8..12, any::<u32>()), 0..60),
+        ) {
+            let (mut few, mut map): (Few<String, u32>, BTreeMap<String, u32>) = Default::default();
+            for (step, key, value) in steps {
+                let key = format!("key {key}");
+                match step {
+                    0 => prop_assert_eq!(few.remove(key.as_str()), map.remove(&key)),
+                    1 => *few.or_default(key.clone()) ^= value,
+                    _ => few.insert(key.clone(), value),
+                }
+                match step {
+                    0 => {}
+                    1 => *map.entry(key.clone()).or_default() ^= value,
+                    _ => drop(map.insert(key.clone(), value)),
+                }
+                prop_assert_eq!(few.get(key.as_str()), map.get(&key));
+                prop_assert_eq!(few.contains_key(key.as_str()), map.contains_key(&key));
+            }
+            prop_assert!(few.iter().eq(map.iter()));
+            prop_assert_eq!(few.len(), map.len());
+            let written = rmp_serde::to_vec_named(&few).unwrap();
+            prop_assert_eq!(&written, &rmp_serde::to_vec_named(&map).unwrap());
+            let read: Few<String, u32> = rmp_serde::from_slice(&written).unwrap();
+            prop_assert_eq!(read, few);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `cycle`: a few different calls, one after the other, again and again: A-B-A-B.
+//!
+//! Each call equals the one a period before it: name, arguments, result, and whether it failed. Only full periods
+//! count, and the shortest period that explains the run.
+
+use super::{Evidence, Need, Outcomes, Run, overlap};
+use crate::update::ToolCall;
+
+/// Calls in a period, at least and at most.
+const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
+
+/// Finds all runs of repeated sequences.
+pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+    need.runs(calls, |calls, first| {
+        let runs = PERIODS.map(|period| run_from(calls, first, period));
+        let runs = runs.filter(|run| need.is_met(run, calls));
+        // Of runs of one length the first has the shortest period.
+        runs.reduce(|best, run| if run.calls > best.calls { run } else { best }).unwrap_or(Run {
+            first,
+            calls: 1,
+            period: 1,
+            evidence: Evidence::Names,
+        })
+    })
+}
+
+/// The full periods of this length that start with this call.
+fn run_from(calls: &[ToolCall], first: usize, period: usize) -> Run {
+    let none = Run { first, calls: 0, period, evidence: Evidence::Names };
+    let rest = &calls[first..];
+    if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, &rest[0])) {
+        return none;
+    }
+    let mut outcomes = [Outcomes::default(); 8];
+    let mut length = 0;
+    for (at, call) in rest.iter().enumerate() {
+        let fits = !call.name.is_empty()
+            && at.checked_sub(period).is_none_or(|before| same(call, &rest[before]))
+            && at.checked_sub(1).is_none_or(|before| !overlap(&rest[before], call));
+        if !fits || !outcomes[at % period].agree(call) {
+            break;
+        }
+        length += 1;
+    }
+    let calls = length / period * period;
+    let run = &rest[..calls];
+    // A failed call has no result to tell.
+    let missing = run.iter().any(|call| call.result_hash.is_none() && call.error != Some(true));
+    let arguments = run.iter().all(|call| call.arguments_hash.is_some());
+    let evidence = Evidence::of_calls(arguments, !missing);
+    Run { first, calls, period, evidence }
+}
+
+/// Whether two calls ask the same; what came of them is for [`Outcomes`] to tell.
+fn same(a: &ToolCall, b: &ToolCall) -> bool {
+    a.name == b.name
+        && a.arguments_hash == b.arguments_hash
+        && (a.error == Some(true)) == (b.error == Some(true))
+}

@@ -1,0 +1,26 @@
+//! `error_retry`: the same tool failing, each time, again and again.
+//!
+//! One retry after an error is a retry; the threshold of a warning leaves room for it. Arguments may change: the
+//! agent tries, and the tool keeps refusing.
+
+use super::{Evidence, Need, Run, overlap};
+use crate::update::ToolCall;
+
+/// Finds all runs of failed calls.
+pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+    need.runs(calls, run_from)
+}
+
+/// The longest run of failures that starts with this call.
+fn run_from(calls: &[ToolCall], first: usize) -> Run {
+    let head = &calls[first];
+    let fails = |call: &ToolCall| call.error == Some(true) && !call.name.is_empty();
+    let goes_on = |pair: &&[ToolCall]| {
+        fails(&pair[1]) && pair[1].name == head.name && !overlap(&pair[0], &pair[1])
+    };
+    let more = if fails(head) { calls[first..].windows(2).take_while(goes_on).count() } else { 0 };
+    let run = &calls[first..=first + more];
+    let known = run.iter().all(|call| call.arguments_hash.is_some());
+    let evidence = if known { Evidence::Arguments } else { Evidence::Names };
+    Run { first, calls: run.len(), period: 1, evidence }
+}

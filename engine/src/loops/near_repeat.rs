@@ -1,0 +1,45 @@
+//! `near_repeat`: the same tool with nearly the same arguments and the same result, again and again.
+//!
+//! Each call is compared with the one before it: the Jaccard similarity of the values in their arguments, as sets,
+//! wherever they stand.
+
+use super::{Evidence, Need, Outcomes, Run, overlap};
+use crate::update::ToolCall;
+
+/// Finds all runs of similar calls.
+pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+    let threshold = need.options.near_repeat_similarity;
+    need.runs(calls, |calls, first| run_from(calls, first, threshold))
+}
+
+/// The longest run that starts with this call.
+fn run_from(calls: &[ToolCall], first: usize, threshold: f64) -> Run {
+    let head = &calls[first];
+    let mut outcomes = Outcomes::default();
+    outcomes.agree(head);
+    let mut length = 1;
+    if !head.name.is_empty() && head.error != Some(true) {
+        for pair in calls[first..].windows(2) {
+            let call = &pair[1];
+            let similar = call.name == head.name
+                && call.error != Some(true)
+                && alike(&pair[0], call, threshold)
+                && !overlap(&pair[0], call);
+            if !similar || !outcomes.agree(call) {
+                break;
+            }
+            length += 1;
+        }
+    }
+    let evidence = Evidence::of_calls(true, !outcomes.missing);
+    Run { first, calls: length, period: 1, evidence }
+}
+
+/// Whether the arguments of two calls are on the wire and alike.
+fn alike(a: &ToolCall, b: &ToolCall, threshold: f64) -> bool {
+    let Some(hashes) = a.arguments_hash.zip(b.arguments_hash) else { return false };
+    let (a, b) = (&a.argument_values, &b.argument_values);
+    let common = a.iter().filter(|value| b.binary_search(value).is_ok()).count();
+    let all = a.len() + b.len() - common;
+    hashes.0 == hashes.1 || (all > 0 && common as f64 / all as f64 >= threshold)
+}

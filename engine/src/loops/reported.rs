@@ -1,0 +1,37 @@
+//! `reported`: the agent says itself that it is in a loop, and no other kind is found in the trace.
+//!
+//! The calls of one tool that came last before it said so are the run.
+
+use super::{Evidence, LoopKind, Run, Severity, Spend, entry};
+use crate::span::Timestamp;
+use crate::update::{Loop, ToolCall};
+
+/// The loop that was reported at this time.
+pub fn reported(calls: &[ToolCall], at: Timestamp, spends: &[Spend]) -> Loop {
+    let before = calls.partition_point(|call| call.start_unix_nano <= at.0);
+    let before = &calls[..before];
+    let same = |call: &&ToolCall| before.last().is_some_and(|last| last.name == call.name);
+    let calls = before.iter().rev().take_while(same).count();
+    let first = before.len() - calls;
+    let run = Run { first, calls, period: 1, evidence: Evidence::Text };
+    entry(LoopKind::Reported, Severity::Warning, &run, &before[first..], spends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_calls_that_came_last_are_meant() {
+        let call = |name: &str, start_unix_nano| ToolCall {
+            name: name.to_owned(),
+            start_unix_nano,
+            end_unix_nano: start_unix_nano + 1,
+            ..ToolCall::default()
+        };
+        let calls = [call("a", 1), call("b", 3), call("a", 5), call("a", 7), call("c", 20)];
+        let found = reported(&calls, Timestamp(10), &[]);
+        assert_eq!((found.kind, found.tool.as_str(), found.count), (LoopKind::Reported, "a", 2));
+        assert_eq!(reported(&[], Timestamp(10), &[]).count, 0);
+    }
+}

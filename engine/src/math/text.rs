@@ -1,0 +1,414 @@
+//! Texts: tokens, their sets, and how alike two of them are.
+//!
+//! Source: PandaProbe, `trace/loop_detection/metric.py` and `utils.py` (metrics.md 1.4). The words are
+//! Python's: runs of `\w`, which is the general categories L* and N* and the underscore.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::iter;
+
+use serde_json::Value;
+use unicode_general_category::{GeneralCategory, get_general_category};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::update::OutputDigest;
+
+/// Words that say nothing about what a text is about.
+const STOP_WORDS: [&str; 70] = [
+    "a", "above", "after", "all", "an", "and", "any", "are", "as", "at", "be", "been", "before",
+    "being", "below", "both", "but", "by", "can", "could", "did", "do", "does", "during", "each",
+    "either", "every", "few", "for", "from", "had", "has", "have", "in", "into", "is", "it", "its",
+    "may", "might", "more", "most", "neither", "no", "nor", "not", "of", "on", "only", "or",
+    "other", "own", "same", "shall", "should", "so", "some", "such", "than", "the", "through",
+    "to", "too", "very", "was", "were", "will", "with", "would", "yet",
+];
+
+/// Bytes of the longest stop word.
+const LONGEST: usize = 7;
+
+/// The stop words as numbers, each at the place that it hashes to or the next that is free.
+const STOPS: [u64; 256] = {
+    let (mut stops, mut at) = ([0; 256], 0);
+    while at < STOP_WORDS.len() {
+        let number = number(STOP_WORDS[at].as_bytes());
+        let mut place = place(number);
+        while stops[place as usize] != 0 {
+            place = place.wrapping_add(1);
+        }
+        stops[place as usize] = number;
+        at += 1;
+    }
+    stops
+};
+
+/// What each byte is: of no word, of a word, or of a character that is not ASCII.
+const KINDS: [Kind; 256] = {
+    let (mut kinds, mut byte) = ([Kind::Other; 256], 0_u8);
+    while byte < 0x80 {
+        let is_word = byte.is_ascii_alphanumeric() || byte == b'_';
+        kinds[byte as usize] = if is_word { Kind::Word } else { Kind::Between };
+        byte += 1;
+    }
+    kinds
+};
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Kind {
+    Between,
+    Word,
+    Other,
+}
+
+/// Returns what a text is compared by; `None` for an empty one.
+pub fn digest(text: &str) -> Option<OutputDigest> {
+    if text.is_empty() {
+        return None;
+    }
+    let lower = text.to_lowercase();
+    let mut embedding = Embedding::default();
+    let mut tokens = Vec::new();
+    for word in words(&lower) {
+        let hash = xxh3_64(word.as_bytes());
+        embedding.count(hash);
+        embedding.add_pieces(word);
+        if is_token(word) {
+            tokens.push(hash);
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens.shrink_to_fit();
+    Some(OutputDigest { tokens, embedding: embedding.cells(), ..OutputDigest::default() })
+}
+
+/// Returns the set of tokens of a text: its lower-case words without stop words and single characters.
+pub fn tokens(text: &str) -> BTreeSet<String> {
+    let lower = text.to_lowercase();
+    words(&lower).filter(|word| is_token(word)).map(str::to_owned).collect()
+}
+
+/// Jaccard similarity of two sorted sets, in `[0,1]`; 0 for two empty ones.
+pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
+    let (mut at_a, mut at_b, mut common) = (0, 0, 0_usize);
+    while let (Some(x), Some(y)) = (a.get(at_a), b.get(at_b)) {
+        at_a += usize::from(x <= y);
+        at_b += usize::from(y <= x);
+        common += usize::from(x == y);
+    }
+    let union = a.len() + b.len() - common;
+    if union == 0 { 0.0 } else { common as f64 / union as f64 }
+}
+
+/// Cosine similarity of two embeddings, clamped to `[0,1]`; 0 where one of them is zero.
+///
+/// Dot product and norms are integers, so the bits are the same everywhere.
+pub fn cosine(a: &[i32], b: &[i32]) -> f64 {
+    // 64 bits hold the sum for texts of up to 2^26 features, which is more than a span may have.
+    let dot = |x: &[i32], y: &[i32]| -> f64 {
+        let products = x.iter().zip(y).map(|(x, y)| i64::from(*x) * i64::from(*y));
+        products.fold(0_i64, i64::wrapping_add) as f64
+    };
+    let norms = dot(a, a) * dot(b, b);
+    if norms > 0.0 { (dot(a, b) / norms.sqrt()).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// Writes a value as the reference does: null as nothing, a string as it is, anything else as Python's
+/// `json.dumps` does, ASCII only.
+pub fn to_text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            let mut text = String::new();
+            dump(value, &mut text);
+            text
+        }
+    }
+}
+
+/// The words of a text in lower case.
+fn words(lower: &str) -> impl Iterator<Item = &str> {
+    let mut end = 0;
+    iter::from_fn(move || {
+        let start = after(lower, end, Kind::Between);
+        end = after(lower, start, Kind::Word);
+        lower.get(start..end).filter(|word| !word.is_empty())
+    })
+}
+
+/// Where the characters of one kind end that begin at a place.
+#[inline]
+fn after(text: &str, mut at: usize, kind: Kind) -> usize {
+    loop {
+        let rest = &text.as_bytes()[at..];
+        let Some(run) = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind) else {
+            return text.len();
+        };
+        at += run;
+        // Whether what is not ASCII is of the kind takes longer to say.
+        let next = if rest[run].is_ascii() { None } else { text[at..].chars().next() };
+        match next.filter(|c| is_word(*c) == (kind == Kind::Word)) {
+            Some(c) => at += c.len_utf8(),
+            None => return at,
+        }
+    }
+}
+
+fn is_word(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_alphanumeric() || c == '_';
+    }
+    matches!(
+        get_general_category(c),
+        GeneralCategory::UppercaseLetter
+            | GeneralCategory::LowercaseLetter
+            | GeneralCategory::TitlecaseLetter
+            | GeneralCategory::ModifierLetter
+            | GeneralCategory::OtherLetter
+            | GeneralCategory::DecimalNumber
+            | GeneralCategory::LetterNumber
+            | GeneralCategory::OtherNumber
+    )
+}
+
+/// Whether a word is more than one character, and no stop word.
+fn is_token(word: &str) -> bool {
+    // No character has more than four bytes.
+    (word.len() > 4 || word.chars().nth(1).is_some()) && !is_stop_word(word.as_bytes())
+}
+
+fn is_stop_word(word: &[u8]) -> bool {
+    if word.len() > LONGEST {
+        return false;
+    }
+    let number = number(word);
+    let mut place = place(number);
+    while ![0, number].contains(&STOPS[usize::from(place)]) {
+        place = place.wrapping_add(1);
+    }
+    STOPS[usize::from(place)] == number
+}
+
+/// A short word as a number.
+const fn number(word: &[u8]) -> u64 {
+    let (mut number, mut at) = (0, 0);
+    while at < word.len() {
+        number = number << 8 | word[at] as u64;
+        at += 1;
+    }
+    number
+}
+
+/// Where the number of a word is looked for first.
+const fn place(number: u64) -> u8 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
+}
+
+/// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
+/// come out near zero.
+struct Embedding {
+    // Of each dimension how often with the sign plus and minus.
+    counts: [i32; 512],
+    // A word between its marks.
+    padded: String,
+}
+
+impl Default for Embedding {
+    fn default() -> Self {
+        Self { counts: [0; 512], padded: String::new() }
+    }
+}
+
+impl Embedding {
+    /// Counts the pieces of a word between its marks.
+    fn add_pieces(&mut self, word: &str) {
+        if !word.is_ascii() {
+            return self.add_characters(word);
+        }
+        match word.as_bytes() {
+            [] => {}
+            [only] => self.count(xxh3_64(&[b'^', *only, b'$'])),
+            bytes @ [first, second, ..] => {
+                self.count(xxh3_64(&[b'^', *first, *second]));
+                bytes.array_windows::<3>().for_each(|piece| self.count(xxh3_64(piece)));
+                let [.., before, last] = bytes else { return };
+                self.count(xxh3_64(&[*before, *last, b'$']));
+            }
+        }
+    }
+
+    /// Likewise, of characters of any length.
+    fn add_characters(&mut self, word: &str) {
+        let mut padded = std::mem::take(&mut self.padded);
+        padded.clear();
+        padded.push('^');
+        padded.push_str(word);
+        padded.push('$');
+        let ends = padded.char_indices().map(|(at, c)| at + c.len_utf8()).skip(2);
+        for ((start, _), end) in padded.char_indices().zip(ends) {
+            self.count(xxh3_64(&padded.as_bytes()[start..end]));
+        }
+        self.padded = padded;
+    }
+
+    /// Counts a feature by its hash: the dimension is the lowest byte, the sign the highest bit.
+    fn count(&mut self, hash: u64) {
+        let at = hash.rotate_left(1) & 0x1ff;
+        if let Some(count) = usize::try_from(at).ok().and_then(|at| self.counts.get_mut(at)) {
+            *count += 1;
+        }
+    }
+
+    fn cells(&self) -> Vec<i32> {
+        let (signs, _) = self.counts.as_chunks();
+        signs.iter().map(|[plus, minus]| plus - minus).collect()
+    }
+}
+
+fn dump(value: &Value, text: &mut String) {
+    match value {
+        Value::Null => text.push_str("null"),
+        Value::Bool(true) => text.push_str("true"),
+        Value::Bool(false) => text.push_str("false"),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(float) => text.push_str(&float_repr(float)),
+            None => text.push_str(&number.to_string()),
+        },
+        Value::String(string) => dump_string(string, text),
+        Value::Array(items) => {
+            text.push('[');
+            for (at, item) in items.iter().enumerate() {
+                text.push_str(if at == 0 { "" } else { ", " });
+                dump(item, text);
+            }
+            text.push(']');
+        }
+        Value::Object(entries) => {
+            text.push('{');
+            for (at, (key, entry)) in entries.iter().enumerate() {
+                text.push_str(if at == 0 { "" } else { ", " });
+                dump_string(key, text);
+                text.push_str(": ");
+                dump(entry, text);
+            }
+            text.push('}');
+        }
+    }
+}
+
+fn dump_string(string: &str, text: &mut String) {
+    text.push('"');
+    for c in string.chars() {
+        match c {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            '\u{8}' => text.push_str("\\b"),
+            '\u{c}' => text.push_str("\\f"),
+            ' '..='~' => text.push(c),
+            _ => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    // Writing to a string cannot fail.
+                    let _ = write!(text, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    text.push('"');
+}
+
+/// Python's `repr` of a float: the shortest digits that read back, with an exponent below 1e-4 and
+/// from 1e16.
+fn float_repr(value: f64) -> String {
+    let scientific = format!("{value:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) || value.to_bits() << 1 == 0 {
+        return format!("{value:?}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same, character by character.
+    fn slow(text: &str) -> OutputDigest {
+        let lower = text.to_lowercase();
+        let words = lower.split(|c| !is_word(c)).filter(|word| !word.is_empty());
+        let (mut tokens, mut embedding) = (BTreeSet::new(), vec![0; 256]);
+        for word in words {
+            if word.chars().count() > 1 && !STOP_WORDS.contains(&word) {
+                tokens.insert(xxh3_64(word.as_bytes()));
+            }
+            let padded: Vec<char> = format!("^{word}$").chars().collect();
+            let pieces = padded.windows(3).map(|piece| piece.iter().collect());
+            for feature in pieces.chain([word.to_owned()]) {
+                let hash = xxh3_64(feature.as_bytes());
+                embedding[usize::try_from(hash % 256).unwrap()] +=
+                    if hash >> 63 == 0 { 1 } else { -1 };
+            }
+        }
+        let tokens = tokens.into_iter().collect();
+        OutputDigest { tokens, embedding, ..OutputDigest::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn a_digest_is_what_its_characters_make_it(
+            any in ".{0,60}",
+            words in "([a-cA-CéÉßΣσşİ0_]{1,9}[ ,\u{301}\u{a0}-]{1,2}){0,9}",
+            stops in prop::collection::vec(prop::sample::select(&STOP_WORDS[..]), 0..9),
+        ) {
+            for text in [any, words, stops.join(" "), stops.join("x ").to_uppercase()] {
+                let expected = (!text.is_empty()).then(|| slow(&text));
+                prop_assert_eq!(digest(&text), expected, "{}", text);
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_pythons() {
+        let set = |text: &str| tokens(text).into_iter().collect::<Vec<_>>();
+        assert_eq!(set("The x² of Straße_1, the ΣΑΣ!"), ["straße_1", "x²", "σας"]);
+        // A combining mark ends a word.
+        assert_eq!(set("cafe\u{301}s"), ["cafe"]);
+    }
+
+    #[test]
+    fn a_text_is_like_itself_and_unlike_another() {
+        let a = digest("Find cheap flights to Paris").unwrap();
+        let b = digest("Quarterly tax filing deadlines").unwrap();
+        assert!((cosine(&a.embedding, &a.embedding) - 1.0).abs() < 1e-12);
+        assert!(cosine(&a.embedding, &b.embedding) < 0.4);
+        assert!((jaccard(&a.tokens, &a.tokens) - 1.0).abs() < 1e-12);
+        assert!(jaccard(&a.tokens, &b.tokens) < 1e-12);
+        assert!(jaccard(&[], &[]) < 1e-12);
+        assert_eq!(digest(""), None);
+    }
+
+    #[test]
+    fn floats_are_written_as_python_does() {
+        for (value, text) in [
+            (1.0, "1.0"),
+            (1e16, "1e+16"),
+            (2.5e-10, "2.5e-10"),
+            (1e-5, "1e-05"),
+            (0.0001, "0.0001"),
+            (1.5e300, "1.5e+300"),
+        ] {
+            assert_eq!(float_repr(value), text);
+        }
+        assert_eq!(
+            to_text(&serde_json::json!({"n": 2.5e-10, "é": [1, null, true]})),
+            "{\"n\": 2.5e-10, \"\\u00e9\": [1, null, true]}"
+        );
+    }
+}

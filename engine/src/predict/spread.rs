@@ -1,0 +1,302 @@
+//! How much effort the runs of an agent take: a distribution that can be taken back exactly, and is the same bits however runs
+//! come and whichever shard holds them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::span::Timestamp;
+use crate::update::{Effort, PartialSum};
+
+/// Runs that there must be before it is said how much one took beside others.
+pub const LEAST_RUNS: u64 = 20;
+
+/// Weeks that are kept: the one that is going on, and the one before it.
+const WEEKS: usize = 2;
+
+const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
+
+/// What is measured of a run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Measure {
+    /// Model calls.
+    ModelCalls,
+    /// Tool calls.
+    ToolCalls,
+    /// Tokens written.
+    OutputTokens,
+    /// Cost.
+    Cost,
+    /// Time.
+    Duration,
+    /// Distinct words of the last answer.
+    Answer,
+}
+
+impl Measure {
+    /// All of them, each at its own number.
+    pub const ALL: [Self; 6] = [
+        Self::ModelCalls,
+        Self::ToolCalls,
+        Self::OutputTokens,
+        Self::Cost,
+        Self::Duration,
+        Self::Answer,
+    ];
+
+    /// As results carry it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ModelCalls => "model_calls",
+            Self::ToolCalls => "tool_calls",
+            Self::OutputTokens => "output_tokens",
+            Self::Cost => "cost",
+            Self::Duration => "duration",
+            Self::Answer => "answer",
+        }
+    }
+
+    /// Whether more of it is more effort.
+    pub fn is_effort(self) -> bool {
+        self != Self::Answer
+    }
+
+    /// The bucket that a run is in; 0 where the wire does not tell.
+    pub(super) fn bucket(self, effort: &Effort) -> f64 {
+        self.of(effort).map_or(0.0, |value| f64::from(bucket(value)))
+    }
+
+    /// What a run has of it; `None` where the wire does not tell.
+    pub fn of(self, effort: &Effort) -> Option<u64> {
+        let told = |told: PartialSum| (told.traces > 0).then_some(told.sum);
+        match self {
+            Self::ModelCalls => Some(effort.model_calls),
+            Self::ToolCalls => Some(effort.tool_calls),
+            Self::OutputTokens => told(effort.output_tokens),
+            Self::Cost => told(effort.cost_quanta),
+            Self::Duration => Some(effort.nanos),
+            Self::Answer => effort.answer_words,
+        }
+    }
+}
+
+/// The distribution, by week of the runs' starts.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Spread {
+    weeks: BTreeMap<u64, [Counts; Measure::ALL.len()]>,
+}
+
+/// Runs by bucket, in the order of the buckets; none without runs.
+type Counts = Vec<(u16, u32)>;
+
+impl Spread {
+    /// Adds a run that started then. Of an earlier week than those that are kept it adds nothing.
+    pub fn add(&mut self, start: Timestamp, effort: &Effort) {
+        self.weeks.entry(start.0 / WEEK).or_default();
+        while self.weeks.len() > WEEKS {
+            self.weeks.pop_first();
+        }
+        let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
+        for (counts, bucket) in week.iter_mut().zip(buckets(effort)) {
+            bucket.into_iter().for_each(|bucket| add(counts, bucket, 1));
+        }
+    }
+
+    /// Takes back a run that was added.
+    pub fn remove(&mut self, start: Timestamp, effort: &Effort) {
+        let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
+        for (counts, bucket) in week.iter_mut().zip(buckets(effort)) {
+            let Some(bucket) = bucket else { continue };
+            if let Ok(at) = counts.binary_search_by_key(&bucket, |(held, _)| *held) {
+                counts[at].1 = counts[at].1.saturating_sub(1);
+                if counts[at].1 == 0 {
+                    counts.remove(at);
+                }
+            }
+        }
+        if week.iter().all(Vec::is_empty) {
+            self.weeks.remove(&(start.0 / WEEK));
+        }
+    }
+
+    /// All of these as one: of the last two weeks that any of them has.
+    pub fn of_all(spreads: &[Arc<Self>]) -> Self {
+        let mut all = Self::default();
+        for (week, counts) in spreads.iter().flat_map(|spread| &spread.weeks) {
+            let held = all.weeks.entry(*week).or_default();
+            for (held, counts) in held.iter_mut().zip(counts) {
+                for (bucket, runs) in counts {
+                    add(held, *bucket, *runs);
+                }
+            }
+        }
+        while all.weeks.len() > WEEKS {
+            all.weeks.pop_first();
+        }
+        all
+    }
+
+    /// The share of runs that took less of this than `value`, those alike counted half, in `[0,1]`; `None` below [`LEAST_RUNS`]
+    /// that tell.
+    pub(super) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
+        let own = bucket(value);
+        let (mut less, mut alike, mut all) = (0_u64, 0_u64, 0_u64);
+        for (bucket, runs) in self.weeks.values().flat_map(|week| &week[measure as usize]) {
+            let runs = u64::from(*runs);
+            all += runs;
+            less += if *bucket < own { runs } else { 0 };
+            alike += if *bucket == own { runs } else { 0 };
+        }
+        (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
+    }
+
+    /// Mean and standard deviation of the buckets that runs are in; `None` below [`LEAST_RUNS`] that tell, or if all are alike.
+    pub(super) fn moments(&self, measure: Measure) -> Option<(f64, f64)> {
+        let (mut runs, mut sum, mut squares) = (0_u64, 0_u64, 0_u64);
+        for (bucket, count) in self.weeks.values().flat_map(|week| &week[measure as usize]) {
+            let (bucket, count) = (u64::from(*bucket), u64::from(*count));
+            runs += count;
+            sum += count * bucket;
+            squares += count * bucket * bucket;
+        }
+        if runs < LEAST_RUNS {
+            return None;
+        }
+        let mean = sum as f64 / runs as f64;
+        let variance = squares as f64 / runs as f64 - mean * mean;
+        (variance > 0.0).then(|| (mean, variance.sqrt()))
+    }
+
+    /// Whether it holds no run.
+    pub fn is_empty(&self) -> bool {
+        self.weeks.is_empty()
+    }
+}
+
+/// What many runs took, by measure: how many tell, and the sum of their buckets. It can be taken back exactly.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub struct EffortSums([PartialSum; Measure::ALL.len()]);
+
+impl EffortSums {
+    /// What one run took.
+    pub fn of(effort: &Effort) -> Self {
+        Self(buckets(effort).map(|bucket| PartialSum {
+            traces: u64::from(bucket.is_some()),
+            sum: bucket.map_or(0, u64::from),
+        }))
+    }
+
+    /// Adds what others took.
+    pub fn merge(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_add);
+    }
+
+    /// Takes back what others took, which was added.
+    pub fn unmerge(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_sub);
+    }
+
+    /// Those that tell of this, and the sum of their buckets.
+    pub(super) fn told(&self, measure: Measure) -> PartialSum {
+        self.0[measure as usize]
+    }
+
+    fn combine(&mut self, other: &Self, of: fn(u64, u64) -> u64) {
+        for (held, other) in self.0.iter_mut().zip(&other.0) {
+            *held =
+                PartialSum { traces: of(held.traces, other.traces), sum: of(held.sum, other.sum) };
+        }
+    }
+}
+
+fn add(counts: &mut Counts, bucket: u16, runs: u32) {
+    match counts.binary_search_by_key(&bucket, |(held, _)| *held) {
+        Ok(at) => counts[at].1 = counts[at].1.saturating_add(runs),
+        Err(at) => counts.insert(at, (bucket, runs)),
+    }
+}
+
+fn buckets(effort: &Effort) -> [Option<u16>; Measure::ALL.len()] {
+    Measure::ALL.map(|measure| measure.of(effort).map(bucket))
+}
+
+/// Numbers below 32 are told apart; above, those of one sixteenth of a power of two are alike.
+fn bucket(value: u64) -> u16 {
+    let Some(octave) = value.checked_ilog2().filter(|octave| *octave >= 5) else {
+        return u16::try_from(value).unwrap_or(u16::MAX);
+    };
+    let within = (value >> (octave - 4)) & 15;
+    u16::try_from(32 + u64::from(octave - 5) * 16 + within).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(model_calls: u64) -> Effort {
+        Effort { model_calls, ..Effort::default() }
+    }
+
+    #[test]
+    fn buckets_are_in_the_order_of_numbers_and_a_sixteenth_wide() {
+        let mut last = bucket(0);
+        for value in 1..100_000_u64 {
+            let next = bucket(value);
+            assert!(next == last || next == last + 1, "{value}: {last}, {next}");
+            last = next;
+        }
+        assert!(bucket(1000) < bucket(1064) && bucket(u64::MAX) < 1000);
+    }
+
+    #[test]
+    fn a_run_is_ranked_once_there_are_twenty() {
+        let mut spread = Spread::default();
+        for calls in 0..19 {
+            spread.add(Timestamp(5), &run(calls));
+        }
+        assert_eq!(spread.rank(Measure::ModelCalls, 18), None);
+        spread.add(Timestamp(5), &run(19));
+        assert_eq!(spread.rank(Measure::ModelCalls, 19), Some(0.975));
+        assert_eq!(spread.rank(Measure::ModelCalls, 100), Some(1.0));
+        assert_eq!(spread.rank(Measure::OutputTokens, 100), None);
+    }
+
+    #[test]
+    fn only_the_last_two_weeks_count() {
+        let mut spread = Spread::default();
+        for week in 0..3 {
+            for _ in 0..20 {
+                spread.add(Timestamp(week * WEEK), &run(week));
+            }
+        }
+        assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(0.25));
+        assert_eq!(spread.rank(Measure::ModelCalls, 2), Some(0.75));
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_and_split_says_the_same_and_what_is_taken_back_leaves_nothing(
+            runs in prop::collection::vec((0..3_u64, 0..50_u64, any::<bool>()), 20..60),
+        ) {
+            let (mut one, mut first, mut second) = <(Spread, Spread, Spread)>::default();
+            for (week, calls, _) in &runs {
+                one.add(Timestamp(week * WEEK), &run(*calls));
+            }
+            for (week, calls, split) in runs.iter().rev() {
+                let shard = if *split { &mut first } else { &mut second };
+                shard.add(Timestamp(week * WEEK), &run(*calls));
+            }
+            let parts = [Arc::new(first), Arc::new(second)];
+            prop_assert_eq!(&Spread::of_all(&parts), &one);
+            for (week, calls, _) in &runs {
+                one.remove(Timestamp(week * WEEK), &run(*calls));
+            }
+            prop_assert!(one.is_empty());
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The share of runs that succeed, from those of which somebody told the outcome, and from what is known of all.
+//!
+//! ```text
+//! estimate = mean(y - w f) over runs that are told + w mean(f) over the others
+//! variance = var(y - w f) / n + w^2 var(f) / N
+//! w        = cov(y, f) / ((1 + n/N) var(f))
+//! ```
+//!
+//! `y` is 1 for a success, `f` a number that every run has, `n` runs are told and `N` are not. Source: Angelopoulos, Duchi and
+//! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a chance: `w` gives it
+//! scale and sign. Where it says nothing of `y`, `w` is near 0, and labels alone are left.
+
+use crate::view::SuccessView;
+
+/// The normal distribution's quantile of 95 % intervals.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// Runs that must be told before there is an interval.
+const LEAST_TOLD: usize = 5;
+
+/// A run of which the outcome is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Told {
+    /// 1 for a success, 0 for none.
+    pub(super) label: f64,
+    /// What is known of every run.
+    pub(super) predictor: f64,
+}
+
+/// The runs that are not told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Others {
+    /// How many there are.
+    pub(super) runs: u64,
+    /// Mean of the predictor over them.
+    pub(super) mean: f64,
+    /// Its variance, over their number.
+    pub(super) variance: f64,
+}
+
+/// A mean with the variance of its estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Mean {
+    /// The estimate.
+    estimate: f64,
+    /// Its variance.
+    variance: f64,
+    /// The predictor's weight.
+    weight: f64,
+}
+
+/// The mean of labels by prediction-powered inference; without a weight it is tuned. `None` without labels or without others.
+fn powered_mean(told: &[Told], others: Others, weight: Option<f64>) -> Option<Mean> {
+    if told.is_empty() || others.runs == 0 {
+        return None;
+    }
+    let (runs, many) = (told.len() as f64, others.runs as f64);
+    let (label, predictor) =
+        (mean(told.iter().map(|run| run.label)), mean(told.iter().map(|run| run.predictor)));
+    let weight = weight.unwrap_or_else(|| {
+        let products = told.iter().map(|run| (run.label - label) * (run.predictor - predictor));
+        let ratio = mean(products) / ((1.0 + runs / many) * pooled(told, others));
+        if ratio.is_finite() { ratio } else { 0.0 }
+    });
+    let rest = || told.iter().map(|run| run.label - weight * run.predictor);
+    Some(Mean {
+        estimate: mean(rest()) + weight * others.mean,
+        variance: variance(rest()) / runs + weight * weight * others.variance / many,
+        weight,
+    })
+}
+
+/// The share of successes with Wilson's interval. What predictions are worth counts as so many more runs that are told, so that the
+/// interval is one where all or none succeed; they are left out where they would make it wider. `None` below [`LEAST_TOLD`].
+pub(super) fn success_ratio(told: &[Told], others: Option<Others>) -> Option<SuccessView> {
+    if told.len() < LEAST_TOLD {
+        return None;
+    }
+    let runs = told.len() as f64;
+    let share = mean(told.iter().map(|run| run.label));
+    let alone = share * (1.0 - share) / runs;
+    let powered = others
+        .and_then(|others| powered_mean(told, others, None))
+        .filter(|powered| powered.variance > 0.0 && powered.variance < alone);
+    let (estimate, worth) = powered.map_or((share, runs), |mean| {
+        (mean.estimate.clamp(0.0, 1.0), runs * alone / mean.variance)
+    });
+    let (lower, upper) = wilson(estimate, worth);
+    Some(SuccessView {
+        estimate,
+        lower,
+        upper,
+        told: told.len() as u64,
+        sessions: told.len() as u64 + others.map_or(0, |others| others.runs),
+    })
+}
+
+/// Wilson's score interval of a share over so many runs.
+fn wilson(share: f64, runs: f64) -> (f64, f64) {
+    let square = Z * Z / runs;
+    let middle = share + square / 2.0;
+    let half = Z * (share * (1.0 - share) / runs + square / (4.0 * runs)).sqrt();
+    let bound = |sum: f64| (sum / (1.0 + square)).clamp(0.0, 1.0);
+    (bound(middle - half), bound(middle + half))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
+}
+
+/// Over the number of values, as the source has it.
+fn variance(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let middle = mean(values.clone());
+    mean(values.map(|value| (value - middle).powi(2)))
+}
+
+/// The variance of the predictor over all runs, over one less than their number.
+fn pooled(told: &[Told], others: Others) -> f64 {
+    let (runs, many) = (told.len() as f64, others.runs as f64);
+    let own = mean(told.iter().map(|run| run.predictor));
+    let squares = variance(told.iter().map(|run| run.predictor)) * runs;
+    let between = runs * many / (runs + many) * (own - others.mean).powi(2);
+    (squares + others.variance * many + between) / (runs + many - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Case {
+        labels: Vec<f64>,
+        predictions: Vec<f64>,
+        others: Vec<f64>,
+        weight: Option<f64>,
+        estimate: f64,
+        lower: f64,
+        upper: f64,
+    }
+
+    fn others(values: &[f64]) -> Others {
+        let all = || values.iter().copied();
+        Others { runs: values.len() as u64, mean: mean(all()), variance: variance(all()) }
+    }
+
+    fn told(labels: &[f64], predictors: &[f64]) -> Vec<Told> {
+        let pairs = labels.iter().zip(predictors);
+        pairs.map(|(label, predictor)| Told { label: *label, predictor: *predictor }).collect()
+    }
+
+    #[test]
+    fn means_are_those_of_the_authors_package() {
+        let cases = include_str!("../../../tests/data/ppi/cases.json");
+        let cases: Vec<Case> = serde_json::from_str(cases).unwrap();
+        assert!(cases.len() > 20);
+        for case in cases {
+            let told = told(&case.labels, &case.predictions);
+            let mean = powered_mean(&told, others(&case.others), case.weight).unwrap();
+            let half = Z * mean.variance.sqrt();
+            let ours = [mean.estimate, mean.estimate - half, mean.estimate + half];
+            for (own, theirs) in ours.into_iter().zip([case.estimate, case.lower, case.upper]) {
+                assert!((own - theirs).abs() < 1e-9, "{own} {theirs}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_others_or_with_a_predictor_that_says_nothing_labels_alone_are_left() {
+        let labels = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0];
+        let alone = success_ratio(&told(&labels, &[0.0; 6]), None).unwrap();
+        // (4 + 1.92) / (6 + 3.84) and 1.96 / (6 + 3.84) times the root of 4 x 2 / 6 + 0.96 to either side.
+        assert!((alone.lower - 0.299_993).abs() < 1e-5 && (alone.upper - 0.903_227).abs() < 1e-5);
+        let constant = Others { runs: 100, mean: 0.0, variance: 0.0 };
+        let same = success_ratio(&told(&labels, &[0.0; 6]), Some(constant)).unwrap();
+        assert_eq!(
+            (same.estimate, same.lower, same.upper, same.sessions),
+            (alone.estimate, alone.lower, alone.upper, 106)
+        );
+        assert_eq!(success_ratio(&told(&labels[..4], &[0.0; 4]), None), None);
+        let all = success_ratio(&told(&[1.0; 8], &[0.0; 8]), None).unwrap();
+        assert!(all.estimate > 0.999_999 && all.lower < 0.7 && all.upper > 0.999_999);
+    }
+
+    /// One in ten of 300 runs is told; what is known of all goes with failure as in docs/outcomes.md.
+    #[test]
+    fn intervals_cover_as_often_as_those_of_labels_alone_and_are_narrower() {
+        let mut draws = (0_u64..)
+            .map(|draw| (xxh3_64(&draw.to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64);
+        let (mut covered, mut covered_alone, mut width, mut width_alone) = (0, 0, 0.0, 0.0);
+        const DRAWS: u32 = 2_000;
+        for _ in 0..DRAWS {
+            let mut next = || draws.next().unwrap();
+            let mut run = || {
+                let predictor = next();
+                Told { label: if next() < 0.95 - 0.5 * predictor { 1.0 } else { 0.0 }, predictor }
+            };
+            let runs: Vec<Told> = (0..300).map(|_| run()).collect();
+            let (few, many) = runs.split_at(30);
+            let predictors: Vec<f64> = many.iter().map(|run| run.predictor).collect();
+            let powered = success_ratio(few, Some(others(&predictors))).unwrap();
+            let alone = success_ratio(few, None).unwrap();
+            let covers = |found: SuccessView| found.lower <= 0.7 && 0.7 <= found.upper;
+            covered += u32::from(covers(powered));
+            covered_alone += u32::from(covers(alone));
+            width += powered.upper - powered.lower;
+            width_alone += alone.upper - alone.lower;
+        }
+        let share = |covered: u32| f64::from(covered) / f64::from(DRAWS);
+        assert!(share(covered) > 0.93, "{}", share(covered));
+        assert!((share(covered) - share(covered_alone)).abs() < 0.02, "{}", share(covered_alone));
+        assert!(width < 0.97 * width_alone, "{}", width / width_alone);
+    }
+}

@@ -1,0 +1,540 @@
+//! Runs: one attempt of an agent at a task, put together from its traces and from what others reported of it.
+//!
+//! A run is the agent's traces with the same task and the same run and trial id; without these ids, those of one
+//! session. A trace without a task that somebody has an outcome or a verdict for is a run of its own. Its actions are
+//! its tool calls in order, its resources the sums, its outcome the last one reported, else what its traces say.
+//! A run that was only reported has no traces at all.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::count::Counts;
+use super::math::Quanta;
+use super::signal::CONSTRAINT_VIOLATION;
+use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
+use super::update::{Attempt, Effort, ReportedScore, RunTrace, ScopedId};
+
+/// Scores that say whether a task succeeded; only 1 is success.
+const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
+
+/// Scores that say how good an answer was, best first.
+const ACCURACIES: [&str; 3] = ["accuracy", "correctness", "answer_correctness"];
+
+/// The agent's own confidence.
+const CONFIDENCE: &str = "confidence";
+
+/// What a run is filed under.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct RunKey {
+    /// The task; `None`: a trace that stands for itself.
+    pub task: Option<Arc<str>>,
+    /// The run.
+    pub id: Arc<str>,
+}
+
+/// One attempt, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Start of its first trace, else when it was first reported.
+    pub start: Timestamp,
+    /// End of its last trace, else when it was last reported.
+    pub end: Timestamp,
+    /// How many traces it has.
+    pub traces: u64,
+    /// Whether the task succeeded.
+    pub success: Option<bool>,
+    /// The agent's own confidence, in `[0,1]`.
+    pub confidence: Option<Quanta>,
+    /// How good the answer was, in `[0,1]`: a rubric's score, else the outcome.
+    pub accuracy: Option<Quanta>,
+    /// `none`, `fault`, `environment`, `prompt`, as sent; `None`: not said.
+    pub perturbation: Option<Arc<str>>,
+    /// It is the undisturbed run that others are compared with.
+    pub baseline: Option<bool>,
+    /// Names of its tool calls, in order.
+    pub actions: Vec<Arc<str>>,
+    /// What it took.
+    pub effort: Effort,
+    /// Of each signal the worst score of a trace, in the order of their names.
+    pub signals: Vec<(Cow<'static, str>, Quanta)>,
+    /// The session of its last trace; `None`: it has no trace.
+    pub session: Option<Arc<ScopedId>>,
+    /// Failed model and tool calls.
+    pub errors: u64,
+    /// US dollars, where the wire tells.
+    pub cost: Option<Quanta>,
+    /// Nanoseconds in model calls.
+    pub model_nanos: u64,
+    /// Severities of the rules that it broke; `None`: nobody said.
+    pub violations: Option<Vec<Option<Arc<str>>>>,
+    /// Somebody looked for broken rules: our judge, or who says that none was found.
+    pub looked: bool,
+    /// Documents found.
+    pub retrieved: Vec<Arc<str>>,
+    /// Documents cited.
+    pub cited: Vec<Arc<str>>,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// It is this now.
+    Set(RunKey, Box<Run>),
+    /// It is not there any more.
+    Gone(RunKey),
+}
+
+/// The runs of one agent.
+#[derive(Debug, Default)]
+pub struct Runs {
+    max: usize,
+    parts: BTreeMap<RunKey, Parts>,
+    traces: BTreeMap<TraceId, RunKey>,
+    // Invariant: one entry for each run held.
+    oldest_first: BTreeSet<(Timestamp, RunKey)>,
+}
+
+/// What a run is made of.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Parts {
+    since: Timestamp,
+    // In the order of their starts. Most runs have one: a node of a map has room for eleven.
+    traces: Vec<((Timestamp, TraceId), RunTrace)>,
+    reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+    // The one that was reported last.
+    perturbation: Option<(Timestamp, Arc<str>)>,
+}
+
+/// Runs that were read back.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SavedRuns(Vec<(RunKey, Parts)>);
+
+/// Returns whether a score says something about a run.
+pub fn is_about_runs(name: &str) -> bool {
+    name == CONFIDENCE
+        || name == CONSTRAINT_VIOLATION
+        || OUTCOMES.contains(&name)
+        || ACCURACIES.contains(&name)
+}
+
+/// Whether what somebody else than our judge told of an outcome is a success: the last report, else what the trace says of
+/// itself. `None` if nobody did.
+pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
+    let told = reported.iter().filter(|score| {
+        OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Reported
+    });
+    let last = told
+        .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
+    last.map(|score| score.score_quanta >= Quanta::ONE)
+        .or_else(|| attempt.and_then(|attempt| attempt.success))
+}
+
+/// What our judge last said of an outcome, in `[0,1]`.
+pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
+    let judged = reported
+        .iter()
+        .filter(|score| OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Judge);
+    let last = judged
+        .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
+    last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))
+}
+
+/// Whether a report of this name is of an outcome.
+pub fn is_outcome(name: &str) -> bool {
+    OUTCOMES.contains(&name)
+}
+
+impl Runs {
+    /// No runs; at most `max` are held, over it the oldest goes.
+    pub fn new(max: usize) -> Self {
+        Self { max: max.max(1), ..Self::default() }
+    }
+
+    /// Takes what a trace adds, or that it adds nothing any more.
+    pub fn trace(&mut self, trace: RunTrace, counts: &mut Counts) -> Vec<Change> {
+        let id = trace.trace_id;
+        if id.is_zero() {
+            counts.add("run_traces", "malformed");
+            return Vec::new();
+        }
+        let key = (!trace.gone).then(|| key_of(&trace, id));
+        let mut changes = Vec::new();
+        if let Some(old) = self.traces.remove(&id) {
+            let moved = key.as_ref() != Some(&old);
+            if let Some(parts) = self.parts.get_mut(&old) {
+                parts.traces.retain(|((_, other), _)| *other != id);
+            }
+            if moved {
+                changes.extend(self.settled(&old));
+            }
+        }
+        if let Some(key) = key {
+            let start = Timestamp(trace.start_unix_nano);
+            changes.extend(self.room(&key, start, counts));
+            let Some(parts) = self.parts.get_mut(&key) else { return changes };
+            let place = parts.traces.partition_point(|(other, _)| *other < (start, id));
+            parts.traces.insert(place, ((start, id), trace));
+            parts.traces.shrink_to_fit();
+            self.traces.insert(id, key.clone());
+            changes.extend(self.settled(&key));
+        }
+        changes
+    }
+
+    /// Takes what somebody reported of a run.
+    pub fn report(
+        &mut self,
+        target: &RunTarget,
+        report: Report,
+        counts: &mut Counts,
+    ) -> Vec<Change> {
+        let key = RunKey { task: Some(target.task.clone()), id: target.run.clone() };
+        let mut changes = self.room(&key, report.time, counts);
+        let Some(parts) = self.parts.get_mut(&key) else { return changes };
+        let perturbation = target.perturbation.as_ref().map(|name| (report.time, Arc::clone(name)));
+        let disturbed = perturbation > parts.perturbation;
+        if disturbed {
+            parts.perturbation = perturbation;
+        }
+        let held = parts.reports.get(&(report.name.clone(), report.identifier.clone()));
+        let rank = |report: &Report| (report.source, report.time, report.score);
+        if held.is_some_and(|held| rank(held) >= rank(&report)) {
+            counts.add("reports", "duplicate");
+            if disturbed {
+                changes.extend(self.settled(&key));
+            }
+            return changes;
+        }
+        parts.reports.insert((report.name.clone(), report.identifier.clone()), report);
+        counts.add("reports", "applied");
+        changes.extend(self.settled(&key));
+        changes
+    }
+
+    /// How many runs are held.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// What outlives the process: of what each run is made.
+    pub(super) fn save(&self) -> impl Serialize + '_ {
+        self.parts.iter().collect::<Vec<_>>()
+    }
+
+    /// Takes over what an earlier process held; all of it has changed.
+    pub(super) fn restore(&mut self, saved: SavedRuns, counts: &mut Counts) -> Vec<Change> {
+        for (key, parts) in saved.0 {
+            self.oldest_first.insert((parts.since, key.clone()));
+            self.traces.extend(parts.traces.iter().map(|((_, id), _)| (*id, key.clone())));
+            self.parts.insert(key, parts);
+        }
+        while self.parts.len() > self.max && self.forget_oldest(counts).is_some() {}
+        let runs = self.parts.iter();
+        runs.map(|(key, parts)| Change::Set(key.clone(), Box::new(parts.run()))).collect()
+    }
+
+    /// Makes sure that a run is held; over the bound the oldest one goes.
+    fn room(&mut self, key: &RunKey, since: Timestamp, counts: &mut Counts) -> Vec<Change> {
+        if self.parts.contains_key(key) {
+            return Vec::new();
+        }
+        self.parts.insert(key.clone(), Parts { since, ..Parts::default() });
+        self.oldest_first.insert((since, key.clone()));
+        if self.parts.len() <= self.max {
+            return Vec::new();
+        }
+        self.forget_oldest(counts).map(Change::Gone).into_iter().collect()
+    }
+
+    /// Lets the oldest run go.
+    fn forget_oldest(&mut self, counts: &mut Counts) -> Option<RunKey> {
+        let (_, oldest) = self.oldest_first.pop_first()?;
+        counts.add("runs", "forgotten");
+        for ((_, trace), _) in self.parts.remove(&oldest).unwrap_or_default().traces {
+            self.traces.remove(&trace);
+        }
+        Some(oldest)
+    }
+
+    /// What a run is now.
+    fn settled(&mut self, key: &RunKey) -> Option<Change> {
+        let parts = self.parts.get(key)?;
+        if parts.traces.is_empty() && parts.reports.is_empty() {
+            self.oldest_first.remove(&(parts.since, key.clone()));
+            self.parts.remove(key);
+            return Some(Change::Gone(key.clone()));
+        }
+        Some(Change::Set(key.clone(), Box::new(parts.run())))
+    }
+}
+
+/// Of each signal the worst score of these traces.
+fn worst_signals<'a>(
+    traces: impl Iterator<Item = &'a RunTrace>,
+) -> Vec<(Cow<'static, str>, Quanta)> {
+    let mut worst: Vec<(Cow<'static, str>, Quanta)> = Vec::new();
+    for (name, score) in traces.flat_map(|trace| &trace.signals) {
+        match worst.binary_search_by(|(held, _)| held.cmp(name)) {
+            Ok(at) => worst[at].1 = worst[at].1.min(Quanta(*score)),
+            Err(at) => worst.insert(at, (name.clone(), Quanta(*score))),
+        }
+    }
+    worst
+}
+
+impl Parts {
+    fn run(&self) -> Run {
+        let traces = || self.traces.iter().map(|(_, trace)| trace);
+        let attempts: Vec<&Attempt> = traces().filter_map(|trace| trace.attempt.as_ref()).collect();
+        let times = || self.reports.values().map(|report| report.time);
+        let start = traces().map(|trace| Timestamp(trace.start_unix_nano)).min();
+        let end = traces().map(|trace| Timestamp(trace.end_unix_nano)).max();
+        let success = self.score(&OUTCOMES).map(|score| score.0 >= Quanta::ONE);
+        let success = success.or_else(|| attempts.iter().rev().find_map(|attempt| attempt.success));
+        let said = |of: fn(&Attempt) -> Option<&String>| {
+            attempts.iter().find_map(|attempt| of(attempt)).map(|text| Arc::from(text.as_str()))
+        };
+        let own = success.map(|success| Quanta(if success { Quanta::ONE } else { 0 }));
+        Run {
+            start: start.or_else(|| times().min()).unwrap_or_default(),
+            end: end.or_else(|| times().max()).unwrap_or_default(),
+            traces: self.traces.len() as u64,
+            success,
+            confidence: self.score(&[CONFIDENCE]),
+            accuracy: ACCURACIES.iter().find_map(|name| self.score(&[name])).or(own),
+            perturbation: self
+                .perturbation
+                .as_ref()
+                .map(|(_, name)| Arc::clone(name))
+                .or_else(|| said(|attempt| attempt.perturbation.as_ref())),
+            baseline: attempts.iter().find_map(|attempt| attempt.baseline),
+            actions: traces()
+                .flat_map(|trace| &trace.actions)
+                .map(|name| Arc::from(name.as_str()))
+                .collect(),
+            effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
+            signals: worst_signals(traces()),
+            session: traces().next_back().map(|trace| Arc::new(trace.session.clone())),
+            errors: sum(traces().map(|trace| trace.errors)),
+            cost: traces()
+                .filter_map(|trace| trace.cost_quanta)
+                .reduce(i64::saturating_add)
+                .map(Quanta),
+            model_nanos: sum(traces().map(|trace| trace.model_nanos)),
+            violations: self.violations(&attempts),
+            looked: self.looked(),
+            retrieved: distinct(&attempts, |attempt| &attempt.retrieved),
+            cited: distinct(&attempts, |attempt| &attempt.cited),
+        }
+    }
+
+    /// The score of any of these names to believe: the source that ranks highest, then the latest.
+    fn score(&self, names: &[&str]) -> Option<Quanta> {
+        let named = |name: &str| names.contains(&name);
+        let reports = self.reports.values().filter(|report| named(&report.name));
+        let reports =
+            reports.map(|report| (report.source, report.time.0, &*report.identifier, report.score));
+        let own = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
+        let own = own.filter(|score| named(&score.name)).map(|score| {
+            let id = score.identifier.as_str();
+            (source(score), score.time_unix_nano, id, Quanta(score.score_quanta))
+        });
+        reports.chain(own).max().map(|(.., score)| score)
+    }
+
+    /// Whether there is a verdict on rules, and not just word of a broken one.
+    fn looked(&self) -> bool {
+        let is_verdict =
+            |source: Source, score: i64| source == Source::Judge || score >= Quanta::ONE;
+        let mut of_run =
+            self.reports.values().filter(|report| &*report.name == CONSTRAINT_VIOLATION);
+        let of_traces = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
+        let mut of_traces = of_traces.filter(|score| score.name == CONSTRAINT_VIOLATION);
+        of_run.any(|report| is_verdict(report.source, report.score.0))
+            || of_traces.any(|score| is_verdict(source(score), score.score_quanta))
+    }
+
+    /// Severities of broken rules, in order; `None` if neither the traces nor anybody else speaks of rules.
+    fn violations(&self, attempts: &[&Attempt]) -> Option<Vec<Option<Arc<str>>>> {
+        let own = attempts.iter().flat_map(|attempt| &attempt.violations);
+        let mut found: BTreeMap<(Arc<str>, Option<Arc<str>>), ()> = BTreeMap::new();
+        let shared = |text: &String| Arc::from(text.as_str());
+        for violation in own {
+            found.insert(
+                (shared(&violation.constraint), violation.severity.as_ref().map(shared)),
+                (),
+            );
+        }
+        let mut looked = !found.is_empty();
+        for report in self.reports.values().filter(|report| &*report.name == CONSTRAINT_VIOLATION) {
+            looked = true;
+            if report.score.0 < Quanta::ONE {
+                found.insert((report.identifier.clone(), report.label.clone()), ());
+            }
+        }
+        let reported = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
+        for score in reported.filter(|score| score.name == CONSTRAINT_VIOLATION) {
+            looked = true;
+            if score.score_quanta < Quanta::ONE {
+                found.insert((shared(&score.identifier), score.label.as_ref().map(shared)), ());
+            }
+        }
+        looked.then(|| found.into_keys().map(|(_, severity)| severity).collect())
+    }
+}
+
+fn key_of(trace: &RunTrace, id: TraceId) -> RunKey {
+    let attempt = trace.attempt.as_ref();
+    let Some(task) = attempt.and_then(|attempt| attempt.task.as_deref()) else {
+        return RunKey { task: None, id: Arc::from(id.to_string()) };
+    };
+    let run = attempt.and_then(|attempt| attempt.run.as_deref());
+    let trial = attempt.and_then(|attempt| attempt.trial.as_deref());
+    let id = match (run, trial) {
+        (Some(run), Some(trial)) => Arc::from(format!("{run}/{trial}")),
+        (Some(one), None) | (None, Some(one)) => Arc::from(one),
+        (None, None) => Arc::from(trace.session.id.as_str()),
+    };
+    RunKey { task: Some(Arc::from(task)), id }
+}
+
+fn source(score: &ReportedScore) -> Source {
+    if score.source == Source::Judge.name() { Source::Judge } else { Source::Reported }
+}
+
+fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
+/// All names, each once, in order.
+fn distinct(attempts: &[&Attempt], of: fn(&Attempt) -> &Vec<String>) -> Vec<Arc<str>> {
+    let mut seen = BTreeSet::new();
+    let names = attempts.iter().flat_map(|attempt| of(attempt));
+    names.filter(|name| seen.insert(name.as_str())).map(|name| Arc::from(name.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::span::Target;
+    use crate::update::AgentKey;
+
+    fn trace(id: u8, task: &str, session: &str, start: u64) -> RunTrace {
+        RunTrace {
+            trace_id: TraceId([id; 16]),
+            attempt: Some(Attempt { task: Some(task.to_owned()), ..Attempt::default() }),
+            session: ScopedId { id: session.to_owned(), ..ScopedId::default() },
+            start_unix_nano: start,
+            end_unix_nano: start + 5,
+            actions: vec![format!("tool{id}")],
+            effort: Effort { nanos: 5, ..Effort::default() },
+            ..RunTrace::default()
+        }
+    }
+
+    fn target() -> RunTarget {
+        RunTarget {
+            agent: AgentKey::default(),
+            task: Arc::from("t"),
+            run: Arc::from("s"),
+            perturbation: None,
+        }
+    }
+
+    fn report(name: &str, score: f64, time: u64) -> Report {
+        Report {
+            target: Target::Run(Box::new(target())),
+            name: Arc::from(name),
+            score: Quanta::from_f64(score).unwrap(),
+            label: None,
+            explanation: None,
+            source: Source::Reported,
+            identifier: Arc::from(time.to_string()),
+            judge: None,
+            time: Timestamp(time),
+            tenant: None,
+        }
+    }
+
+    fn set(changes: Vec<Change>) -> Run {
+        match changes.into_iter().next_back() {
+            Some(Change::Set(_, run)) => *run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_run_is_the_traces_of_one_session_and_one_task() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        runs.trace(trace(2, "t", "s", 20), &mut counts);
+        let run = set(runs.trace(trace(1, "t", "s", 10), &mut counts));
+        assert_eq!((run.traces, run.start.0, run.end.0, run.effort.nanos), (2, 10, 25, 10));
+        assert_eq!(
+            run.actions.iter().map(AsRef::as_ref).collect::<Vec<&str>>(),
+            ["tool1", "tool2"]
+        );
+        set(runs.trace(trace(3, "other", "s", 30), &mut counts));
+        assert_eq!(runs.len(), 2);
+        let gone = RunTrace { gone: true, ..trace(3, "other", "s", 30) };
+        assert!(matches!(&runs.trace(gone, &mut counts)[..], [Change::Gone(_)]));
+    }
+
+    #[test]
+    fn only_one_is_success_and_the_last_outcome_holds() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let run = set(runs.report(&target(), report("outcome", 0.99, 1), &mut counts));
+        assert_eq!((run.success, run.accuracy), (Some(false), Some(Quanta(0))));
+        let run = set(runs.report(&target(), report("task_completion", 1.0, 3), &mut counts));
+        assert_eq!(run.success, Some(true));
+        let run = set(runs.report(&target(), report("outcome", 0.0, 2), &mut counts));
+        assert_eq!(run.success, Some(true));
+        let run = set(runs.trace(trace(1, "t", "s", 10), &mut counts));
+        assert_eq!((run.success, run.traces, run.violations), (Some(true), 1, None));
+    }
+
+    #[test]
+    fn over_the_bound_the_oldest_run_goes() {
+        let (mut runs, mut counts) = (Runs::new(1), Counts::default());
+        runs.trace(trace(1, "t", "a", 10), &mut counts);
+        let changes = runs.trace(trace(2, "t", "b", 20), &mut counts);
+        assert!(matches!(&changes[0], Change::Gone(key) if &*key.id == "a"));
+        assert_eq!((runs.len(), counts.get("runs", "forgotten")), (1, 1));
+    }
+
+    #[test]
+    fn a_violation_makes_a_run_analysed_and_so_does_a_clean_verdict() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let clean = report("constraint_violation", 1.0, 1);
+        let run = set(runs.report(&target(), clean, &mut counts));
+        assert_eq!((run.violations, run.looked), (Some(Vec::new()), true));
+        let broken =
+            Report { label: Some(Arc::from("high")), ..report("constraint_violation", 0.0, 2) };
+        let run = set(runs.report(&target(), broken, &mut counts));
+        assert_eq!(run.violations, Some(vec![Some(Arc::from("high"))]));
+        assert!(run.looked);
+    }
+
+    #[test]
+    fn who_tells_of_a_broken_rule_alone_has_not_looked_at_other_runs() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let broken = report("constraint_violation", 0.0, 2);
+        let run = set(runs.report(&target(), broken, &mut counts));
+        assert_eq!((run.violations, run.looked), (Some(vec![None]), false));
+    }
+
+    #[test]
+    fn a_verdict_of_the_judge_says_that_it_looked() {
+        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let broken = Report { source: Source::Judge, ..report("constraint_violation", 0.0, 2) };
+        assert!(set(runs.report(&target(), broken, &mut counts)).looked);
+    }
+}

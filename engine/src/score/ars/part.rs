@@ -1,0 +1,67 @@
+//! The components of the score, by name.
+
+use super::Component;
+use crate::math::sheet::{Named, Sheet};
+
+/// A component of the score; in the order of names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// Mean rubric score or outcome.
+    Accuracy,
+    /// Steadiness over the runs of a test case.
+    Consistency,
+    /// Spend under its ceiling.
+    Cost,
+    /// Response time under its ceiling.
+    Latency,
+    /// Citations against retrieved documents.
+    SourceFidelity,
+    /// Success of tools and length of the path.
+    Trajectory,
+}
+
+/// The components that have data.
+pub type Components = Sheet<Part, Component, 6>;
+
+impl Part {
+    /// Those that the source shows for each test case.
+    pub(super) const OF_CASE: [Self; 4] =
+        [Self::Accuracy, Self::Cost, Self::Latency, Self::SourceFidelity];
+}
+
+impl Named for Part {
+    const ALL: &'static [Self] = &[
+        Self::Accuracy,
+        Self::Consistency,
+        Self::Cost,
+        Self::Latency,
+        Self::SourceFidelity,
+        Self::Trajectory,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Accuracy => "accuracy",
+            Self::Consistency => "consistency",
+            Self::Cost => "cost",
+            Self::Latency => "latency",
+            Self::SourceFidelity => "source_fidelity",
+            Self::Trajectory => "trajectory",
+        }
+    }
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_its_place() {
+        assert!(Part::ALL.is_sorted_by_key(|part| part.name()));
+        assert!(Part::ALL.iter().enumerate().all(|(at, part)| part.place() == at));
+    }
+}

@@ -1,0 +1,48 @@
+//! What is remembered of a run, so that it can be taken back.
+
+use std::sync::Arc;
+
+use super::confidence::plausible;
+use super::{Condition, RunRecord, Severity};
+use crate::math::Quanta;
+use crate::span::Timestamp;
+
+/// A run without its actions and resources.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) start: Timestamp,
+    pub(super) success: Option<bool>,
+    pub(super) confidence: Option<Quanta>,
+    pub(super) condition: Condition,
+    /// The worst that it did, if anything.
+    pub(super) worst: Option<Severity>,
+    /// Somebody looked for it.
+    pub(super) looked: bool,
+}
+
+/// What orders all runs of an agent.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct RunKey {
+    pub(super) start: Timestamp,
+    pub(super) task: Option<Arc<str>>,
+    pub(super) id: Arc<str>,
+}
+
+impl Facts {
+    pub(super) fn new(run: &RunRecord) -> Self {
+        Self {
+            start: run.start,
+            success: run.success,
+            confidence: run.confidence.and_then(plausible),
+            condition: run.condition,
+            worst: run.violations.iter().flatten().max().copied(),
+            looked: run.looked,
+        }
+    }
+}
+
+impl RunKey {
+    pub(super) fn new(run: &RunRecord) -> Self {
+        Self { start: run.start, task: run.task.clone(), id: Arc::clone(&run.id) }
+    }
+}

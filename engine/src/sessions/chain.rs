@@ -1,0 +1,82 @@
+//! Runs of tool calls that go on over traces of a session.
+//!
+//! Where a library makes a trace of each model call, or of each step of an agent, a loop is spread over traces.
+//! Traces hang together as long as no new user input comes between them. Such a chain is searched as one sequence of
+//! calls; an entry goes to the trace in which its run ends.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::TraceRecord;
+use crate::loops::{self, Severity, Spend};
+use crate::math::Quanta;
+use crate::options::LoopOptions;
+use crate::span::Tokens;
+use crate::update::{self, Loop, ToolCall, TurnStart};
+
+/// What the runs of a chain mean for one of its traces.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Link {
+    /// Loops whose runs end in it.
+    pub(super) ended: Vec<Loop>,
+    /// Loops whose runs begin in it: it counts them, so that a run that grows counts once.
+    pub(super) begun: Vec<Loop>,
+    /// The worst severity of a loop that weighs and has a call in it.
+    pub(super) severity: Option<Severity>,
+}
+
+/// Whether a trace goes on where the one before it in the session ended.
+pub(super) fn goes_on(before: &TraceRecord, after: &TraceRecord) -> bool {
+    match after.course.turn_start {
+        TurnStart::Continued => true,
+        TurnStart::Unknown => before.course.unfinished,
+        TurnStart::Asked => false,
+    }
+}
+
+/// Finds the loops of a chain of traces in order; one link for each of them.
+pub(super) fn links(chain: &[&TraceRecord], options: &LoopOptions) -> Vec<Link> {
+    let (calls, owners) = calls(chain);
+    let spends: Vec<Spend> = chain.iter().map(|trace| spend(trace)).collect();
+    let mut links = vec![Link::default(); chain.len()];
+    for found in loops::find(&calls, &spends, options) {
+        let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
+        let ids = chain[begins..=ends].iter().map(|trace| trace.id);
+        let entry = Loop { trace_ids: ids.collect(), ..found.entry };
+        let severity = loops::worst([&entry]);
+        for link in &mut links[begins..=ends] {
+            link.severity = link.severity.max(severity);
+        }
+        links[begins].begun.push(entry.clone());
+        links[ends].ended.push(entry);
+    }
+    links
+}
+
+/// All calls, and which trace of the chain each is of. What came of a call may be told in a later trace.
+pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
+    let mut calls: Vec<ToolCall> = Vec::new();
+    let mut owners = Vec::new();
+    for (at, trace) in chain.iter().enumerate() {
+        for result in &trace.rare().results {
+            let asked = calls.iter_mut().rev().find(|call| call.call_id == Some(result.call_id));
+            if let Some(call) = asked {
+                call.result_hash = call.result_hash.or(result.hash);
+                call.error = call.error.map(|error| error || result.failed);
+            }
+        }
+        calls.extend(trace.calls());
+        owners.resize(calls.len(), at);
+    }
+    (calls, owners)
+}
+
+/// What a trace of a chain cost: its model calls as one, as such traces mostly have one.
+fn spend(trace: &TraceRecord) -> Spend {
+    let update::Tokens { input, output } = trace.tokens;
+    Spend {
+        start: trace.start,
+        end: trace.sent_end,
+        tokens: Tokens { input, output, ..Tokens::default() },
+        cost: trace.cost.map(Quanta),
+    }
+}

@@ -1,0 +1,325 @@
+//! Why a trace has the score that it has: each signal with its source and evidence, each loop with its calls,
+//! and what the scores would be without it.
+//!
+//! ```text
+//! without a signal: risk = max over the other signals of w_i * (1 - s_i)
+//! without a loop:   the signal that it lowers (tool_loop, or loop_detection for a repeated output) as it would be
+//!                   with the other loops alone, in every trace that has a call in it
+//! ```
+//!
+//! Then the formulas of the session over its traces, with those risks in the place of the ones that are.
+
+use std::collections::BTreeMap;
+
+use super::chain;
+use super::record::TraceRecord;
+use super::rules::Rules;
+use super::scoring::{Signal, scores};
+use super::session::Session;
+use super::view;
+use crate::explained::{CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation};
+use crate::loops::{self, Evidence, worst};
+use crate::math::Quanta;
+use crate::score::risk::{TraceRisk, risks};
+use crate::signal::{coherence, confidence, error, loop_detection, tool_loop};
+use crate::span::{Source, TraceId};
+use crate::update::{Loop, OutputDigest, ToolCall};
+
+/// Calls of one loop that are shown.
+const MAX_CALLS: usize = 100;
+
+/// Explains a trace; `None` if the session does not hold it.
+pub(super) fn explain(
+    session: &Session,
+    trace: TraceId,
+    rules: &Rules,
+) -> Option<TraceExplanation> {
+    let held = session.traces.get(trace)?;
+    let all = all_loops(session);
+    let found = through(&all, trace);
+    let mut signals: Vec<SignalExplanation> = held
+        .scored
+        .signals
+        .iter()
+        .map(|(name, scored)| signal((session, held), (name.as_ref(), scored), &found, rules))
+        .collect();
+    signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
+    let now = outlook(session, trace, &BTreeMap::new(), rules);
+    Some(TraceExplanation {
+        session_id: session.id.id.clone(),
+        scope: session.id.scope.clone(),
+        reason: reason(held, &signals),
+        trace: view::trace(held, rules),
+        decided_on: held.course.evidence.name().to_owned(),
+        counted: !held.course.uncertain && held.is_done(),
+        now,
+        signals,
+        loops: found.iter().map(|entry| looped((session, &all), trace, entry, rules)).collect(),
+    })
+}
+
+/// All loops of a session, with the trace in which each ends, in order.
+type Loops<'a> = Vec<(TraceId, &'a Loop)>;
+
+fn all_loops(session: &Session) -> Loops<'_> {
+    let traces = session.traces.iter();
+    traces.flat_map(|held| held.all_loops().map(|entry| (held.id, entry))).collect()
+}
+
+/// Those that have a call in the trace, or whose output it is that repeats.
+fn through<'a>(all: &Loops<'a>, trace: TraceId) -> Vec<&'a Loop> {
+    let is_in = |(owner, entry): &&(TraceId, &'a Loop)| {
+        *owner == trace || (entry.kind.is_of_calls() && passes(entry, trace))
+    };
+    all.iter().filter(is_in).map(|(_, entry)| *entry).collect()
+}
+
+fn passes(entry: &Loop, trace: TraceId) -> bool {
+    entry.trace_ids.contains(&trace)
+}
+
+fn signal(
+    (session, held): (&Session, &TraceRecord),
+    (name, scored): (&str, &Signal),
+    found: &[&Loop],
+    rules: &Rules,
+) -> SignalExplanation {
+    let Signal { score, source, .. } = *scored;
+    let risk = risks([(name, score)], &rules.weights).next().map(|(_, risk)| risk);
+    let rest = scores(&held.scored.signals).filter(|(other, _)| *other != name);
+    let rest = TraceRisk::new(rest, &rules.weights);
+    SignalExplanation {
+        name: name.to_owned(),
+        signal: view::explained(held, name, scored, rules),
+        threshold: rules.threshold(name),
+        weight: rules.weights.get(name).copied(),
+        risk: risk.map(Quanta::to_f64),
+        decides: risk.is_some_and(|risk| risk.0 > 0) && risk == held.scored.risk.risk,
+        evidence: evidence((session, held), name, source, found),
+        without: outlook(session, held.id, &BTreeMap::from([(held.id, rest)]), rules),
+    }
+}
+
+/// What a signal was made of.
+fn evidence(
+    (session, held): (&Session, &TraceRecord),
+    name: &str,
+    source: Source,
+    found: &[&Loop],
+) -> Vec<String> {
+    if source != Source::Computed {
+        return reported(held, name, source);
+    }
+    let course = &held.course;
+    match name {
+        error::NAME if course.error => vec!["the root or the last model call failed".to_owned()],
+        error::NAME => vec!["neither the root nor the last model call failed".to_owned()],
+        confidence::NAME => vec![format!(
+            "{} of {} steps (model and tool calls) failed or repeated an earlier call",
+            course.wasted_steps, course.steps
+        )],
+        tool_loop::NAME => {
+            let tools = found.iter().filter(|entry| entry.kind.is_of_calls());
+            let mut evidence: Vec<String> = tools.map(|entry| described(entry)).collect();
+            if evidence.is_empty() {
+                evidence.push("no loop has a call in this trace".to_owned());
+            }
+            evidence
+        }
+        loop_detection::NAME => {
+            let mut evidence = vec![compared(session, held)];
+            if let Some(entry) = &held.rare().output_repeat {
+                let ids = entry.trace_ids.iter().copied();
+                let earlier: Vec<String> =
+                    ids.filter(|id| *id != held.id).map(|id| id.to_string()).collect();
+                evidence.insert(0, format!("the output repeats that of {}", earlier.join(", ")));
+            }
+            evidence
+        }
+        coherence::NAME => {
+            vec!["how near the output is to the input, by the embedding model".to_owned()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What an output was compared with, and by which embeddings: where there is no model, or it could not be asked, by hashed ones.
+fn compared(session: &Session, held: &TraceRecord) -> String {
+    let current = held.output.as_deref();
+    let number = session.traces.number(held.id);
+    let earlier = number.map(|number| session.traces.earlier(number)).unwrap_or_default();
+    let outputs = earlier.iter().filter_map(|earlier| earlier.output).zip(current.iter().cycle());
+    let by_model = |(earlier, current): (&OutputDigest, &&OutputDigest)| {
+        loop_detection::of_one_model(earlier, current)
+    };
+    let (model, hashed): (Vec<bool>, Vec<bool>) = outputs.map(by_model).partition(|by| *by);
+    let by = match (model.len(), hashed.len()) {
+        (0, 0) => return "there is no output to compare with".to_owned(),
+        (_, 0) => "the embedding model".to_owned(),
+        (0, _) => "hashed embeddings".to_owned(),
+        (model, hashed) => {
+            format!("the embedding model ({model}) and hashed embeddings ({hashed})")
+        }
+    };
+    format!("compared with the outputs of the traces before it, three at most, by {by}")
+}
+
+/// Who said so; the score that holds is among these.
+fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
+    let said = held.rare().reported.iter();
+    let said = said.filter(|score| score.name == name && score.source == source.name());
+    said.map(|score| {
+        let by = match (score.identifier.as_str(), &score.judge) {
+            ("", _) => String::new(),
+            (rule, Some(judge)) => format!(" by {judge}, of the rule {rule}"),
+            (identifier, None) => format!(" by {identifier}"),
+        };
+        let label = score.label.as_ref().map(|label| format!(", labelled {label}"));
+        let value = Quanta(score.score_quanta).to_f64();
+        format!("{}{by}: {value}{}", score.source, label.unwrap_or_default())
+    })
+    .collect()
+}
+
+fn described(entry: &Loop) -> String {
+    let tools = match entry.tools.as_slice() {
+        [] if entry.tool.is_empty() => "an unknown tool".to_owned(),
+        [] => entry.tool.clone(),
+        tools => tools.join(", "),
+    };
+    let Loop { kind, severity, count, evidence, .. } = entry;
+    let seen_by = match evidence {
+        Evidence::Names => "names alone, which moves no score",
+        Evidence::Results => "names and results",
+        Evidence::Arguments => "names and arguments",
+        Evidence::Full => "names, arguments and results",
+        Evidence::Text => "text",
+    };
+    format!("{kind} of {tools}, {count} times: {severity}, by {seen_by}")
+}
+
+fn reason(held: &TraceRecord, signals: &[SignalExplanation]) -> String {
+    if !held.is_done() {
+        return "the trace is still open: it has no part in scores yet".to_owned();
+    }
+    let Some(risk) = held.scored.risk.risk else {
+        return "no signal with a weight could be measured: the trace has no part in scores"
+            .to_owned();
+    };
+    let deciding: Vec<&str> =
+        signals.iter().filter(|signal| signal.decides).map(|signal| signal.name.as_str()).collect();
+    if deciding.is_empty() {
+        return "all signals are at their best: the risk is 0".to_owned();
+    }
+    let over = if held.scored.risk.is_flagged() { ", over 0.5: the trace is flagged" } else { "" };
+    format!("the risk is {}, from {}{over}", risk.to_f64(), deciding.join(" and "))
+}
+
+fn looped(
+    (session, all): (&Session, &Loops<'_>),
+    trace: TraceId,
+    entry: &Loop,
+    rules: &Rules,
+) -> LoopExplanation {
+    let ids = entry.trace_ids.iter().copied();
+    // A repeated output is the later trace's alone.
+    let ids = ids.filter(|id| entry.kind.is_of_calls() || *id == trace).chain([trace]);
+    let changed = ids.filter_map(|id| Some((id, without((session, all), id, entry, rules)?)));
+    LoopExplanation {
+        found: view::found_loop(entry),
+        calls: calls(session, entry, rules),
+        without: outlook(session, trace, &changed.collect(), rules),
+    }
+}
+
+/// The risk of a trace if a loop were not there; `None` if the trace is not held.
+fn without(
+    (session, all): (&Session, &Loops<'_>),
+    id: TraceId,
+    entry: &Loop,
+    rules: &Rules,
+) -> Option<TraceRisk> {
+    let held = session.traces.get(id)?;
+    let (name, score) = if entry.kind.is_of_calls() {
+        let others = through(all, id).into_iter();
+        let others = others.filter(|other| other.kind.is_of_calls() && *other != entry);
+        (tool_loop::NAME, tool_loop::score(worst(others)))
+    } else {
+        (loop_detection::NAME, Quanta(Quanta::ONE))
+    };
+    let scores = held.scored.signals.iter().map(|(signal, own)| {
+        // What somebody else said of it stands.
+        let ours = signal.as_ref() == name && own.source == Source::Computed;
+        (signal.as_ref(), if ours { score } else { own.score })
+    });
+    Some(TraceRisk::new(scores, &rules.weights))
+}
+
+/// The scores with some traces' risks changed.
+fn outlook(
+    session: &Session,
+    trace: TraceId,
+    changed: &BTreeMap<TraceId, TraceRisk>,
+    rules: &Rules,
+) -> Outlook {
+    let (mut reliability, mut consistency) = (session.reliability.clone(), session.consistency);
+    let mut own = session.traces.get(trace).and_then(|held| held.scored.risk.risk);
+    for (id, risk) in changed {
+        if *id == trace {
+            own = risk.risk;
+        }
+        let given = session.traces.get(*id).filter(|held| !held.panes.is_empty());
+        let Some(given) = given.map(|held| held.scored.risk) else { continue };
+        given.risk.into_iter().for_each(|risk| reliability.forget(risk));
+        risk.risk.into_iter().for_each(|risk| reliability.observe(risk));
+        given.uncertainty.into_iter().for_each(|own| consistency.forget(own));
+        risk.uncertainty.into_iter().for_each(|own| consistency.observe(own));
+    }
+    Outlook {
+        trace_risk: own.map(Quanta::to_f64),
+        session_reliability: reliability.result().map(|result| rules.shown(result.score)),
+        session_consistency: consistency.result().map(|result| rules.shown(result.score)),
+    }
+}
+
+/// The calls of a loop: found again among those of its traces; where too little of them is kept for that, the longest
+/// stretch of calls of its tools.
+fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
+    if !entry.kind.is_of_calls() {
+        return Vec::new();
+    }
+    let ids = entry.trace_ids.iter().copied();
+    let traces: Vec<&TraceRecord> = ids.filter_map(|id| session.traces.get(id)).collect();
+    let (calls, owners) = chain::calls(&traces);
+    let found = loops::find(&calls, &[], &rules.loops).into_iter().find(|found| {
+        (found.entry.kind, found.entry.count, &found.entry.tools)
+            == (entry.kind, entry.count, &entry.tools)
+    });
+    let range = found.map_or_else(|| longest(&calls, entry), |found| found.calls);
+    range
+        .take(MAX_CALLS)
+        .filter_map(|at| {
+            let (owner, call) = (*owners.get(at)?, calls.get(at)?);
+            let first = owners.partition_point(|other| *other < owner);
+            Some(CallView {
+                trace_id: traces.get(owner)?.id.to_string(),
+                index: (at - first) as u64,
+                start_unix_nano: call.start_unix_nano.to_string(),
+                call: view::tool(call),
+            })
+        })
+        .collect()
+}
+
+fn longest(calls: &[ToolCall], entry: &Loop) -> std::ops::Range<usize> {
+    let is_of = |call: &ToolCall| call.name == entry.tool || entry.tools.contains(&call.name);
+    let (mut best, mut from) = (0..0, 0);
+    for (at, call) in calls.iter().enumerate() {
+        if !is_of(call) {
+            from = at + 1;
+        } else if at + 1 - from > best.len() {
+            best = from..at + 1;
+        }
+    }
+    best
+}

@@ -1,0 +1,250 @@
+//! All agents of a shard: bounded, first come.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::key::Agent;
+use super::pane;
+use super::summary::Summary;
+use crate::hash::FixedMap;
+use crate::options::AgentOptions;
+use crate::span::Timestamp;
+use crate::time::Moment;
+use crate::update::{AgentKey, SessionUpdate};
+
+/// The agents by name, and which of them changed.
+#[derive(Clone, Debug)]
+pub(super) struct Fleet {
+    // In no order.
+    agents: Vec<(Agent, Summary)>,
+    // Invariant: where each agent stands.
+    places: FixedMap<Agent, usize>,
+    dirty: BTreeSet<Agent>,
+    gone: BTreeSet<Agent>,
+    // The agent that was asked for last and its place, if it is still among the dirty and not among the gone.
+    current: Option<(Agent, usize)>,
+    overflow: Agent,
+    widths: Arc<[u64]>,
+    // Until when no pane has to go, by wall time.
+    edge: Timestamp,
+    /// How long an agent of which nothing is held is remembered, and how long if there is no room for others.
+    remember: Duration,
+    remember_in_need: Duration,
+    shard: u32,
+    // One sequence for all agents: an agent that comes back goes on above its tombstone.
+    revision: u64,
+    options: AgentOptions,
+}
+
+/// The agents as they are written down.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Saved<A> {
+    // Pairs, since the order of the map is the reader's.
+    agents: Vec<(Agent, A)>,
+    revision: u64,
+}
+
+impl Fleet {
+    /// No agents yet; one is forgotten when it was quiet for the agents' memory, or, where there is no room for others, for `idle` and the
+    /// longest window.
+    pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
+        let longest = options.windows.iter().max().copied().unwrap_or_default();
+        Self {
+            agents: Vec::new(),
+            places: FixedMap::default(),
+            dirty: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            current: None,
+            overflow: Agent::overflow(),
+            widths: pane::widths(&options.windows),
+            edge: Timestamp::default(),
+            remember: options.memory.max(idle.saturating_add(longest)),
+            remember_in_need: idle.saturating_add(longest),
+            shard,
+            revision: 0,
+            options,
+        }
+    }
+
+    /// Widths of panes.
+    pub(super) fn widths(&self) -> Arc<[u64]> {
+        Arc::clone(&self.widths)
+    }
+
+    /// What outlives the process.
+    pub(super) fn save(&self) -> Saved<&Summary> {
+        let agents = self.agents.iter().map(|(agent, summary)| (agent.clone(), summary));
+        let mut agents: Vec<_> = agents.collect();
+        agents.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Saved { agents, revision: self.revision }
+    }
+
+    /// Takes over what an earlier process held; everything counts as changed.
+    pub(super) fn restore(&mut self, saved: Saved<Summary>) {
+        self.revision = saved.revision;
+        for (agent, held) in saved.agents {
+            self.summary(&agent).restore(held);
+        }
+    }
+
+    /// The agent that something with this key counts towards, and whether that is
+    /// `__overflow__` for want of room.
+    pub(super) fn resolve(&self, key: &AgentKey) -> (Agent, bool) {
+        if let Some((known, _)) = self.places.get_key_value(key) {
+            return (known.clone(), false);
+        }
+        let others = self.agents.len() - usize::from(self.places.contains_key(&self.overflow));
+        if others < self.options.max_agents {
+            (Agent::from(key.clone()), false)
+        } else {
+            (self.overflow.clone(), true)
+        }
+    }
+
+    /// An agent's summary, which then counts as changed.
+    pub(super) fn summary(&mut self, agent: &Agent) -> &mut Summary {
+        let place = match &self.current {
+            Some((current, place)) if current.is(agent) => *place,
+            Some(_) | None => self.turn_to(agent),
+        };
+        &mut self.agents[place].1
+    }
+
+    fn turn_to(&mut self, agent: &Agent) -> usize {
+        let place = self.places.get(agent).copied().unwrap_or_else(|| {
+            let AgentOptions { last_traces, max_signals_per_agent, .. } = self.options;
+            let widths = Arc::clone(&self.widths);
+            let summary = Summary::new(widths, last_traces, max_signals_per_agent);
+            self.places.insert(agent.clone(), self.agents.len());
+            self.agents.push((agent.clone(), summary));
+            self.agents.len() - 1
+        });
+        if !std::mem::replace(&mut self.agents[place].1.changed, true) {
+            self.dirty.insert(agent.clone());
+        }
+        self.gone.remove(agent);
+        self.current = Some((agent.clone(), place));
+        place
+    }
+
+    /// How many agents are known.
+    pub(super) fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Counts from zero again; every agent counts as changed.
+    pub(super) fn restart_counts(&mut self) {
+        for (agent, summary) in &mut self.agents {
+            summary.restart_counts();
+            self.dirty.insert(agent.clone());
+        }
+    }
+
+    /// When panes or agents may have to go next, by wall time.
+    pub(super) fn poll_timeout(&self, wall: Timestamp) -> Option<Timestamp> {
+        (!self.agents.is_empty()).then(|| self.edge_after(wall))
+    }
+
+    fn edge_after(&self, wall: Timestamp) -> Timestamp {
+        let width = self.widths.first().copied().unwrap_or(NO_WINDOWS);
+        Timestamp((wall.0 / width).saturating_add(1).saturating_mul(width))
+    }
+
+    /// The wall clock was set: what is in no window by it goes.
+    pub(super) fn stepped(&mut self, moment: Moment, is_back: bool) {
+        let agents: Vec<Agent> = self.agents.iter().map(|(agent, _)| agent.clone()).collect();
+        for agent in agents.iter().filter(|_| is_back) {
+            self.summary(agent).forget_ahead(moment.wall);
+        }
+        self.agents.iter_mut().for_each(|(_, summary)| summary.stepped());
+        self.edge = Timestamp::default();
+        self.handle_timeout(moment);
+    }
+
+    /// Lets old panes go, and agents that nothing was heard of for long; returns how many of these had to make room.
+    pub(super) fn handle_timeout(&mut self, Moment { now, wall }: Moment) -> usize {
+        if wall < self.edge {
+            return 0;
+        }
+        self.edge = self.edge_after(wall);
+        self.current = None;
+        for (agent, summary) in &mut self.agents {
+            summary.expire(wall);
+            if summary.held == 0 && summary.active.after(self.remember) <= now {
+                self.gone.insert(agent.clone());
+            }
+        }
+        let making_room = self.make_room(now);
+        for agent in &self.gone {
+            self.dirty.insert(agent.clone());
+        }
+        making_room
+    }
+
+    /// Where there is no room for another agent, lets a few go that were quiet for longest; returns how many.
+    fn make_room(&mut self, now: Timestamp) -> usize {
+        let max = self.options.max_agents;
+        if self.agents.len() - self.gone.len() < max {
+            return 0;
+        }
+        let is_quiet = |summary: &Summary| {
+            summary.held == 0 && summary.active.after(self.remember_in_need) <= now
+        };
+        let quiet = self.agents.iter().filter(|(agent, summary)| {
+            is_quiet(summary) && *agent != self.overflow && !self.gone.contains(agent)
+        });
+        let mut quiet: Vec<(Timestamp, &Agent)> =
+            quiet.map(|(agent, summary)| (summary.active, agent)).collect();
+        quiet.sort_unstable();
+        quiet.truncate((max / 16).max(1));
+        let quiet: Vec<Agent> = quiet.into_iter().map(|(_, agent)| agent.clone()).collect();
+        let count = quiet.len();
+        self.gone.extend(quiet);
+        count
+    }
+
+    /// One message for each agent that changed, in the order of their names; so many at most.
+    pub(super) fn drain(&mut self, most: usize) -> Vec<SessionUpdate> {
+        self.current = None;
+        let mut updates = Vec::new();
+        while updates.len() < most
+            && let Some(agent) = self.dirty.pop_first()
+        {
+            updates.extend(self.message(&agent));
+        }
+        updates
+    }
+
+    fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {
+        let place = *self.places.get(agent)?;
+        let (_, summary) = self.agents.get_mut(place)?;
+        summary.changed = false;
+        let gone = self.gone.remove(agent) || summary.is_void();
+        let announced = std::mem::replace(&mut summary.announced, true);
+        let update = if gone { SessionUpdate::default() } else { summary.drain() };
+        if gone {
+            self.places.remove(agent);
+            self.agents.swap_remove(place);
+            if let Some((moved, _)) = self.agents.get(place) {
+                self.places.insert(moved.clone(), place);
+            }
+        }
+        if gone && !announced {
+            return None;
+        }
+        self.revision += 1;
+        Some(SessionUpdate {
+            agent: Some(agent.key().clone()),
+            shard: self.shard,
+            revision: self.revision,
+            tombstone: gone,
+            ..update
+        })
+    }
+}
+
+/// Nanoseconds between two looks at the agents if there are no windows.
+const NO_WINDOWS: u64 = 60_000_000_000;

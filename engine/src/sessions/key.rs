@@ -1,0 +1,131 @@
+//! What things are filed under: sessions and agents, in an order.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::update::{AgentKey, ScopedId, SessionKey};
+
+/// A session. Sessions of one id stand next to each other.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct SessionId {
+    /// The tenant; empty without tenants.
+    pub tenant: String,
+    /// The session id.
+    pub id: String,
+    /// Its scope; see [`SessionKey`].
+    pub scope: String,
+}
+
+impl SessionId {
+    /// The session among those of its tenant.
+    pub fn scoped(&self) -> ScopedId {
+        ScopedId { id: self.id.clone(), scope: self.scope.clone() }
+    }
+}
+
+/// Tenant, id and scope.
+impl From<(&str, &str, &str)> for SessionId {
+    fn from((tenant, id, scope): (&str, &str, &str)) -> Self {
+        Self { tenant: tenant.to_owned(), id: id.to_owned(), scope: scope.to_owned() }
+    }
+}
+
+impl From<&SessionKey> for SessionId {
+    fn from(key: &SessionKey) -> Self {
+        let SessionKey { tenant, id, scope, .. } = key.clone();
+        Self { tenant, id, scope }
+    }
+}
+
+/// An agent, shared by everything that counts towards it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "AgentKey")]
+pub(super) struct Agent(Arc<Named>);
+
+#[derive(Debug)]
+struct Named {
+    key: AgentKey,
+    /// All parts in the order that counts: one comparison instead of five.
+    joined: String,
+}
+
+impl Agent {
+    /// The agent that stands for all that have no series of their own.
+    pub(super) fn overflow() -> Self {
+        Self::from(AgentKey { service_name: OVERFLOW.to_owned(), ..AgentKey::default() })
+    }
+
+    /// Whether both are the same one in memory.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The key as it is sent.
+    pub(super) fn key(&self) -> &AgentKey {
+        &self.0.key
+    }
+}
+
+impl From<AgentKey> for Agent {
+    fn from(key: AgentKey) -> Self {
+        let parts =
+            [&key.tenant, &key.service_name, &key.agent_name, &key.agent_version, &key.environment];
+        let joined = parts.map(String::as_str).join("\0");
+        Self(Arc::new(Named { key, joined }))
+    }
+}
+
+impl Serialize for Agent {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.key.serialize(to)
+    }
+}
+
+impl Ord for Agent {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.is(other) {
+            return Ordering::Equal;
+        }
+        // Parts that hold the separator may join to the same.
+        self.0.joined.cmp(&other.0.joined).then_with(|| parts(self).cmp(&parts(other)))
+    }
+}
+
+impl PartialEq for Agent {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(other) || self.key() == other.key()
+    }
+}
+
+/// As its key has it, so that it is found by its key.
+impl Hash for Agent {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl Borrow<AgentKey> for Agent {
+    fn borrow(&self) -> &AgentKey {
+        self.key()
+    }
+}
+
+impl Eq for Agent {}
+
+impl PartialOrd for Agent {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+fn parts(agent: &Agent) -> [&str; 5] {
+    let key = agent.key();
+    [&key.tenant, &key.service_name, &key.agent_name, &key.agent_version, &key.environment]
+}
+
+/// The service name of the agent that stands for all others.
+const OVERFLOW: &str = "__overflow__";

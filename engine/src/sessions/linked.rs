@@ -1,0 +1,85 @@
+//! Traces of a session that go on with one another: loops are found in them as one sequence.
+
+use std::ops::Range;
+
+use super::chain;
+use super::record::TraceRecord;
+use super::session::{Session, Shared};
+use crate::options::LoopOptions;
+use crate::span::{Timestamp, TraceId};
+
+impl Session {
+    /// Finds loops anew in the chains of traces around these places; returns the traces for which something changed.
+    pub(super) fn relink(
+        &mut self,
+        places: &[(Timestamp, TraceId)],
+        shared: &Shared,
+    ) -> Vec<TraceId> {
+        if places.iter().all(|place| self.stands_alone(*place)) {
+            return Vec::new();
+        }
+        let mut chains: Vec<Range<usize>> = Vec::new();
+        for place in places {
+            for number in self.around(*place) {
+                if !chains.iter().any(|chain| chain.contains(&number)) {
+                    chains.push(self.chain(number));
+                }
+            }
+        }
+        let mut changed = Vec::new();
+        let most = shared.rules.loops.max_traces.max(1);
+        for Range { start, end } in chains {
+            for first in (start..end).step_by(most) {
+                let part = first..end.min(first.saturating_add(most));
+                self.link(part, &shared.rules.loops, &mut changed);
+            }
+        }
+        changed
+    }
+
+    /// The traces before, at and after a place.
+    fn around(&self, place: (Timestamp, TraceId)) -> Range<usize> {
+        let at = self.traces.before(place);
+        at.saturating_sub(1)..self.traces.len().min(at + 2)
+    }
+
+    /// Whether no trace around this place is or was part of a chain, as mostly.
+    fn stands_alone(&self, place: (Timestamp, TraceId)) -> bool {
+        let around = self.traces.some(self.around(place));
+        let goes_on =
+            |pair: &[TraceRecord]| matches!(pair, [before, after] if chain::goes_on(before, after));
+        around.iter().all(|record| record.rare().link.is_none()) && !around.windows(2).any(goes_on)
+    }
+
+    /// Finds loops in one chain, and adds the traces for which something changed.
+    fn link(&mut self, chain: Range<usize>, options: &LoopOptions, changed: &mut Vec<TraceId>) {
+        // A trace that stands alone has its own loops.
+        let links = match self.traces.some(chain.clone()) {
+            [] | [_] => Vec::new(),
+            records => chain::links(&records.iter().collect::<Vec<_>>(), options),
+        };
+        let mut links = links.into_iter();
+        for number in chain {
+            let record = &mut self.traces[number];
+            if record.link(links.next()) {
+                changed.push(record.id);
+            }
+        }
+    }
+
+    /// The traces that hang together with the one of this number.
+    fn chain(&self, number: usize) -> Range<usize> {
+        let goes_on = |before: usize| {
+            self.traces.len() > before + 1
+                && chain::goes_on(&self.traces[before], &self.traces[before + 1])
+        };
+        let (mut first, mut last) = (number, number);
+        while first > 0 && goes_on(first - 1) {
+            first -= 1;
+        }
+        while goes_on(last) {
+            last += 1;
+        }
+        first..last + 1
+    }
+}

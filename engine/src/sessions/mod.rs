@@ -1,0 +1,553 @@
+//! The session stage: traces in order, signals that need neighbours, scores of sessions, and
+//! what this shard knows of every agent.
+//!
+//! ```text
+//! TraceUpdate --> Session (by tenant and id) --> Summary (by agent) --> SessionUpdate
+//! Report -----'   traces, scores, loops           panes, counters
+//! ```
+//!
+//! An update replaces every lower revision of its trace. What the old form gave to sums is
+//! taken back exactly before the new form is added, so signals, scores and panes are a function
+//! of the traces held and not of how they came. Verdicts and the trajectory gate count a trace
+//! once: the traces that are done for the first time between two calls of `drain` are counted
+//! in the order of (start, id).
+//!
+//! What is left out is counted by (what, why):
+//!
+//! | What | Why | Counts |
+//! |---|---|---|
+//! | `trace_updates` | `malformed` | updates without a usable trace id, session, agent or state: dropped |
+//! | | `stale` | updates of a lower revision than the one held: dropped |
+//! | | `unheld` | words that nothing more comes of a trace that is not held as a done one: dropped |
+//! | | `late` | updates of traces that went with their evicted session: dropped |
+//! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
+//! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
+//! | `sessions` | `evicted` | sessions let go of because of `max_sessions` |
+//! | `away` | `left` | sessions for which there was no room in memory: kept elsewhere |
+//! | | `returned` | those of them that came back |
+//! | | `lost` | those of them that could not be read |
+//! | | `trace_not_done` | traces that were not done when their session went: in no score |
+//! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
+//! | `agents` | `forgotten` | quiet agents that had to make room for others before `agents.memory` was over |
+//! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
+//! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
+//! | `reported_scores` | `malformed` | reported scores out of `[0,1]`, without name or of unknown source |
+//! | `reports` | `misdirected` | reports about something other than a session |
+//! | | `unmatched` | reports whose session did not come within `report_wait` |
+//! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
+//! | | `session_full` | reports of further names over `max_reports_per_session` |
+
+mod away;
+mod chain;
+mod common;
+mod departed;
+mod exemplar;
+mod explain;
+mod fleet;
+mod gauges;
+mod histogram;
+mod key;
+mod linked;
+mod list;
+mod outline;
+mod pane;
+mod record;
+mod reports;
+mod restored;
+mod rules;
+mod run;
+mod scoring;
+mod session;
+mod shelf;
+mod summary;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod traces;
+mod verdict;
+mod view;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+pub use away::{Attic, AtticPlace, Nowhere};
+pub use histogram::SCORE_BOUNDS;
+pub use key::SessionId;
+pub use list::{Found, Part, Place, Sought, Wanted};
+pub(crate) use summary::FAMILIES;
+
+use away::{Away, Stub};
+use common::Common;
+use departed::{Departed, Fate};
+use fleet::Fleet;
+use rules::Rules;
+use session::{Session, Shared, Standing};
+use shelf::Shelf;
+use summary::Summary;
+use tally::Tally;
+use waiting::Waiting;
+
+use super::count::Counts;
+use super::explained::{SessionRow, TraceExplanation};
+use super::loops::LoopLabels;
+use super::options::{AgentOptions, LoopOptions, SessionOptions};
+use super::span::{Timestamp, TraceId};
+use super::time::WallShift;
+use super::update::{SessionUpdate, TraceUpdate};
+use super::view::SessionView;
+
+/// The sessions of one shard.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    sessions: Shelf,
+    loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
+    // In no order; some may be gone, or be there twice.
+    unsettled: Vec<Arc<SessionId>>,
+    away: Away,
+    departed: Departed,
+    waiting: Waiting,
+    open: usize,
+    max_sessions: usize,
+    shared: Shared,
+}
+
+/// A shard as it is written down; `restored.rs` reads it.
+#[derive(Serialize)]
+struct Saved<'a> {
+    sessions: &'a Shelf,
+    departed: departed::Saved<&'a Fate>,
+    waiting: &'a Waiting,
+    fleet: fleet::Saved<&'a Summary>,
+    now: Timestamp,
+    away: Vec<(&'a SessionId, &'a Stub)>,
+}
+
+impl Sessions {
+    /// No sessions yet. `shard` goes into every message.
+    pub fn new(
+        shard: u32,
+        options: SessionOptions,
+        loops: LoopOptions,
+        agents: AgentOptions,
+    ) -> Self {
+        let max_sessions = options.max_sessions.max(1);
+        let fleet = Fleet::new(shard, agents, options.session_idle);
+        let departed = Departed::new(options.max_departed_traces);
+        let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
+        let (counts, now) = (Counts::default(), Timestamp::default());
+        Self {
+            sessions: Shelf::default(),
+            loops: BTreeSet::new(),
+            unsettled: Vec::new(),
+            away: Away::default(),
+            departed,
+            waiting,
+            open: 0,
+            max_sessions,
+            shared: Shared {
+                rules: Rules::new(options, loops),
+                fleet,
+                common: Common::default(),
+                counts,
+                now,
+                shift: WallShift::default(),
+                runaways: BTreeMap::new(),
+            },
+        }
+    }
+
+    /// Applies an update of a trace, if it is not older than what is held.
+    pub fn handle(&mut self, update: TraceUpdate, now: Timestamp) {
+        self.advance(now);
+        let Some((id, trace)) = address(&update) else {
+            self.shared.counts.add("trace_updates", "malformed");
+            return;
+        };
+        if update.unchanged {
+            return self.seal(&id, trace, update.revision);
+        }
+        let held = self.sessions.get(&id);
+        if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
+            self.shared.counts.add("trace_updates", "stale");
+        } else if update.tombstone {
+            self.forget(&id, trace, &update);
+        } else if self.departed.is_evicted(trace) {
+            self.shared.counts.add("trace_updates", "late");
+        } else if held.is_some_and(|session| {
+            session.traces.len() >= self.shared.rules.max_traces
+                && session.traces.number(trace).is_none()
+        }) {
+            self.shared.counts.add("trace_updates", "session_full");
+        } else {
+            let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update));
+            let waits = self.waiting.has_any(&id).then(|| id.clone());
+            self.change(id, |session, shared| session.upsert(update, tally, shared));
+            waits.iter().for_each(|id| self.deliver_waiting(id));
+        }
+    }
+
+    /// When `handle_timeout` has something to do next.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let sessions = STANDINGS.iter().filter_map(|standing| self.next_quiet(*standing));
+        let sessions = sessions.map(|(deadline, _)| deadline).min();
+        let loops = self.loops.first().map(|(deadline, _)| *deadline);
+        let edge = self.shared.fleet.poll_timeout(self.shared.wall());
+        let fleet = edge.map(|edge| self.shared.shift.time(edge));
+        let away = self.away.poll_timeout();
+        [sessions, loops, away, self.waiting.poll_timeout(), fleet].into_iter().flatten().min()
+    }
+
+    /// Closes and evicts what was quiet for long enough.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.advance(now);
+        let now = self.shared.now;
+        for standing in STANDINGS {
+            while let Some((_, number)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
+                let Some(session) = self.sessions.at(number) else { break };
+                let id = Arc::clone(&session.id);
+                match standing {
+                    _ if self.sessions.refile(&id) => {}
+                    Standing::Open => {
+                        self.change_known(&id, |session, shared| session.close(IDLE, shared));
+                    }
+                    Standing::Closed if self.stays(&id) => {}
+                    Standing::Empty | Standing::Closed => self.evict(&id),
+                }
+            }
+        }
+        while let Some((_, id)) = self.loops.first().filter(|(due, _)| *due <= now).cloned() {
+            self.change_known(&id, Session::refresh);
+        }
+        self.give_up_reports(now);
+        let forgotten = self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
+        self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
+    }
+
+    /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; ends of traces are held
+    /// against the new wall time, and what is then in no window goes.
+    pub fn shift_to(&mut self, shift: WallShift) {
+        let is_back = shift < self.shared.shift;
+        if shift != self.shared.shift {
+            self.shared.shift = shift;
+            self.shared.fleet.stepped(shift.moment(self.shared.now), is_back);
+        }
+    }
+
+    /// The end of input: closes all sessions. They stay to be looked at.
+    pub fn finish(&mut self, now: Timestamp) {
+        self.advance(now);
+        let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
+        let mut open: Vec<_> =
+            places.filter(|((standing, _), _)| *standing == Standing::Open).collect();
+        open.sort_unstable();
+        for (_, id) in open {
+            self.change_known(&id, |session, shared| session.close(FINISHED, shared));
+        }
+    }
+
+    /// One message for every agent of which something changed, in the order of their keys:
+    /// everything but its panes, of which only those that changed.
+    pub fn drain(&mut self) -> Vec<SessionUpdate> {
+        self.drain_some(usize::MAX)
+    }
+
+    /// Likewise, of so many agents at most; none once all that changed was told.
+    pub fn drain_some(&mut self, most: usize) -> Vec<SessionUpdate> {
+        let mut unsettled = std::mem::take(&mut self.unsettled);
+        unsettled.sort_unstable();
+        for id in unsettled {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.settle(&mut self.shared);
+            }
+        }
+        self.shared.fleet.drain(most)
+    }
+
+    /// The session in memory that has this id, explained; `None` if there is none, or several. The tenant is empty without
+    /// tenants.
+    pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
+        match self.found((tenant, id, None), &Nowhere) {
+            Found::One(session) => Some(*session),
+            Found::Nothing | Found::Several(_) => None,
+        }
+    }
+
+    /// What has this id, and, if it is told, this scope; of those that are away too: one that is stays away.
+    pub fn found(&self, session: (&str, &str, Option<&str>), attic: &dyn Attic) -> Found {
+        let known = self.known(session);
+        match &known[..] {
+            [] => Found::Nothing,
+            [id] => self.session_in(id, attic).map(Box::new).map_or(Found::Nothing, Found::One),
+            several => Found::Several(several.iter().map(|id| id.scope.clone()).collect()),
+        }
+    }
+
+    /// One session, explained, in memory or away; `None` if it is not there.
+    pub fn session_in(&self, id: &SessionId, attic: &dyn Attic) -> Option<SessionView> {
+        let session = self.look(id, attic)?;
+        (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
+    }
+
+    /// The first of the sessions after one that fit, until `budget` traces were looked at.
+    pub fn places(&self, after: Option<&SessionId>, wanted: &Wanted<'_>, budget: usize) -> Part {
+        list::places(&self.sessions, after, wanted, (budget, &self.shared.rules))
+    }
+
+    /// Rows of these sessions, until `budget` traces were looked at, but one at least; `None` of those that are not held.
+    pub fn rows(&self, ids: &[SessionId], budget: usize) -> Vec<Option<SessionRow>> {
+        list::rows(&self.sessions, ids, (budget, &self.shared.rules))
+    }
+
+    /// Looks for the session that holds a trace, in `budget` sessions after one.
+    pub fn find(
+        &self,
+        tenant: &str,
+        after: Option<&SessionId>,
+        trace: TraceId,
+        budget: usize,
+    ) -> Sought {
+        list::find(&self.sessions, tenant, after, (trace, budget))
+    }
+
+    /// Why a trace has the score that it has; `None` if no session of this id, and, if it is told, of this scope holds it.
+    pub fn explain(
+        &self,
+        session: (&str, &str, Option<&str>),
+        trace: TraceId,
+        attic: &dyn Attic,
+    ) -> Option<TraceExplanation> {
+        let known = self.known(session).into_iter();
+        let mut seen = known.filter_map(|id| self.look(&id, attic));
+        seen.find_map(|session| explain::explain(&session, trace, &self.shared.rules))
+    }
+
+    /// All sessions in memory, by the start of their first trace, then id.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionView> {
+        let sessions = self.sessions.iter();
+        let mut ordered: Vec<_> =
+            sessions.filter_map(|session| Some((session.first()?.start, session))).collect();
+        ordered.sort_by(|(a, one), (b, other)| {
+            let named = |id: &'_ SessionId| (id.id.clone(), id.tenant.clone(), id.scope.clone());
+            (a, named(&one.id)).cmp(&(b, named(&other.id)))
+        });
+        let sessions = ordered.into_iter();
+        sessions.map(|(_, session)| view::session(session, &self.shared.rules))
+    }
+
+    /// Sessions in which a loop that weighs began or became critical since this was last asked, and how bad it got.
+    pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, LoopLabels)> {
+        let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
+        runaways.map(|((id, _), labels)| (id, labels)).collect()
+    }
+
+    /// What was left out so far.
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// Counts from zero again, for every agent too: counters belong to a process.
+    pub fn restart_counts(&mut self) {
+        self.shared.counts = Counts::default();
+        self.shared.fleet.restart_counts();
+    }
+
+    /// What outlives the process; nothing may wait to be drained.
+    pub fn save(&self) -> impl Serialize + '_ {
+        Saved {
+            sessions: &self.sessions,
+            departed: self.departed.save(),
+            waiting: &self.waiting,
+            fleet: self.shared.fleet.save(),
+            now: self.shared.now,
+            away: self.away.save(),
+        }
+    }
+
+    /// How many sessions are open.
+    pub fn open_sessions(&self) -> usize {
+        self.open
+    }
+
+    /// How many sessions are in memory, closed ones included.
+    pub fn held_sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many agents are known to this shard.
+    pub fn agents(&self) -> usize {
+        self.shared.fleet.len()
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        self.shared.now = self.shared.now.max(now);
+    }
+
+    /// Forgets a trace that moved, and keeps what it counted for where it goes.
+    fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
+        let mut tally = None;
+        let mut homeless = Vec::new();
+        self.change(id.clone(), |session, shared| {
+            session.touch(Timestamp(update.touched_unix_nano), shared);
+            tally = session.remove(trace, update.revision, shared);
+            homeless = session.take_unscoped_reports();
+        });
+        homeless.into_iter().for_each(|report| self.let_wait(report));
+        if self.waiting.has_any(id) {
+            self.deliver_waiting(id);
+        }
+        if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
+            let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
+            self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
+        }
+    }
+
+    /// Changes a session, making it if need be, and files it where it belongs then.
+    fn change(&mut self, id: SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+        if self.sessions.contains(&id) {
+            return self.change_known(&id, change);
+        }
+        if !self.away.keeps && self.sessions.len() >= self.max_sessions {
+            self.make_room();
+        }
+        let widths = self.shared.fleet.widths();
+        let mut session = Box::new(Session::new(Arc::new(id), widths));
+        change(&mut session, &mut self.shared);
+        self.file(session);
+    }
+
+    /// Changes a session, if it is held, and files it where it belongs then.
+    fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
+        change(session, &mut self.shared);
+        let after = session.place();
+        self.open -= usize::from(before.0 == Standing::Open);
+        self.open += usize::from(after.0 == Standing::Open);
+        if deadline != session.deadline {
+            if let Some(at) = deadline {
+                self.loops.remove(&(at, Arc::clone(&session.id)));
+            }
+            if let Some(at) = session.deadline {
+                self.loops.insert((at, Arc::clone(&session.id)));
+            }
+        }
+        if !waits && session.is_unsettled() {
+            self.unsettled.push(Arc::clone(&session.id));
+        }
+        // Within a standing it may wait until its turn comes.
+        if after.0 != session.filed.0 || after < session.filed {
+            let id = Arc::clone(&session.id);
+            self.sessions.refile(&id);
+        }
+    }
+
+    /// Takes note that nothing more will come of a trace.
+    fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) {
+        let session = self.sessions.get_mut(id);
+        let sealed = session.and_then(|session| session.traces.get_mut(trace)?.seal(revision));
+        if let Some(agent) = sealed {
+            self.shared.fleet.summary(&agent).active = self.shared.now;
+        } else if !self.departed.is_evicted(trace) {
+            self.shared.counts.add("trace_updates", "unheld");
+        }
+    }
+
+    /// Takes a session out of the indexes.
+    fn unfile(&mut self, session: &Session) {
+        self.open -= usize::from(session.place().0 == Standing::Open);
+        if let Some(deadline) = session.deadline {
+            self.loops.remove(&(deadline, Arc::clone(&session.id)));
+        }
+    }
+
+    /// Puts a session where it belongs.
+    fn file(&mut self, session: Box<Session>) {
+        self.open += usize::from(session.place().0 == Standing::Open);
+        if let Some(deadline) = session.deadline {
+            self.loops.insert((deadline, Arc::clone(&session.id)));
+        }
+        if session.is_unsettled() {
+            self.unsettled.push(Arc::clone(&session.id));
+        }
+        self.sessions.insert(session);
+    }
+
+    /// Evicts one session.
+    fn make_room(&mut self) {
+        if let Some((standing, id)) = self.first_to_go() {
+            self.push_out(standing, &id);
+        }
+    }
+
+    /// A session that is empty, or the one that closed first, or the quietest.
+    fn first_to_go(&mut self) -> Option<(Standing, Arc<SessionId>)> {
+        while let Some((_, id)) = self.sessions.first_to_go()
+            && self.sessions.refile(&id)
+        {}
+        self.sessions.first_to_go()
+    }
+
+    /// Closes a session and lets go of it, as there is no room.
+    fn push_out(&mut self, standing: Standing, id: &Arc<SessionId>) {
+        if standing == Standing::Open {
+            self.change_known(id, |session, shared| session.close(EVICTED, shared));
+        }
+        self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
+        self.evict(id);
+    }
+
+    /// Keeps a session for longer that has a trace of which nothing is counted yet; returns whether it has.
+    fn stays(&mut self, id: &Arc<SessionId>) -> bool {
+        let idle = self.shared.rules.session_idle;
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_uncertain())
+        else {
+            return false;
+        };
+        session.touched = session.touched.after(idle);
+        self.sessions.refile(id);
+        true
+    }
+
+    fn evict(&mut self, id: &Arc<SessionId>) {
+        let Some(session) = self.sessions.remove(id) else { return };
+        self.unfile(&session);
+        self.shared.runaways.retain(|(runaway, _), _| runaway != id);
+        for trace in session.evict(&mut self.shared) {
+            let forgotten = self.departed.insert(trace, Fate::Evicted);
+            self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
+        }
+    }
+
+    /// When the session of this standing that is due first is, and its number.
+    fn next_quiet(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+        let idle = self.shared.rules.session_idle;
+        let (quiet, number) = self.sessions.quietest(standing)?;
+        let due = match standing {
+            Standing::Empty | Standing::Open => quiet.after(idle),
+            Standing::Closed => quiet.after(idle).after(idle),
+        };
+        Some((due, number))
+    }
+}
+
+/// The session and the trace that an update is about, if it is fit for use.
+fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
+    let trace = update.trace_id;
+    let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
+    let complete = update.agent.is_some();
+    let usable = !trace.is_zero() && (update.tombstone || update.unchanged || complete);
+    usable.then(|| (SessionId::from(session), trace))
+}
+
+/// All standings; a session that closes may be due to be let go of right away.
+const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Empty];
+
+/// Why sessions close.
+const IDLE: &str = "idle";
+/// They had to make room.
+const EVICTED: &str = "evicted";
+/// The input ended.
+const FINISHED: &str = "finished";

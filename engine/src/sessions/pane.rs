@@ -1,0 +1,458 @@
+//! The panes of rolling windows: exact sums that can be taken back.
+//!
+//! A trace is in the pane of its end. Of every window the open pane, the 60 before it and a
+//! few more for stragglers are kept; what ended before them makes no pane. Beside the windows
+//! there is one pane for everything, of width 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::scoring::Scored;
+use crate::math::Quanta;
+use crate::predict::EffortSums;
+use crate::score::agent_consistency::AgentConsistency;
+use crate::span::Timestamp;
+use crate::update::{Level, PaneSum, SignalSum};
+
+/// Which pane: of windows of which width, and which of them.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) struct PaneKey {
+    /// Nanoseconds; 0 for the pane of everything.
+    pub(super) width: u64,
+    /// `floor(end / width)`.
+    pub(super) index: u64,
+    /// How often the wall clock had been set when it was made. It may be back at a pane that went: that one is not to be taken for
+    /// the new one by traces that were in it.
+    #[serde(default)]
+    pub(super) era: u32,
+}
+
+/// The panes that something with one end is in.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct PaneSet {
+    // The first bit is for the pane of everything, then one for each width in their order.
+    bits: u32,
+    // Of the panes of windows.
+    era: u32,
+}
+
+impl PaneSet {
+    /// Whether there is none.
+    pub(super) fn is_empty(self) -> bool {
+        self.bits == 0
+    }
+
+    /// How many there are.
+    pub(super) fn len(self) -> usize {
+        usize::try_from(self.bits.count_ones()).unwrap_or(usize::MAX)
+    }
+
+    /// The same by other widths; what is of none of them is left out.
+    #[must_use]
+    pub(super) fn translated(self, from: &[u64], to: &[u64]) -> Self {
+        let kept =
+            numbered(from).filter(|(bit, _)| self.bits & bit > 0).filter_map(|(_, width)| {
+                numbered(to).find(|(_, other)| *other == width).map(|(bit, _)| bit)
+            });
+        Self { bits: kept.fold(self.bits & 1, |bits, bit| bits | bit), ..self }
+    }
+
+    fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = PaneKey> {
+        let windows = numbered(widths).filter(move |(bit, _)| self.bits & bit > 0);
+        let windows =
+            windows.map(move |(_, width)| PaneKey { width, index: end.0 / width, era: self.era });
+        (self.bits & 1 > 0).then_some(EVERYTHING).into_iter().chain(windows)
+    }
+}
+
+/// Widths and the bit of each.
+fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
+    widths.iter().zip(1..u32::BITS).map(|(width, at)| (1 << at, *width))
+}
+
+/// The panes of one agent.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Panes {
+    #[serde(skip)]
+    widths: Arc<[u64]>,
+    panes: BTreeMap<PaneKey, Pane>,
+    #[serde(skip)]
+    dirty: BTreeSet<PaneKey>,
+    #[serde(default)]
+    era: u32,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Pane {
+    traces: u64,
+    risks: u64,
+    levels: BTreeMap<i32, u64>,
+    #[serde(default)]
+    judged_levels: BTreeMap<i32, u64>,
+    uncertainty: AgentConsistency,
+    signals: BTreeMap<String, (u64, i128)>,
+    sessions: u64,
+    #[serde(default)]
+    efforts: EffortSums,
+}
+
+impl Panes {
+    /// No panes yet, for windows with panes of these widths.
+    pub(super) fn new(widths: Arc<[u64]>) -> Self {
+        Self { widths, panes: BTreeMap::new(), dirty: BTreeSet::new(), era: 0 }
+    }
+
+    /// Takes over the panes of an earlier process, as far as there still are such windows; all count as changed.
+    pub(super) fn restore(&mut self, saved: Self) {
+        self.panes = saved.panes;
+        self.era = saved.era;
+        let widths = &self.widths;
+        self.panes.retain(|key, _| *key == EVERYTHING || widths.contains(&key.width));
+        self.dirty = self.panes.keys().copied().collect();
+    }
+
+    /// Returns whether there is no pane.
+    pub(super) fn is_empty(&self) -> bool {
+        self.panes.values().all(Pane::is_empty)
+    }
+
+    /// The panes that a trace with this end is in, by wall time.
+    pub(super) fn of(&self, end: Timestamp, wall: Timestamp) -> PaneSet {
+        let windows = numbered(&self.widths);
+        let windows = windows.filter(|(_, width)| kept(*width, wall).contains(&(end.0 / width)));
+        PaneSet { bits: windows.fold(1, |bits, (bit, _)| bits | bit), era: self.era }
+    }
+
+    /// How many windows there are.
+    pub(super) fn windows(&self) -> usize {
+        self.widths.len()
+    }
+
+    /// Adds a trace that ended then to panes.
+    pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
+        for key in panes.keys(&self.widths, end) {
+            self.panes.entry(key).or_default().observe(trace);
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Takes a trace back from the panes that it was added to and that are still kept.
+    pub(super) fn forget(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
+        self.change(panes, end, |pane| pane.forget(trace));
+    }
+
+    /// Adds a session whose newest trace ended then.
+    pub(super) fn mark(&mut self, panes: PaneSet, end: Timestamp) {
+        self.change(panes, end, |pane| pane.sessions += 1);
+    }
+
+    /// Takes a session back.
+    pub(super) fn unmark(&mut self, panes: PaneSet, end: Timestamp) {
+        self.change(panes, end, |pane| pane.sessions = pane.sessions.saturating_sub(1));
+    }
+
+    /// Adds what a session took that counts in these panes.
+    pub(super) fn spend(&mut self, (end, panes): (Timestamp, PaneSet), took: &EffortSums) {
+        self.change(panes, end, |pane| pane.efforts.merge(took));
+    }
+
+    /// Takes it back.
+    pub(super) fn unspend(&mut self, (end, panes): (Timestamp, PaneSet), took: &EffortSums) {
+        self.change(panes, end, |pane| pane.efforts.unmerge(took));
+    }
+
+    /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by
+    /// itself.
+    pub(super) fn expire(&mut self, wall: Timestamp) {
+        for width in self.widths.iter() {
+            let (oldest, newest) = kept(*width, wall).into_inner();
+            let key = |index, era| PaneKey { width: *width, index, era };
+            let before = self.panes.range(key(0, 0)..key(oldest, 0));
+            let ahead =
+                (Bound::Excluded(key(newest, u32::MAX)), Bound::Included(key(u64::MAX, u32::MAX)));
+            let ahead = self.panes.range(ahead);
+            let out: Vec<PaneKey> = before.chain(ahead).map(|(key, _)| *key).collect();
+            for key in out {
+                self.panes.remove(&key);
+                self.dirty.remove(&key);
+            }
+        }
+    }
+
+    /// The wall clock was set: what is in panes so far stays in these, and is kept apart from what comes.
+    pub(super) fn stepped(&mut self) {
+        self.era = self.era.saturating_add(1);
+    }
+
+    /// The panes that changed since the last time, those of all eras together; empty ones are let go.
+    pub(super) fn drain(&mut self) -> Vec<PaneSum> {
+        let dirty = std::mem::take(&mut self.dirty).into_iter();
+        let dirty: BTreeSet<PaneKey> = dirty.map(|key| PaneKey { era: 0, ..key }).collect();
+        let sums = dirty.into_iter().map(|key| {
+            let eras: Vec<PaneKey> = self
+                .panes
+                .range(key..=PaneKey { era: u32::MAX, ..key })
+                .map(|(key, _)| *key)
+                .collect();
+            let mut sum = Pane::default();
+            for key in eras {
+                match self.panes.get(&key) {
+                    Some(pane) if !pane.is_empty() => sum.merge(pane),
+                    Some(_) | None => drop(self.panes.remove(&key)),
+                }
+            }
+            sum.message(key)
+        });
+        sums.collect()
+    }
+
+    fn change(&mut self, panes: PaneSet, end: Timestamp, mut change: impl FnMut(&mut Pane)) {
+        for key in panes.keys(&self.widths, end) {
+            if let Some(pane) = self.panes.get_mut(&key) {
+                change(pane);
+                self.dirty.insert(key);
+            }
+        }
+    }
+}
+
+impl Pane {
+    fn observe(&mut self, trace: &Scored) {
+        self.traces += 1;
+        if let Some(risk) = trace.own_risk() {
+            self.risks += 1;
+            *self.levels.entry(level(risk)).or_default() += 1;
+        }
+        if let Some(risk) = trace.judged_risk() {
+            *self.judged_levels.entry(level(risk)).or_default() += 1;
+        }
+        if let Some(uncertainty) = trace.own_uncertainty() {
+            self.uncertainty.observe(uncertainty);
+        }
+        for (name, score) in trace.sums() {
+            let score = i128::from(score.0);
+            if let Some((count, sum)) = self.signals.get_mut(name) {
+                *count += 1;
+                *sum += score;
+            } else {
+                self.signals.insert(name.to_string(), (1, score));
+            }
+        }
+    }
+
+    fn forget(&mut self, trace: &Scored) {
+        self.traces -= 1;
+        if let Some(risk) = trace.own_risk() {
+            self.risks -= 1;
+            lower(&mut self.levels, level(risk));
+        }
+        if let Some(risk) = trace.judged_risk() {
+            lower(&mut self.judged_levels, level(risk));
+        }
+        if let Some(uncertainty) = trace.own_uncertainty() {
+            self.uncertainty.forget(uncertainty);
+        }
+        for (name, score) in trace.sums() {
+            let left = self.signals.get_mut(name).map(|(count, sum)| {
+                *count -= 1;
+                *sum -= i128::from(score.0);
+                *count
+            });
+            if left == Some(0) {
+                self.signals.remove(name);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.traces == 0 && self.sessions == 0
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.traces += other.traces;
+        self.risks += other.risks;
+        for (level, count) in &other.levels {
+            *self.levels.entry(*level).or_default() += count;
+        }
+        for (level, count) in &other.judged_levels {
+            *self.judged_levels.entry(*level).or_default() += count;
+        }
+        self.uncertainty.merge(other.uncertainty);
+        for (name, (count, sum)) in &other.signals {
+            let held = self.signals.entry(name.clone()).or_default();
+            *held = (held.0 + count, held.1 + sum);
+        }
+        self.sessions += other.sessions;
+        self.efforts.merge(&other.efforts);
+    }
+
+    fn message(self, key: PaneKey) -> PaneSum {
+        let sums = self.signals.into_iter();
+        let levels = |levels: BTreeMap<i32, u64>| {
+            levels.into_iter().map(|(level, count)| Level { level, count }).collect()
+        };
+        PaneSum {
+            width_nanos: key.width,
+            index: key.index,
+            traces: self.traces,
+            risk_count: self.risks,
+            levels: levels(self.levels),
+            judged_levels: levels(self.judged_levels),
+            uncertainty_count: self.uncertainty.count,
+            uncertainty_squares: self.uncertainty.squares,
+            signals: sums
+                .map(|(name, (count, sum_quanta))| (name, SignalSum { count, sum_quanta }))
+                .collect(),
+            sessions: self.sessions,
+            efforts: self.efforts,
+        }
+    }
+}
+
+/// One less of a level.
+fn lower(levels: &mut BTreeMap<i32, u64>, level: i32) {
+    let left = levels.get_mut(&level).map(|count| {
+        *count -= 1;
+        *count
+    });
+    if left == Some(0) {
+        levels.remove(&level);
+    }
+}
+
+/// The widths of the panes of these windows, each once; a window without length has none.
+pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
+    let widths: BTreeSet<u64> = windows
+        .iter()
+        .filter_map(|window| u64::try_from(window.as_nanos() / u128::from(PANES)).ok())
+        .filter(|width| *width > 0)
+        .collect();
+    widths.into_iter().collect()
+}
+
+/// A risk in steps of 1e-4, rounded half away from zero.
+pub(super) fn level(risk: Quanta) -> i32 {
+    let half = if risk.0 < 0 { -LEVEL / 2 } else { LEVEL / 2 };
+    let level = risk.0.saturating_add(half) / LEVEL;
+    i32::try_from(level).unwrap_or(if level < 0 { i32::MIN } else { i32::MAX })
+}
+
+/// The indexes of the panes that are kept: a window back, and as far ahead of the wall clock.
+fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
+    let open = wall.0 / width;
+    open.saturating_sub(PANES + STRAGGLERS)..=open.saturating_add(PANES)
+}
+
+/// The pane that every done trace is in.
+const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0, era: 0 };
+
+/// Closed panes of a window.
+const PANES: u64 = 60;
+
+/// Panes kept beyond a window, for a receiver whose time is a little behind.
+const STRAGGLERS: u64 = 2;
+
+/// Quanta in a level.
+const LEVEL: i64 = Quanta::ONE / 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::scoring::{Signal, Unasked};
+    use super::*;
+    use crate::score::risk::TraceRisk;
+    use crate::span::Source;
+
+    #[test]
+    fn a_level_is_rounded_half_away_from_zero() {
+        let levels = [0, 49_999_999, 50_000_000, -50_000_000, -49_999_999, i64::MAX]
+            .map(|quanta| level(Quanta(quanta)));
+        assert_eq!(levels, [0, 0, 1, -1, 0, 92_233_720_368_i64.try_into().unwrap_or(i32::MAX)]);
+    }
+
+    #[test]
+    fn a_trace_that_ended_before_a_window_is_only_in_the_pane_of_everything() {
+        let panes = Panes::new(widths(&[Duration::from_secs(60), Duration::ZERO]));
+        let now = Timestamp(1_000_000_000_000);
+        let keys = |end| panes.of(end, now).keys(&panes.widths, end).collect::<Vec<_>>();
+        let recent = keys(Timestamp(999_500_000_000));
+        assert_eq!(recent, [EVERYTHING, PaneKey { width: 1_000_000_000, index: 999, era: 0 }]);
+        assert_eq!(keys(Timestamp(900_000_000_000)), [EVERYTHING]);
+        assert_eq!(keys(Timestamp(2_000_000_000_000)), [EVERYTHING]);
+    }
+
+    #[test]
+    fn panes_by_other_widths_are_the_same_as_far_as_there_are_such() {
+        let (from, to) = ([10, 20, 30], [5, 10, 30, 60]);
+        let set = PaneSet { bits: 0b1011, era: 7 };
+        let end = Timestamp(300);
+        let keys = set.translated(&from, &to).keys(&to, end);
+        assert!(keys.eq(set.keys(&from, end).filter(|key| key.width != 20)));
+        assert_eq!(set.translated(&from, &from), set);
+    }
+
+    #[test]
+    fn panes_leave_on_the_side_to_which_the_wall_clock_was_set() {
+        let minute = Duration::from_secs(60);
+        let observed = || {
+            let mut panes = Panes::new(widths(&[minute]));
+            for second in [970, 1_000, 1_030] {
+                let end = Timestamp(second * 1_000_000_000);
+                panes.observe(panes.of(end, end), end, &Scored::default());
+            }
+            panes
+        };
+        for (wall, left) in [(1_000, 3), (1_050, 2), (950, 2), (1_200, 0), (800, 0)] {
+            let mut panes = observed();
+            panes.expire(Timestamp(wall * 1_000_000_000));
+            let windows = panes.panes.keys().filter(|key| key.width > 0).count();
+            assert_eq!(windows, left, "at {wall}");
+            assert!(panes.dirty.iter().all(|key| panes.panes.contains_key(key)));
+            assert!(panes.panes.contains_key(&EVERYTHING));
+        }
+    }
+
+    #[test]
+    fn a_pane_that_went_is_not_the_one_that_the_clock_comes_back_to() {
+        let end = Timestamp(1_000_000_000_000);
+        let mut panes = Panes::new(widths(&[Duration::from_secs(60)]));
+        let (trace, later) = (Scored::default(), Timestamp(9_000_000_000_000));
+        let before = panes.of(end, end);
+        panes.observe(before, end, &trace);
+        for wall in [later, end] {
+            panes.stepped();
+            panes.expire(wall);
+        }
+        let after = panes.of(end, end);
+        panes.observe(after, end, &trace);
+        panes.forget(before, end, &trace);
+        let sums = panes.drain();
+        assert_eq!(sums.iter().map(|sum| sum.traces).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn forgetting_a_trace_leaves_an_empty_pane_that_is_sent_once() {
+        let mut panes = Panes::new(widths(&[Duration::from_secs(60)]));
+        let end = Timestamp(5);
+        let set = panes.of(end, end);
+        let confidence = Signal { score: Quanta(5), source: Source::Judge, is_summed: true };
+        let (risk, uncertainty) = (Some(Quanta(3)), Some(Quanta(4)));
+        let trace = Scored {
+            risk: TraceRisk { risk, uncertainty, ..TraceRisk::default() },
+            signals: [("confidence".into(), confidence)].into_iter().collect(),
+            unasked: Some(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() }),
+        };
+        panes.observe(set, end, &trace);
+        panes.mark(set, end);
+        assert_eq!(panes.drain().len(), 2);
+        panes.forget(set, end, &trace);
+        panes.unmark(set, end);
+        let sums = panes.drain();
+        assert!(sums.iter().all(|sum| sum.traces == 0 && sum.judged_levels.is_empty()));
+        assert!(sums.iter().all(|sum| sum.signals.is_empty() && sum.uncertainty_count == 0));
+        assert!(panes.drain().is_empty() && panes.is_empty());
+    }
+}

@@ -1,0 +1,566 @@
+//! One trace of a session: what later computation needs of it, its scores, and what it has given to its agent.
+//!
+//! What many traces have in common is shared ([`Course`], [`Scored`]); what few have is behind a pointer ([`Rare`]).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::chain::Link;
+use super::common::Common;
+use super::fleet::Fleet;
+use super::key::Agent;
+use super::pane::PaneSet;
+use super::scoring::Scored;
+use super::tally::{Growths, Tally, growth};
+use crate::loops::{Severity, worst};
+use crate::math::Quanta;
+use crate::span::{SpanId, Status, Timestamp, TraceId};
+use crate::update::{
+    AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
+    PartialSum, ReportedScore, RunTrace, Spent, Tokens, ToolCall, TraceState, TraceUpdate,
+    TurnStart,
+};
+
+/// One trace.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct TraceRecord {
+    pub(super) id: TraceId,
+    pub(super) start: Timestamp,
+    /// As it was sent, which may be before the start.
+    pub(super) sent_end: Timestamp,
+    /// Arrival of the newest thing of it; zero: unknown.
+    pub(super) arrived: Timestamp,
+    pub(super) revision: u64,
+    pub(super) tokens: Tokens,
+    /// In 1e-12 USD.
+    pub(super) cost: Option<i64>,
+    /// Time in model calls, in nanoseconds.
+    pub(super) model_nanos: u64,
+    pub(super) course: Arc<Course>,
+    pub(super) scored: Arc<Scored>,
+    /// The panes that it gives to; none exactly while it is not done.
+    pub(super) panes: PaneSet,
+    // As many as the course has.
+    times: Box<[(Timestamp, Timestamp)]>,
+    pub(super) output: Option<Box<OutputDigest>>,
+    rare: Option<Box<Rare>>,
+    pub(super) state: TraceState,
+    counted: Counted,
+}
+
+/// What a trace did, as far as others do just the same.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub(super) struct Course {
+    /// Whose it is, `__overflow__` included.
+    pub(super) agent: Agent,
+    /// What its agent is called, where it is of `__overflow__`.
+    named: Option<Box<AgentKey>>,
+    /// What named the session.
+    pub(super) session_source: String,
+    pub(super) complete: bool,
+    pub(super) status: Option<Status>,
+    pub(super) error: bool,
+    pub(super) turn_start: TurnStart,
+    pub(super) unfinished: bool,
+    pub(super) uncertain: bool,
+    pub(super) evidence: OverBy,
+    pub(super) llm_calls: u64,
+    pub(super) failed_model_calls: u64,
+    pub(super) steps: u64,
+    pub(super) wasted_steps: u64,
+    pub(super) calls_without_tokens: u64,
+    pub(super) calls_without_cost: u64,
+    pub(super) adjacent_tool_repeats: u64,
+    pub(super) models: Vec<String>,
+    pub(super) calls: Vec<Call>,
+}
+
+/// A tool call, as far as others are just the same.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub(super) struct Call {
+    /// The tool; empty: unknown.
+    pub(super) name: String,
+    pub(super) error: Option<bool>,
+    timed: bool,
+}
+
+/// What few traces have.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Rare {
+    pub(super) user: Option<String>,
+    pub(super) attempt: Option<Box<Attempt>>,
+    pub(super) reported: Vec<ReportedScore>,
+    pub(super) content: Option<Content>,
+    pub(super) expectations: Vec<Expectation>,
+    pub(super) results: Vec<CallResult>,
+    pub(super) coherence: Option<Quanta>,
+    loops: Vec<Loop>,
+    // None, or as many as there are calls.
+    hashes: Vec<Hashes>,
+    texts: Vec<CallTexts>,
+    // Where the trace has counted something else than all that it spent, or nothing.
+    tally: Option<Box<Tally>>,
+    /// How far its loops have grown, by kind and evidence.
+    pub(super) growth: Growths,
+    /// Present exactly while it is one of a chain of traces.
+    pub(super) link: Option<Box<Link>>,
+    /// What it was last said to add to a run, and whose.
+    run: Option<Box<(Agent, RunTrace)>>,
+    /// The output repeats that of an earlier trace; only when the trace is done.
+    pub(super) output_repeat: Option<Box<Loop>>,
+}
+
+/// Hashes of a call's arguments and result.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Hashes {
+    arguments: Option<u64>,
+    result: Option<u64>,
+}
+
+/// What else is kept of a call where content is, or where the next trace may go on with it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct CallTexts {
+    arguments: Option<String>,
+    argument_values: Vec<u64>,
+    call_id: Option<u64>,
+}
+
+/// What a trace has counted, as mostly.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct Counted {
+    /// Its verdicts.
+    done: bool,
+    /// An outcome of it was told to its agent.
+    outcome: bool,
+    /// All that it spent.
+    spend: bool,
+}
+
+/// What outlives one form of a trace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Past {
+    tally: Tally,
+    growth: Growths,
+    run: Option<Box<(Agent, RunTrace)>>,
+}
+
+/// What a trace has given, as it must be taken back.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub(super) agent: Agent,
+    pub(super) scored: Arc<Scored>,
+    pub(super) start: Timestamp,
+    pub(super) end: Timestamp,
+    pub(super) panes: PaneSet,
+    /// What it took.
+    pub(super) effort: Effort,
+}
+
+impl From<Tally> for Past {
+    fn from(tally: Tally) -> Self {
+        Self { tally, ..Self::default() }
+    }
+}
+
+impl TraceRecord {
+    /// A trace in this form, not scored yet.
+    pub(super) fn new(update: TraceUpdate, agent: Agent, common: &mut Common) -> Self {
+        let mut rare = Rare {
+            user: update.user,
+            attempt: update.attempt,
+            reported: update.reported,
+            content: update.content,
+            expectations: update.expectations,
+            results: update.results,
+            coherence: update.coherence_quanta.map(Quanta),
+            loops: update.loops,
+            ..Rare::default()
+        };
+        let (calls, times) = rare.take_calls(update.tools);
+        let course = Course {
+            named: update.agent.filter(|named| named != agent.key()).map(Box::new),
+            agent,
+            session_source: update.session.unwrap_or_default().source,
+            complete: update.complete,
+            status: update.status,
+            error: update.error,
+            turn_start: update.turn_start,
+            unfinished: update.unfinished,
+            uncertain: update.uncertain,
+            evidence: update.evidence,
+            llm_calls: update.llm_calls,
+            failed_model_calls: update.failed_model_calls,
+            steps: update.steps,
+            wasted_steps: update.wasted_steps,
+            calls_without_tokens: update.calls_without_tokens,
+            calls_without_cost: update.calls_without_cost,
+            adjacent_tool_repeats: update.adjacent_tool_repeats,
+            models: update.models,
+            calls,
+        };
+        Self {
+            id: update.trace_id,
+            start: Timestamp(update.start_unix_nano),
+            sent_end: Timestamp(update.end_unix_nano),
+            arrived: Timestamp(update.touched_unix_nano),
+            revision: update.revision,
+            tokens: update.tokens.unwrap_or_default(),
+            cost: update.cost_quanta,
+            model_nanos: update.model_nanos,
+            course: common.course(course),
+            scored: Arc::default(),
+            panes: PaneSet::default(),
+            times,
+            output: update.output_digest.map(Box::new),
+            rare: (!rare.is_empty()).then(|| Box::new(rare)),
+            state: update.state,
+            counted: Counted::default(),
+        }
+    }
+
+    /// Whose it is, `__overflow__` included.
+    pub(super) fn agent(&self) -> &Agent {
+        &self.course.agent
+    }
+
+    /// What its agent is called.
+    pub(super) fn named(&self) -> &AgentKey {
+        self.course.named.as_deref().unwrap_or_else(|| self.course.agent.key())
+    }
+
+    /// What few traces have.
+    pub(super) fn rare(&self) -> &Rare {
+        self.rare.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// Keeps something that few traces have, if there is anything to keep or was.
+    fn keep<T>(&mut self, is_some: bool, of: fn(&mut Rare) -> &mut T, value: T) {
+        if is_some || self.rare.is_some() {
+            *of(self.rare.get_or_insert_default()) = value;
+        }
+    }
+
+    /// Returns whether it counts in scores: its root ended and it was quiet, or it timed out.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.state, TraceState::Done | TraceState::Sealed)
+    }
+
+    /// Takes note that nothing more will come, under this revision; returns the agent, or `None` if it is not done.
+    pub(super) fn seal(&mut self, revision: u64) -> Option<Agent> {
+        if !self.is_done() || self.revision > revision {
+            return None;
+        }
+        (self.revision, self.state) = (revision, TraceState::Sealed);
+        Some(self.agent().clone())
+    }
+
+    /// What outlives this form of the trace.
+    pub(super) fn into_past(self) -> Past {
+        let tally = self.tally();
+        let Rare { growth, run, .. } = self.rare.map(|rare| *rare).unwrap_or_default();
+        Past { tally, growth, run }
+    }
+
+    /// Goes on from what an earlier form has counted and said.
+    pub(super) fn go_on_from(&mut self, Past { tally, growth, run }: Past) {
+        self.keep_tally(tally);
+        self.keep(!growth.is_empty(), |rare| &mut rare.growth, growth);
+        self.keep(run.is_some(), |rare| &mut rare.run, run);
+    }
+
+    /// Its tool calls, in order of start.
+    pub(super) fn calls(&self) -> impl Iterator<Item = ToolCall> + '_ {
+        let rare = self.rare();
+        let calls = self.course.calls.iter().zip(&self.times).enumerate();
+        calls.map(|(at, (Call { name, error, timed }, (start, end)))| {
+            let hashes = rare.hashes.get(at);
+            let texts = rare.texts.get(at);
+            ToolCall {
+                name: name.clone(),
+                arguments: texts.and_then(|texts| texts.arguments.clone()),
+                result_hash: hashes.and_then(|hashes| hashes.result),
+                error: *error,
+                start_unix_nano: start.0,
+                end_unix_nano: end.0,
+                arguments_hash: hashes.and_then(|hashes| hashes.arguments),
+                argument_values: texts
+                    .map(|texts| texts.argument_values.clone())
+                    .unwrap_or_default(),
+                call_id: texts.and_then(|texts| texts.call_id),
+                timed: *timed,
+                // Not kept: a run over traces names these.
+                span_id: SpanId::default(),
+            }
+        })
+    }
+
+    /// The tool whose failure ended last; of equals the last by name.
+    pub(super) fn last_failed(&self) -> Option<&str> {
+        let calls = self.course.calls.iter().zip(&self.times);
+        let failed = calls.filter(|(call, _)| call.error == Some(true));
+        failed.map(|(call, (_, end))| (*end, call.name.as_str())).max().map(|(_, name)| name)
+    }
+
+    /// Loops of tool calls whose runs end in it.
+    pub(super) fn loops(&self) -> &[Loop] {
+        let rare = self.rare();
+        rare.link.as_ref().map_or(&rare.loops, |link| &link.ended)
+    }
+
+    /// These, and a repeated output.
+    pub(super) fn all_loops(&self) -> impl Iterator<Item = &Loop> {
+        self.loops().iter().chain(self.rare().output_repeat.as_deref())
+    }
+
+    /// Those of them that weigh.
+    pub(super) fn weighing_loops(&self) -> impl Iterator<Item = &Loop> {
+        self.all_loops().filter(|found| found.evidence.weighs())
+    }
+
+    /// The worst severity of a loop that weighs and has a call in it.
+    pub(super) fn loop_severity(&self) -> Option<Severity> {
+        let rare = self.rare();
+        match &rare.link {
+            Some(link) => link.severity,
+            None => worst(&rare.loops),
+        }
+    }
+
+    /// Makes it part of a chain of traces, or of none; returns whether that is new.
+    pub(super) fn link(&mut self, link: Option<Link>) -> bool {
+        let is_new = self.rare().link.as_deref() != link.as_ref();
+        if is_new {
+            self.keep(link.is_some(), |rare| &mut rare.link, link.map(Box::new));
+        }
+        is_new
+    }
+
+    /// Notes which earlier output it repeats.
+    pub(super) fn repeat(&mut self, repeat: Option<Loop>) {
+        self.keep(repeat.is_some(), |rare| &mut rare.output_repeat, repeat.map(Box::new));
+    }
+
+    /// Its place in the session.
+    pub(super) fn position(&self) -> (Timestamp, TraceId) {
+        (self.start, self.id)
+    }
+
+    /// When it ended; never before its start.
+    pub(super) fn end(&self) -> Timestamp {
+        self.sent_end.max(self.start)
+    }
+
+    /// When the newest thing of it arrived; if that is not known, or ahead of the time: now.
+    pub(super) fn touched(&self, now: Timestamp) -> Timestamp {
+        if self.arrived.0 == 0 { now } else { self.arrived.min(now) }
+    }
+
+    /// What it took.
+    pub(super) fn effort(&self) -> Effort {
+        let told = |number: Option<u64>| PartialSum {
+            traces: u64::from(number.is_some()),
+            sum: number.unwrap_or_default(),
+        };
+        let course = &self.course;
+        let calls = |error| course.calls.iter().filter(|call| call.error == Some(error)).count();
+        let failed = calls(true) as u64;
+        Effort {
+            model_calls: course.llm_calls,
+            tool_calls: course.calls.len() as u64,
+            judged_calls: failed + calls(false) as u64,
+            failed_calls: failed,
+            output_tokens: told(self.tokens.output),
+            cost_quanta: told(self.cost.and_then(|cost| u64::try_from(cost).ok())),
+            nanos: self.sent_end.0.saturating_sub(self.start.0),
+            answer_words: self.output.as_ref().map(|output| output.tokens.len() as u64),
+        }
+    }
+
+    /// What it has spent.
+    fn spent(&self) -> Spent {
+        let Course { calls, llm_calls, adjacent_tool_repeats, .. } = &*self.course;
+        let tools = calls.iter().map(|call| call.error);
+        Spent::new((self.tokens, self.cost), tools, *llm_calls, *adjacent_tool_repeats)
+    }
+
+    /// What it gives; `None` while it is not done.
+    pub(super) fn given(&self) -> Option<Given> {
+        (!self.panes.is_empty()).then(|| Given {
+            agent: self.agent().clone(),
+            scored: Arc::clone(&self.scored),
+            start: self.start,
+            end: self.end(),
+            panes: self.panes,
+            effort: self.effort(),
+        })
+    }
+
+    /// Returns whether it would give exactly this, with these scores.
+    pub(super) fn gives(&self, given: &Given, scored: &Scored) -> bool {
+        self.is_done()
+            && given.agent == *self.agent()
+            && (given.start, given.end) == (self.start, self.end())
+            && given.scored.adds_like(scored)
+            && given.effort == self.effort()
+    }
+
+    /// Whether its verdicts are counted.
+    pub(super) fn is_settled(&self) -> bool {
+        self.counted.done
+    }
+
+    /// Whether an outcome of it was told to its agent.
+    pub(super) fn has_told_outcome(&self) -> bool {
+        self.counted.outcome
+    }
+
+    /// Notes that its verdicts are counted, and its outcome told, if it has one.
+    pub(super) fn settle(&mut self, has_outcome: bool) {
+        self.counted.done = true;
+        self.counted.outcome |= has_outcome;
+    }
+
+    /// Notes that its outcome was told.
+    pub(super) fn tell_outcome(&mut self) {
+        self.counted.outcome = true;
+    }
+
+    /// What it has counted.
+    pub(super) fn tally(&self) -> Tally {
+        let Counted { done, outcome, spend } = self.counted;
+        if let Some(tally) = &self.rare().tally {
+            return Tally { done, outcome, ..Tally::clone(tally) };
+        }
+        let spend = if spend { self.spent() } else { Spent::default() };
+        Tally { done, outcome, spend, ..Tally::default() }
+    }
+
+    fn keep_tally(&mut self, tally: Tally) {
+        let spend = tally.spend == self.spent();
+        self.counted = Counted { done: tally.done, outcome: tally.outcome, spend };
+        let plain = tally.loops.is_empty() && (spend || tally.spend == Spent::default());
+        let tally = (!plain).then(|| Box::new(tally));
+        self.keep(tally.is_some(), |rare| &mut rare.tally, tally);
+    }
+
+    /// Raises its agent's counters by what it has more than it counted, once it is certain whose it is.
+    pub(super) fn count(&mut self, fleet: &mut Fleet) {
+        if self.course.uncertain {
+            return;
+        }
+        let rare = self.rare();
+        let begun = rare.link.as_ref().map_or(&rare.loops, |link| &link.begun);
+        // What an output repeats is known once all that were done with it are in.
+        let is_settled = self.counted.done;
+        let repeat = rare.output_repeat.as_deref().filter(|_| is_settled);
+        let mut loops = begun.iter().chain(repeat).peekable();
+        let spends = self.course.complete || self.is_done();
+        if loops.peek().is_none() && (!spends || self.counted.spend) {
+            return;
+        }
+        let summary = fleet.summary(self.agent());
+        let mut tally = self.tally();
+        tally.count_loops(loops, self.agent(), summary);
+        if spends {
+            tally.count_spend(self.spent(), summary);
+        }
+        self.keep_tally(tally);
+    }
+
+    /// Notes how far its loops have grown; returns whether it has any.
+    pub(super) fn grow(&mut self, now: Timestamp) -> bool {
+        let growth = growth(self.loops(), &self.rare().growth, self.touched(now));
+        let has_any = !growth.is_empty();
+        self.keep(has_any, |rare| &mut rare.growth, growth);
+        has_any
+    }
+
+    /// Says what it adds to a run, if that has changed; to its former agent, that it adds nothing any more.
+    pub(super) fn tell_run(&mut self, run: Option<RunTrace>, fleet: &mut Fleet) {
+        let told = self.rare().run.as_deref();
+        let same = match (told, &run) {
+            (Some(told), Some(run)) => told.0 == *self.agent() && told.1 == *run,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if same {
+            return;
+        }
+        if let Some((agent, _)) = told.filter(|told| run.is_none() || told.0 != *self.agent()) {
+            let gone = RunTrace { trace_id: self.id, gone: true, ..RunTrace::default() };
+            fleet.summary(agent).tell_run(self.id, gone);
+        }
+        let agent = self.agent().clone();
+        if let Some(run) = &run {
+            fleet.summary(&agent).tell_run(self.id, run.clone());
+        }
+        self.keep(run.is_some(), |rare| &mut rare.run, run.map(|run| Box::new((agent, run))));
+    }
+}
+
+impl Rare {
+    /// Nothing of it.
+    const fn none() -> Self {
+        Self {
+            user: None,
+            attempt: None,
+            reported: Vec::new(),
+            content: None,
+            expectations: Vec::new(),
+            results: Vec::new(),
+            coherence: None,
+            loops: Vec::new(),
+            hashes: Vec::new(),
+            texts: Vec::new(),
+            tally: None,
+            growth: Growths::new(),
+            link: None,
+            run: None,
+            output_repeat: None,
+        }
+    }
+
+    /// Whether there is nothing of what comes with a trace.
+    fn is_empty(&self) -> bool {
+        self.user.is_none()
+            && self.attempt.is_none()
+            && self.reported.is_empty()
+            && self.content.is_none()
+            && self.expectations.is_empty()
+            && self.results.is_empty()
+            && self.coherence.is_none()
+            && self.loops.is_empty()
+            && self.hashes.is_empty()
+            && self.texts.is_empty()
+    }
+
+    /// What others have like these calls, and their times; what few calls have is kept here.
+    fn take_calls(&mut self, calls: Vec<ToolCall>) -> (Vec<Call>, Box<[(Timestamp, Timestamp)]>) {
+        let nanos =
+            |call: &ToolCall| (Timestamp(call.start_unix_nano), Timestamp(call.end_unix_nano));
+        let times = calls.iter().map(nanos).collect();
+        if calls.iter().any(|call| call.arguments_hash.or(call.result_hash).is_some()) {
+            let hashes = calls
+                .iter()
+                .map(|call| Hashes { arguments: call.arguments_hash, result: call.result_hash });
+            self.hashes = hashes.collect();
+        }
+        let has_texts = |call: &ToolCall| {
+            call.arguments.is_some() || call.call_id.is_some() || !call.argument_values.is_empty()
+        };
+        let any_texts = calls.iter().any(has_texts);
+        let calls = calls.into_iter().map(|call| {
+            let ToolCall { name, error, timed, arguments, argument_values, call_id, .. } = call;
+            if any_texts {
+                self.texts.push(CallTexts { arguments, argument_values, call_id });
+            }
+            Call { name, error, timed }
+        });
+        (calls.collect(), times)
+    }
+}
+
+/// What most traces have of what few have.
+static NOTHING: Rare = Rare::none();

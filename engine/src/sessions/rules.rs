@@ -1,0 +1,134 @@
+//! The options of the stage in the form that scoring uses.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::verdict::PASS;
+use crate::math::Quanta;
+use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
+use crate::score::agent_reliability::AgentReliability;
+use crate::score::trajectory_gate::GateRule;
+use crate::signal::{loop_detection, thresholds};
+
+/// What decides about signals and scores.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    /// Weights in force.
+    pub(super) weights: BTreeMap<String, f64>,
+    /// Only the documents' signals, rounded as they do.
+    pub(super) pandaprobe: bool,
+    /// A score over nothing is 1.
+    pub(super) empty_is_one: bool,
+    /// A `loop_detection` below this is a loop.
+    pub(super) loop_threshold: f64,
+    /// The trajectory gate's numbers.
+    pub(super) gate: GateRule,
+    /// Quiet time after which a session closes.
+    pub(super) session_idle: Duration,
+    /// How long a loop counts as going on after it last grew.
+    pub(super) loop_hold: Duration,
+    /// Quiet time after which an open trace stalls.
+    pub(super) stall_after: Duration,
+    /// Traces of one session.
+    pub(super) max_traces: usize,
+    /// Names of scores reported for one session.
+    pub(super) max_reports: usize,
+    /// What a loop is.
+    pub(super) loops: LoopOptions,
+    /// Scores from which signals pass, as far as configured.
+    thresholds: BTreeMap<String, f64>,
+}
+
+impl Rules {
+    /// Reads the options; the profile `pandaprobe` knows the documents' four signals only.
+    pub(super) fn new(options: SessionOptions, loops: LoopOptions) -> Self {
+        let pandaprobe = options.profile == Profile::Pandaprobe;
+        // Overrides go key by key over the defaults, as the documents have it.
+        let mut weights = SessionOptions::default().signal_weights;
+        weights.extend(options.signal_weights);
+        Self {
+            weights: weights
+                .into_iter()
+                .filter(|(name, _)| !pandaprobe || DOCUMENT_SIGNALS.contains(&name.as_str()))
+                .collect(),
+            pandaprobe,
+            empty_is_one: options.empty_score == EmptyScore::One,
+            loop_threshold: options.loop_detection_threshold,
+            gate: GateRule {
+                window: options.gate_window,
+                target: options.gate_target,
+                gain: options.gate_gain,
+                drop: options.gate_drop,
+            },
+            session_idle: options.session_idle,
+            loop_hold: options.loop_hold,
+            stall_after: options.stall_after,
+            max_traces: options.max_traces_per_session,
+            max_reports: options.max_reports_per_session,
+            loops,
+            thresholds: options.signal_thresholds,
+        }
+    }
+
+    /// The score from which a signal passes: as configured, else as its source has it, else one half.
+    pub(super) fn threshold(&self, signal: &str) -> f64 {
+        if signal == loop_detection::NAME {
+            return self.loop_threshold;
+        }
+        let own = || thresholds::of(signal).map(|metric| metric.threshold.to_f64());
+        self.thresholds.get(signal).copied().or_else(own).unwrap_or(PASS)
+    }
+
+    /// The reliability of a session with these risks, if it has any.
+    pub(super) fn reliability(&self, risks: &AgentReliability) -> Option<Quanta> {
+        self.quanta(risks.result().map(|result| result.score))
+    }
+
+    /// A score of a session that has traces, as the profile shows it.
+    pub(super) fn quanta(&self, score: Option<f64>) -> Option<Quanta> {
+        let empty = self.empty_is_one.then_some(1.0);
+        score.or(empty).and_then(|score| Quanta::from_f64(self.shown(score)))
+    }
+
+    /// The score as the profile shows it: to four decimals, or as it is.
+    pub(super) fn shown(&self, score: f64) -> f64 {
+        if self.pandaprobe { four_decimals(score) } else { score }
+    }
+}
+
+/// The float nearest to the correctly rounded decimal.
+///
+/// Formatting rounds the exact value of the float, as the documents' language does;
+/// multiplying, rounding and dividing would not.
+pub(super) fn four_decimals(value: f64) -> f64 {
+    format!("{value:.4}").parse().unwrap_or(value)
+}
+
+/// The signals that the documents' scores are made of.
+const DOCUMENT_SIGNALS: [&str; 4] =
+    ["coherence", "confidence", "loop_detection", "tool_correctness"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_that_is_set_leaves_the_others_as_they_are() {
+        let signal_weights = [("tool_correctness".to_owned(), 1.0)].into();
+        let rules = Rules::new(
+            SessionOptions { signal_weights, ..SessionOptions::default() },
+            LoopOptions::default(),
+        );
+        assert_eq!(rules.weights.len(), SessionOptions::default().signal_weights.len());
+        assert_eq!(rules.weights["tool_correctness"].to_bits(), 1.0_f64.to_bits());
+    }
+
+    #[test]
+    fn the_documents_profile_weighs_only_their_signals() {
+        let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
+        let rules = Rules::new(options, LoopOptions::default());
+        assert!(rules.weights.keys().eq(DOCUMENT_SIGNALS));
+        assert_eq!(rules.shown(0.123_45).to_bits(), 0.1235_f64.to_bits());
+        assert_eq!(four_decimals(0.000_25).to_bits(), 0.0003_f64.to_bits());
+    }
+}

@@ -1,0 +1,60 @@
+//! Traces that are part of a run: an attempt at a task, or one that somebody has an outcome or a verdict for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::key::SessionId;
+use super::record::TraceRecord;
+use crate::runs::is_about_runs;
+use crate::span::Report;
+use crate::update::{ReportedScore, RunTrace};
+
+/// What a done trace adds to a run of its agent; `None` if it is part of none.
+pub(super) fn trace(
+    trace: &TraceRecord,
+    session: &SessionId,
+    reports: &BTreeMap<Arc<str>, Report>,
+) -> Option<RunTrace> {
+    if !trace.is_done() {
+        return None;
+    }
+    let rare = trace.rare();
+    let own = rare.reported.iter().filter(|score| is_about_runs(&score.name));
+    let mut reported: Vec<ReportedScore> = own.cloned().collect();
+    let of_session = reports.values().filter(|report| is_about_runs(&report.name));
+    for report in of_session {
+        if !reported.iter().any(|score| score.name.as_str() == &*report.name) {
+            reported.push(ReportedScore {
+                name: report.name.to_string(),
+                score_quanta: report.score.0,
+                source: report.source.name().to_owned(),
+                identifier: report.identifier.to_string(),
+                time_unix_nano: report.time.0,
+                label: report.label.as_ref().map(ToString::to_string),
+                explanation: None,
+                judge: None,
+            });
+        }
+    }
+    if rare.attempt.is_none() && reported.is_empty() {
+        return None;
+    }
+    let calls = trace.course.calls.iter();
+    let failed = calls.clone().filter(|call| call.error == Some(true)).count() as u64;
+    let signals = trace.scored.signals.iter();
+    Some(RunTrace {
+        trace_id: trace.id,
+        gone: false,
+        attempt: rare.attempt.as_deref().cloned(),
+        session: session.scoped(),
+        start_unix_nano: trace.start.0,
+        end_unix_nano: trace.sent_end.0,
+        actions: calls.map(|call| call.name.clone()).collect(),
+        effort: trace.effort(),
+        model_nanos: trace.model_nanos,
+        errors: failed.saturating_add(trace.course.failed_model_calls),
+        cost_quanta: trace.cost,
+        reported,
+        signals: signals.map(|(name, signal)| (name.clone(), signal.score.0)).collect(),
+    })
+}

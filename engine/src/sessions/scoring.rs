@@ -1,0 +1,393 @@
+//! One trace's signals, from whoever is believed most, and the risk they make.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Course, TraceRecord};
+use super::rules::{Rules, four_decimals};
+use crate::few::Few;
+use crate::loops::{Evidence, LoopKind, Severity};
+use crate::math::Quanta;
+use crate::runs::{judged_outcome, told_outcome};
+use crate::score::risk::{CONFIDENCE, TraceRisk};
+use crate::signal::{self, coherence, loop_detection};
+use crate::span::{Source, TraceId};
+use crate::update::{Loop, OutputDigest, ReportedScore};
+
+/// An earlier trace of the session and its output, if any arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Earlier<'a> {
+    /// The trace.
+    pub(super) id: TraceId,
+    /// Its output.
+    pub(super) output: Option<&'a OutputDigest>,
+}
+
+/// A signal's name; those that are computed are not copied.
+pub(super) type SignalName = Cow<'static, str>;
+
+/// Signals by name.
+pub(super) type Signals = Few<SignalName, Signal>;
+
+/// A signal of a trace.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub(super) struct Signal {
+    /// The score.
+    pub(super) score: Quanta,
+    /// Who made it.
+    pub(super) source: Source,
+    /// It has sums of its own at the trace's agent; never while the trace is not done.
+    pub(super) is_summed: bool,
+}
+
+/// What a trace would be worth had our judge not been asked.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub(super) struct Unasked {
+    /// Its greatest weighted risk.
+    pub(super) risk: Option<Quanta>,
+    /// Its weighted uncertainty.
+    pub(super) uncertainty: Option<Quanta>,
+    /// The confidence that is computed, where the judge's stands in its place.
+    pub(super) confidence: Option<Quanta>,
+}
+
+/// What a trace is worth, and, once it is done, what it adds to panes. Scores of agents are over what all traces have: of one that
+/// the judge was asked about, what it would be worth without; with it, it is in the judged scores.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub(super) struct Scored {
+    /// Signals by name.
+    pub(super) signals: Few<SignalName, Signal>,
+    /// The risks that they make.
+    pub(super) risk: TraceRisk,
+    /// Present if the trace is done and the judge said something that has a weight.
+    pub(super) unasked: Option<Unasked>,
+}
+
+/// What came of scoring a trace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scoring {
+    /// What it is worth.
+    pub(super) scored: Scored,
+    /// The output repeats that of an earlier trace; only when the trace is done.
+    pub(super) output_repeat: Option<Loop>,
+    /// Reported scores that are no score.
+    pub(super) malformed: u64,
+}
+
+impl Scoring {
+    /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported of the
+    /// session if this is its last trace, and `has_sums` says of which signals its agent has sums.
+    pub(super) fn new(
+        trace: &TraceRecord,
+        earlier: &[Earlier<'_>],
+        of_session: Option<bool>,
+        rules: &Rules,
+        mut has_sums: impl FnMut(&str) -> bool,
+    ) -> Self {
+        let (mut signals, similarity) = computed(trace, earlier, rules);
+        let (reported, malformed) = reported(&trace.rare().reported);
+        signals.extend(reported);
+        signals.extend(outcome(trace, of_session, rules));
+        let risk = TraceRisk::new(scores(&signals), &rules.weights);
+        let (mut unasked, mut output_repeat) = (None, None);
+        if trace.is_done() {
+            for (name, signal) in signals.iter_mut() {
+                signal.is_summed = rules.weights.contains_key(name.as_ref()) || has_sums(name);
+            }
+            unasked = self::unasked(trace, &signals, rules);
+            let repeats = similarity.is_some_and(|score| score.to_f64() < rules.loop_threshold);
+            output_repeat = repeats.then(|| self::output_repeat(trace, earlier));
+        }
+        Self { scored: Scored { signals, risk, unasked }, output_repeat, malformed }
+    }
+}
+
+impl Scored {
+    /// Its risk, as far as nobody had to be asked.
+    pub(super) fn own_risk(&self) -> Option<Quanta> {
+        self.unasked.map_or(self.risk.risk, |unasked| unasked.risk)
+    }
+
+    /// Its weighted uncertainty, likewise.
+    pub(super) fn own_uncertainty(&self) -> Option<Quanta> {
+        self.unasked.map_or(self.risk.uncertainty, |unasked| unasked.uncertainty)
+    }
+
+    /// Its risk with what the judge said; `None` if that was not asked, or said nothing that has a weight.
+    pub(super) fn judged_risk(&self) -> Option<Quanta> {
+        self.unasked.and(self.risk.risk)
+    }
+
+    /// The signals that have sums: confidence that is computed and confidence that is judged are two.
+    pub(super) fn sums(&self) -> impl Iterator<Item = (&str, Quanta)> {
+        let computed = self.unasked.and_then(|unasked| unasked.confidence);
+        let summed = self.signals.iter().filter(|(_, signal)| signal.is_summed);
+        let named = summed.map(move |(name, signal)| match computed {
+            Some(_) if name.as_ref() == CONFIDENCE => (JUDGED_CONFIDENCE, signal.score),
+            Some(_) | None => (name.as_ref(), signal.score),
+        });
+        computed.map(|score| (CONFIDENCE, score)).into_iter().chain(named)
+    }
+
+    /// Whether both add the same to panes.
+    pub(super) fn adds_like(&self, other: &Self) -> bool {
+        let risks = |scored: &Self| (scored.risk.risk, scored.risk.uncertainty, scored.unasked);
+        risks(self) == risks(other) && self.sums().eq(other.sums())
+    }
+
+    /// Of these the signals that are computed, whatever somebody reported in their place.
+    pub(super) fn own(
+        &self,
+        trace: &TraceRecord,
+        earlier: &[Earlier<'_>],
+        rules: &Rules,
+    ) -> Signals {
+        if self.signals.values().all(|signal| signal.source == Source::Computed) {
+            return self.signals.clone();
+        }
+        computed(trace, earlier, rules).0
+    }
+}
+
+/// The scores of signals by name.
+pub(super) fn scores(signals: &Signals) -> impl Iterator<Item = (&str, Quanta)> {
+    signals.iter().map(|(name, signal)| (name.as_ref(), signal.score))
+}
+
+/// A signal that nobody has sums of yet.
+fn signal(score: Quanta, source: Source) -> Signal {
+    Signal { score, source, is_summed: false }
+}
+
+/// The signals that are computed, and how unlike the output is to those before it.
+fn computed(
+    trace: &TraceRecord,
+    earlier: &[Earlier<'_>],
+    rules: &Rules,
+) -> (Signals, Option<Quanta>) {
+    let rounded = |score| if rules.pandaprobe { four_decimal_quanta(score) } else { score };
+    let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
+    let found = loop_detection::score(&outputs, trace.output.as_deref());
+    let similarity = found.map(rounded);
+    let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
+    let mut signals = behaviour(trace, rules);
+    if let Some(score) = similarity.or(one) {
+        signals.insert(Cow::Borrowed(loop_detection::NAME), signal(score, Source::Computed));
+    }
+    let is_score = |score: &Quanta| (0..=Quanta::ONE).contains(&score.0);
+    if let Some(score) = trace.rare().coherence.filter(is_score).map(rounded) {
+        signals.insert(Cow::Borrowed(coherence::NAME), signal(score, Source::Computed));
+    }
+    (signals, similarity)
+}
+
+/// Those of them that need nothing but the trace.
+fn behaviour(trace: &TraceRecord, rules: &Rules) -> Signals {
+    let mut computed = Few::with_capacity(COMPUTED);
+    if rules.pandaprobe {
+        return computed;
+    }
+    let Course { error, steps, wasted_steps, .. } = &*trace.course;
+    let scores = [
+        (signal::confidence::NAME, signal::confidence::score(*steps, *wasted_steps)),
+        (signal::error::NAME, Some(signal::error::score(*error))),
+        (signal::tool_loop::NAME, Some(signal::tool_loop::score(trace.loop_severity()))),
+    ];
+    let present =
+        scores.into_iter().filter_map(|(name, score)| Some((Cow::Borrowed(name), score?)));
+    computed.extend(present.map(|(name, score)| (name, signal(score, Source::Computed))));
+    computed
+}
+
+/// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
+/// adds up whatever there is.
+fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<Unasked> {
+    let is_judged =
+        |name: &str, source: Source| source == Source::Judge && rules.weights.contains_key(name);
+    if rules.pandaprobe || !signals.iter().any(|(name, signal)| is_judged(name, signal.source)) {
+        return None;
+    }
+    let judged = signals.get(CONFIDENCE).is_some_and(|signal| signal.source == Source::Judge);
+    let Course { steps, wasted_steps, .. } = &*trace.course;
+    let confidence = || signal::confidence::score(*steps, *wasted_steps);
+    let confidence = if judged { confidence() } else { None };
+    let rest = signals.iter().filter(|(_, signal)| signal.source != Source::Judge);
+    let rest = rest.map(|(name, signal)| (name.as_ref(), signal.score));
+    let rest = rest.chain(confidence.map(|score| (CONFIDENCE, score)));
+    let TraceRisk { risk, uncertainty, .. } = TraceRisk::new(rest, &rules.weights);
+    Some(Unasked { risk, uncertainty, confidence })
+}
+
+/// The outcome of a trace, if anybody speaks of one.
+fn outcome(
+    trace: &TraceRecord,
+    of_session: Option<bool>,
+    rules: &Rules,
+) -> Option<(SignalName, Signal)> {
+    if rules.pandaprobe {
+        return None;
+    }
+    let rare = trace.rare();
+    let of_trace = told_outcome(&rare.reported, rare.attempt.as_deref());
+    let judged = judged_outcome(&rare.reported);
+    let (score, source) = signal::outcome::score(of_trace, of_session, judged)?;
+    Some((Cow::Borrowed(signal::outcome::NAME), signal(score, source)))
+}
+
+/// A name, not copied if it is that of a signal that is computed.
+pub(super) fn named(name: &str) -> SignalName {
+    let known = signal::SIGNALS.iter().find(|known| known.name == name);
+    known.map_or_else(|| Cow::Owned(name.to_owned()), |known| Cow::Borrowed(known.name))
+}
+
+/// The score to believe of each name, and how many are no score: of two of one source the later
+/// wins, then the greater (identifier, score).
+fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
+    let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
+    let mut malformed = 0;
+    for score in scores {
+        let source = match score.source.as_str() {
+            "reported" => Source::Reported,
+            "judge" => Source::Judge,
+            _ => {
+                malformed += 1;
+                continue;
+            }
+        };
+        if score.name.is_empty() || !(0..=Quanta::ONE).contains(&score.score_quanta) {
+            malformed += 1;
+            continue;
+        }
+        let rank = (source, score.time_unix_nano, score.identifier.as_str(), score.score_quanta);
+        let held = best.entry(&score.name).or_insert(rank);
+        *held = (*held).max(rank);
+    }
+    let best = best.into_iter();
+    let best =
+        best.map(|(name, (source, _, _, score))| (named(name), signal(Quanta(score), source)));
+    (best.collect(), malformed)
+}
+
+/// The loop entry of a trace whose output repeats: which earlier one, the newest if several.
+fn output_repeat(trace: &TraceRecord, earlier: &[Earlier<'_>]) -> Loop {
+    let output = trace.output.as_deref();
+    let likeness = |before: &&Earlier<'_>| {
+        loop_detection::score(&[before.output], output).unwrap_or(Quanta(Quanta::ONE))
+    };
+    let repeated = earlier.iter().rev().min_by_key(likeness);
+    let ids = repeated.map(|before| before.id).into_iter();
+    Loop {
+        kind: LoopKind::OutputRepeat,
+        severity: Severity::Warning,
+        count: 2,
+        evidence: Evidence::Text,
+        trace_ids: ids.chain([trace.id]).collect(),
+        ..Loop::default()
+    }
+}
+
+/// Signals that are computed or known by name, at most.
+const COMPUTED: usize = 6;
+
+/// What the judge's confidence is called where one is computed as well.
+const JUDGED_CONFIDENCE: &str = "judged_confidence";
+
+fn four_decimal_quanta(score: Quanta) -> Quanta {
+    Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::common::Common;
+    use super::super::key::Agent;
+    use super::*;
+    use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
+    use crate::update::{Attempt, TraceUpdate};
+
+    fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
+        ReportedScore {
+            name: name.to_owned(),
+            score_quanta: quanta,
+            source: source.to_owned(),
+            identifier: "judge-1".to_owned(),
+            time_unix_nano: time,
+            label: None,
+            explanation: None,
+            judge: None,
+        }
+    }
+
+    fn scoring(
+        update: TraceUpdate,
+        earlier: &[Earlier<'_>],
+        of_session: Option<bool>,
+        rules: &Rules,
+    ) -> Scoring {
+        let trace = TraceRecord::new(update, Agent::overflow(), &mut Common::default());
+        Scoring::new(&trace, earlier, of_session, rules, |_| true)
+    }
+
+    #[test]
+    fn somebody_elses_score_is_believed_over_our_judge_over_our_own() {
+        let scores = [
+            score("confidence", "judge", 7, 9),
+            score("confidence", "reported", 5, 1),
+            score("confidence", "reported", 4, 2),
+            score("error", "judge", 3, 1),
+            score("error", "rumour", 2, 1),
+            score("error", "judge", -1, 1),
+            score("error", "judge", Quanta::ONE + 1, 1),
+        ];
+        let update = TraceUpdate { reported: scores.into(), steps: 2, ..TraceUpdate::default() };
+        let rules = Rules::new(SessionOptions::default(), LoopOptions::default());
+        let Scoring { scored, malformed, .. } = scoring(update, &[], None, &rules);
+        assert_eq!(scored.signals["confidence"], signal(Quanta(4), Source::Reported));
+        assert_eq!(scored.signals["error"], signal(Quanta(3), Source::Judge));
+        assert_eq!(scored.signals["tool_loop"], signal(Quanta(Quanta::ONE), Source::Computed));
+        assert_eq!(malformed, 3);
+    }
+
+    #[test]
+    fn an_outcome_is_a_signal_of_whoever_tells_it() {
+        let rules = Rules::new(SessionOptions::default(), LoopOptions::default());
+        let attempt = Attempt { success: Some(true), ..Attempt::default() };
+        let scored = |reported: Vec<ReportedScore>, of_session: Option<bool>| {
+            let attempt = Some(Box::new(attempt.clone()));
+            let update = TraceUpdate { attempt, reported, ..TraceUpdate::default() };
+            scoring(update, &[], of_session, &rules).scored
+        };
+        let own = scored(Vec::new(), None);
+        assert_eq!(own.signals["outcome"], signal(Quanta(Quanta::ONE), Source::Reported));
+        assert!(!own.risk.is_flagged());
+        let failed = scored(vec![score("outcome", "reported", Quanta::ONE / 2, 1)], None);
+        assert_eq!(failed.signals["outcome"], signal(Quanta(0), Source::Reported));
+        assert!(failed.risk.is_flagged());
+        assert!(scored(Vec::new(), Some(false)).risk.is_flagged());
+        let none = scoring(TraceUpdate::default(), &[], None, &rules).scored;
+        assert!(!none.signals.contains_key("outcome"));
+    }
+
+    #[test]
+    fn the_documents_profile_computes_only_loop_detection() {
+        let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
+        let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
+        let rules = Rules::new(options, LoopOptions::default());
+        let scored = scoring(update, &[], None, &rules).scored;
+        assert!(scored.signals.iter().map(|(name, _)| name).eq([loop_detection::NAME]));
+    }
+
+    #[test]
+    fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
+        let earlier = [Earlier { id: TraceId([1; 16]), output: None }];
+        let mut options = SessionOptions::default();
+        let rules = Rules::new(options.clone(), LoopOptions::default());
+        let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;
+        assert!(!scored.signals.contains_key(loop_detection::NAME));
+        options.empty_score = EmptyScore::One;
+        let rules = Rules::new(options.clone(), LoopOptions::default());
+        let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;
+        assert_eq!(scored.signals[loop_detection::NAME].score, Quanta(Quanta::ONE));
+    }
+}

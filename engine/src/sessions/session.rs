@@ -1,0 +1,592 @@
+//! One session: its traces in order, and its scores, kept up to date with every change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::IDLE;
+use super::common::Common;
+use super::fleet::Fleet;
+use super::key::{Agent, SessionId};
+use super::pane::PaneSet;
+use super::record::{Given, Past, TraceRecord};
+use super::rules::Rules;
+use super::run;
+use super::scoring::{Scoring, SignalName};
+use super::summary::SessionScores;
+use super::tally::Tally;
+use super::traces::Traces;
+use super::verdict::{self, PASS, evaluate, verdict};
+use crate::count::Counts;
+use crate::few::Few;
+use crate::loops::{LoopKind, LoopLabels};
+use crate::math::Quanta;
+use crate::runs::{is_about_runs, is_outcome};
+use crate::score::agent_consistency::AgentConsistency;
+use crate::score::agent_reliability::AgentReliability;
+use crate::score::trajectory_gate::TrajectoryGate;
+use crate::span::{Report, Source, Timestamp, TraceId};
+use crate::time::WallShift;
+use crate::update::{AgentKey, DoneTrace, Effort, TraceState, TraceUpdate};
+
+/// How a session stands; in the order in which sessions are evicted.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Standing {
+    /// Its traces all went elsewhere.
+    #[default]
+    Empty,
+    /// It was quiet for `session_idle`.
+    Closed,
+    /// More may come.
+    Open,
+}
+
+/// What all sessions share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) rules: Rules,
+    pub(super) fleet: Fleet,
+    /// What records have in common.
+    pub(super) common: Common,
+    pub(super) counts: Counts,
+    /// The time, which does not go back.
+    pub(super) now: Timestamp,
+    /// How far wall time is ahead of it.
+    pub(super) shift: WallShift,
+    /// Sessions that began to loop since they were last asked for, by kind, and how bad it got. Invariant: all are held.
+    pub(super) runaways: BTreeMap<(Arc<SessionId>, LoopKind), LoopLabels>,
+}
+
+impl Shared {
+    /// Wall time: what ends of traces are held against.
+    pub(super) fn wall(&self) -> Timestamp {
+        self.shift.wall(self.now)
+    }
+}
+
+/// What of a session changes with time alone: what loops in it and what stalls.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Restless {
+    /// Traces whose loops have grown.
+    pub(super) growing: BTreeSet<TraceId>,
+    /// What its agents were told that loops.
+    pub(super) looping: BTreeSet<(Agent, LoopLabels)>,
+    /// Traces that are open.
+    pub(super) open: BTreeSet<TraceId>,
+    /// How many of them nothing has come of for long.
+    pub(super) stalled: BTreeMap<Agent, u64>,
+}
+
+/// One session. Everything derived is a function of the traces held, not of their arrival.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Session {
+    pub(super) id: Arc<SessionId>,
+    // What its panes are told by.
+    widths: Arc<[u64]>,
+    pub(super) traces: Traces,
+    // Revisions at which traces left: an older update must not bring them back.
+    left: BTreeMap<TraceId, u64>,
+    pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Where it stands in the order in which sessions go, at the latest.
+    #[serde(skip)]
+    pub(super) filed: (Standing, Timestamp),
+    /// Arrival time of the newest thing.
+    pub(super) touched: Timestamp,
+    pub(super) closed: bool,
+    close_counted: bool,
+    pub(super) reliability: AgentReliability,
+    pub(super) consistency: AgentConsistency,
+    /// How many traces give something.
+    pub(super) done: usize,
+    // In which panes the session counts for the newest done trace of each agent.
+    pub(super) marks: Few<Agent, (Timestamp, PaneSet)>,
+    gates: Few<SignalName, TrajectoryGate>,
+    unsettled: Vec<TraceId>,
+    pub(super) placed: Option<(Agent, SessionScores)>,
+    /// Present exactly while there is anything of it.
+    pub(super) restless: Option<Box<Restless>>,
+    /// When one of its loops, or of its open traces, will have been quiet for long enough.
+    pub(super) deadline: Option<Timestamp>,
+    /// What its done traces took, but for the answer.
+    pub(super) took: Effort,
+    /// What its agent was told that it took.
+    pub(super) spent: Option<Spending>,
+}
+
+/// What a session took, as it is told to its agent.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Spending {
+    pub(super) agent: Agent,
+    pub(super) start: Timestamp,
+    /// The end of the agent's newest trace in it, and the panes that it counts in by that.
+    pub(super) mark: (Timestamp, PaneSet),
+    pub(super) effort: Effort,
+}
+
+impl Session {
+    /// A session without traces.
+    pub(super) fn new(id: Arc<SessionId>, widths: Arc<[u64]>) -> Self {
+        Self {
+            id,
+            widths,
+            traces: Traces::default(),
+            left: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            filed: <(Standing, Timestamp)>::default(),
+            touched: Timestamp::default(),
+            closed: false,
+            close_counted: false,
+            reliability: AgentReliability::default(),
+            consistency: AgentConsistency::default(),
+            done: 0,
+            marks: Few::default(),
+            gates: Few::default(),
+            unsettled: Vec::new(),
+            placed: None,
+            restless: None,
+            deadline: None,
+            took: Effort::default(),
+            spent: None,
+        }
+    }
+
+    /// A session that was read is one of this shard: what it has in common with others is shared, and its panes are told by
+    /// the widths that there are.
+    pub(super) fn settle_in(&mut self, shared: &mut Shared) {
+        let widths = shared.fleet.widths();
+        for record in self.traces.iter_mut() {
+            shared.common.share(record);
+            record.panes = record.panes.translated(&self.widths, &widths);
+        }
+        for (_, (_, panes)) in self.marks.iter_mut() {
+            *panes = panes.translated(&self.widths, &widths);
+        }
+        if let Some(Spending { mark: (_, panes), .. }) = &mut self.spent {
+            *panes = panes.translated(&self.widths, &widths);
+        }
+        self.widths = widths;
+    }
+
+    /// Where it belongs in the order in which sessions go.
+    pub(super) fn place(&self) -> (Standing, Timestamp) {
+        let standing = match (self.traces.is_empty(), self.closed) {
+            (true, _) => Standing::Empty,
+            (false, true) => Standing::Closed,
+            (false, false) => Standing::Open,
+        };
+        (standing, self.touched)
+    }
+
+    /// The revision at which a trace is held or at which it left.
+    pub(super) fn revision(&self, trace: TraceId) -> Option<u64> {
+        let held = self.traces.get(trace).map(|record| record.revision);
+        held.max(self.left.get(&trace).copied())
+    }
+
+    /// Returns whether traces are done whose verdicts are not counted.
+    pub(super) fn is_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// Holds a trace in this form; `tally` is what it has counted elsewhere.
+    pub(super) fn upsert(
+        &mut self,
+        update: TraceUpdate,
+        tally: Option<Tally>,
+        shared: &mut Shared,
+    ) {
+        self.touch(Timestamp(update.touched_unix_nano), shared);
+        let unnamed = AgentKey::default();
+        let (agent, overflow) = shared.fleet.resolve(update.agent.as_ref().unwrap_or(&unnamed));
+        shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
+        let summary = shared.fleet.summary(&agent);
+        summary.held += 1;
+        summary.active = shared.now;
+        let last = self.traces.last_place();
+        let record = TraceRecord::new(update, agent, &mut shared.common);
+        let (trace, place) = (record.id, record.position());
+        self.left.remove(&trace);
+        let (mut stale, mut places) = (vec![trace], vec![place]);
+        let former = self.hold(record, tally, (&mut stale, &mut places), shared);
+        stale.extend(self.relink(&places, shared));
+        stale.extend(self.outlived(last));
+        stale.sort_unstable();
+        stale.dedup();
+        let mut former = former;
+        for stale in &stale {
+            let former = if *stale == trace { former.take() } else { None };
+            let malformed = self.rescore(*stale, former, shared);
+            if *stale == trace {
+                shared.counts.add_many("reported_scores", "malformed", malformed);
+            }
+        }
+        self.note_refused(trace, shared);
+        stale.iter().for_each(|trace| self.grow(*trace, shared.now));
+        if self.closed {
+            self.count_close(IDLE, shared);
+        }
+        self.refresh(shared);
+    }
+
+    /// Puts a record in the place of an earlier form of the trace; returns what that has given. What is stale by that, and the places
+    /// around which chains may have changed, are added to those that are.
+    fn hold(
+        &mut self,
+        mut record: TraceRecord,
+        tally: Option<Tally>,
+        (stale, places): (&mut Vec<TraceId>, &mut Vec<(Timestamp, TraceId)>),
+        shared: &mut Shared,
+    ) -> Option<Given> {
+        let place = record.position();
+        let Some(number) = self.traces.number(record.id) else {
+            record.go_on_from(Past::from(tally.unwrap_or_default()));
+            self.traces.insert(record);
+            stale.extend(self.traces.after(place));
+            return None;
+        };
+        let old = &mut self.traces[number];
+        shared.fleet.summary(old.agent()).held -= 1;
+        let given = old.given();
+        if old.start == record.start && old.output == record.output {
+            let old = std::mem::replace(old, record);
+            self.traces[number].go_on_from(old.into_past());
+            return given;
+        }
+        let before = old.position();
+        stale.extend(self.traces.after(before));
+        places.push(before);
+        let old = self.traces.remove(record.id);
+        record.go_on_from(old.map(TraceRecord::into_past).unwrap_or_default());
+        self.traces.insert(record);
+        stale.extend(self.traces.after(place));
+        given
+    }
+
+    /// Forgets a trace that left with `revision`; returns what it has counted.
+    pub(super) fn remove(
+        &mut self,
+        trace: TraceId,
+        revision: u64,
+        shared: &mut Shared,
+    ) -> Option<Tally> {
+        if self.left.len() < shared.rules.max_traces || self.left.contains_key(&trace) {
+            self.left.insert(trace, revision);
+        } else {
+            shared.counts.add("departed_traces", "forgotten");
+        }
+        if self.unsettled.contains(&trace) {
+            // It was done here: where it goes it is not done for the first time.
+            self.settle(shared);
+        }
+        let last = self.traces.last_place();
+        let mut record = self.traces.remove(trace)?;
+        if let Some(given) = record.given() {
+            self.retract(&given, trace, shared);
+        }
+        record.tell_run(None, &mut shared.fleet);
+        shared.fleet.summary(record.agent()).held -= 1;
+        self.unsettled.retain(|other| *other != trace);
+        if let Some(restless) = &mut self.restless {
+            restless.growing.remove(&trace);
+            restless.open.remove(&trace);
+        }
+        let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
+        stale.extend(self.relink(&[record.position()], shared));
+        stale.extend(self.outlived(last));
+        stale.sort_unstable();
+        stale.dedup();
+        for trace in stale {
+            self.rescore(trace, None, shared);
+        }
+        self.refresh(shared);
+        Some(record.tally())
+    }
+
+    /// Takes a score of the session as a whole; of each name the one to believe most is kept.
+    pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
+        let rank = |report: &Report| {
+            (report.source, report.time, Arc::clone(&report.identifier), report.score)
+        };
+        let held = self.reports.get(&report.name);
+        if held.is_none() && self.reports.len() >= shared.rules.max_reports {
+            shared.counts.add("reports", "session_full");
+        } else if held.is_none_or(|held| rank(held) < rank(&report)) {
+            let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
+            self.tell_outcome(&report, shared);
+            self.reports.insert(Arc::clone(&report.name), report);
+            for record in self.traces.iter_mut().filter(|_| about_runs) {
+                let run = run::trace(record, &self.id, &self.reports);
+                record.tell_run(run, &mut shared.fleet);
+            }
+            if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
+                self.rescore(last, None, shared);
+                self.refresh(shared);
+            }
+        }
+    }
+
+    /// What came of the session, if somebody reported it: the last report holds.
+    fn outcome(&self) -> Option<bool> {
+        let told = self.reports.values();
+        let told =
+            told.filter(|report| report.source == Source::Reported && is_outcome(&report.name));
+        let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
+        last.map(|report| report.score.0 >= Quanta::ONE)
+    }
+
+    /// The traces whose share in the session's outcome changes when its last trace is not this one any more.
+    fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
+        let now = self.traces.last_place();
+        if now == last || self.outcome().is_none() {
+            return Vec::new();
+        }
+        now.into_iter().chain(last).map(|(_, trace)| trace).collect()
+    }
+
+    /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
+    fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
+        let told = |report: &Report| report.source == Source::Reported && is_outcome(&report.name);
+        let Some(first) = self.first().filter(|_| told(report)) else { return };
+        if self.reports.values().any(told) {
+            return;
+        }
+        let outcome = DoneTrace {
+            start_unix_nano: first.start.0,
+            at_unix_nano: shared.wall().0,
+            touched_unix_nano: shared.now.0,
+            outcome_failed: Some(report.score.0 < Quanta::ONE),
+            session: self.id.scoped(),
+            ..DoneTrace::default()
+        };
+        shared.fleet.summary(first.agent()).tell_done(outcome);
+    }
+
+    /// Counts the verdicts of traces that are done for the first time, in their order.
+    pub(super) fn settle(&mut self, shared: &mut Shared) {
+        let unsettled = std::mem::take(&mut self.unsettled).into_iter();
+        let mut done: Vec<usize> = unsettled
+            .filter_map(|trace| self.traces.number(trace))
+            .filter(|number| {
+                let record = &self.traces[*number];
+                !record.panes.is_empty() && !record.course.uncertain
+            })
+            .collect();
+        done.sort_unstable();
+        for number in done {
+            let has_outcome = verdict::outcome(&self.traces[number]).is_some();
+            self.traces[number].settle(has_outcome);
+            let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
+            let done = verdict::done(record, &self.id, &earlier, &shared.rules);
+            evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
+            self.traces[number].count(&mut shared.fleet);
+        }
+    }
+
+    /// Closes the session and counts how it went, once.
+    pub(super) fn close(&mut self, reason: &str, shared: &mut Shared) {
+        self.settle(shared);
+        self.closed = true;
+        self.count_close(reason, shared);
+        self.refresh(shared);
+    }
+
+    /// Counts how the session went, once, and once it is certain whose it is.
+    fn count_close(&mut self, reason: &str, shared: &mut Shared) {
+        let first = self.first().filter(|first| !first.course.uncertain);
+        let Some(agent) = first.map(|first| first.agent().clone()).filter(|_| !self.close_counted)
+        else {
+            return;
+        };
+        self.close_counted = true;
+        let (scores, worst) = (self.scores(&shared.rules), self.worst());
+        let verdict = verdict(scores.reliability, PASS);
+        let summary = shared.fleet.summary(&agent);
+        summary.count("sessions_closed", &[reason, verdict.name()], 1);
+        summary.close(scores, worst);
+    }
+
+    /// Whether it has a trace of which nothing is counted yet.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.traces.iter().any(|record| record.course.uncertain)
+    }
+
+    /// Lets go of the session, which was closed: what it gave stays. Returns the traces that
+    /// may be heard of again.
+    pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
+        self.settle(shared);
+        if let Some(restless) = &mut self.restless {
+            restless.stand(BTreeMap::new(), shared);
+        }
+        for record in self.traces.iter() {
+            let open = record.panes.is_empty() || record.course.uncertain;
+            shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
+            shared.fleet.summary(record.agent()).held -= 1;
+        }
+        let unsealed = self.traces.iter().filter(|record| record.state != TraceState::Sealed);
+        let mut unsealed: Vec<TraceId> = unsealed.map(|record| record.id).collect();
+        unsealed.sort_unstable();
+        unsealed
+    }
+
+    /// The scores as the profile has them.
+    pub(super) fn scores(&self, rules: &Rules) -> SessionScores {
+        SessionScores {
+            reliability: rules.reliability(&self.reliability),
+            consistency: rules.quanta(self.consistency.result().map(|result| result.score)),
+        }
+    }
+
+    /// The done trace of the greatest risk, the later one of equals, and when it ended.
+    fn worst(&self) -> Option<(Timestamp, TraceId)> {
+        let given = self.traces.iter().filter(|record| !record.panes.is_empty());
+        let worst = given.map(|record| (record.scored.risk.risk, record.end(), record.id)).max();
+        worst.map(|(_, end, id)| (end, id))
+    }
+
+    /// The trace that started first.
+    pub(super) fn first(&self) -> Option<&TraceRecord> {
+        self.traces.iter().next()
+    }
+
+    /// Notes when something arrived: a closed session of which more comes is open again.
+    pub(super) fn touch(&mut self, at: Timestamp, shared: &Shared) {
+        // Unknown or ahead of the time: it came now.
+        let at = if at.0 == 0 { shared.now } else { at.min(shared.now) };
+        if at > self.touched {
+            self.touched = at;
+            self.closed &= at.after(shared.rules.session_idle) <= shared.now;
+        }
+    }
+
+    /// Scores a trace anew, after an earlier form of it has given so much, if it is new itself; returns how many reported scores are
+    /// none.
+    fn rescore(&mut self, trace: TraceId, former: Option<Given>, shared: &mut Shared) -> u64 {
+        let Some(number) = self.traces.number(trace) else { return 0 };
+        let record = &self.traces[number];
+        let outcome = if number + 1 == self.traces.len() { self.outcome() } else { None };
+        let Shared { rules, fleet, .. } = shared;
+        let has_sums = |name: &str| fleet.summary(record.agent()).admits(name);
+        let earlier = self.traces.earlier(number);
+        let Scoring { scored, output_repeat, malformed } =
+            Scoring::new(record, &earlier, outcome, rules, has_sums);
+        let given = former.or_else(|| record.given());
+        let same = match &given {
+            Some(given) => record.gives(given, &scored),
+            None => !record.is_done(),
+        };
+        let record = &mut self.traces[number];
+        record.scored = shared.common.scored(scored);
+        record.repeat(output_repeat);
+        record.panes = given.as_ref().filter(|_| same).map(|given| given.panes).unwrap_or_default();
+        if !same {
+            let is_done = record.is_done();
+            if let Some(given) = given {
+                self.retract(&given, trace, shared);
+            }
+            if is_done {
+                self.give(number, shared);
+            }
+        }
+        self.follow_up(number, shared);
+        malformed
+    }
+
+    /// Has a trace that was scored tell what follows from it beyond its scores.
+    fn follow_up(&mut self, number: usize, shared: &mut Shared) {
+        let record = &mut self.traces[number];
+        let is_given = !record.panes.is_empty();
+        if is_given && !record.is_settled() && !record.course.uncertain {
+            if !self.unsettled.contains(&record.id) {
+                self.unsettled.push(record.id);
+            }
+        } else if is_given
+            && record.is_settled()
+            && !record.has_told_outcome()
+            && verdict::outcome(record).is_some()
+        {
+            let told = verdict::told_later(record, &self.id, shared.shift.wall(record.arrived));
+            shared.fleet.summary(record.agent()).tell_done(told);
+            record.tell_outcome();
+        }
+        record.count(&mut shared.fleet);
+        let run = run::trace(record, &self.id, &self.reports);
+        record.tell_run(run, &mut shared.fleet);
+    }
+
+    /// Has a done trace give to its agent, and to this session.
+    fn give(&mut self, number: usize, shared: &mut Shared) {
+        let wall = shared.wall();
+        let record = &mut self.traces[number];
+        let (agent, end) = (record.agent().clone(), record.end());
+        let summary = shared.fleet.summary(&agent);
+        let place = (record.start, end, record.id);
+        let (panes, missed) = summary.observe(place, &record.scored, wall);
+        record.panes = panes;
+        shared.counts.add_many("panes", "outside_window", missed as u64);
+        let risk = &record.scored.risk;
+        risk.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
+        let uncertainty = risk.uncertainty.into_iter();
+        uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
+        self.took = Effort { answer_words: None, ..self.took.plus(record.effort()) };
+        self.done += 1;
+        if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
+            self.mark(&agent, Some(end), shared);
+        }
+    }
+
+    /// Takes back what a trace, which does not give it any more, has given.
+    fn retract(&mut self, given: &Given, trace: TraceId, shared: &mut Shared) {
+        let Given { agent, scored, start, end, panes, effort } = given;
+        shared.fleet.summary(agent).forget((*start, *end, trace), scored, *panes);
+        scored.risk.risk.into_iter().for_each(|risk| self.reliability.forget(risk));
+        let uncertainty = scored.risk.uncertainty.into_iter();
+        uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
+        self.took = self.took.minus(*effort);
+        self.done -= 1;
+        if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
+            let others = self.traces.iter().filter(|other| !other.panes.is_empty());
+            let others = others.filter(|other| other.agent() == agent);
+            let newest = others.map(TraceRecord::end).max();
+            if newest != Some(*end) {
+                self.mark(agent, newest, shared);
+            }
+        }
+    }
+
+    /// Lets the session count in the panes of an agent's newest trace, which ended then.
+    fn mark(&mut self, agent: &Agent, newest: Option<Timestamp>, shared: &mut Shared) {
+        let wall = shared.wall();
+        let summary = shared.fleet.summary(agent);
+        if let Some((end, panes)) = self.marks.remove(agent) {
+            summary.unmark(panes, end);
+        }
+        if let Some(end) = newest {
+            self.marks.insert(agent.clone(), (end, summary.mark(end, wall)));
+        }
+    }
+
+    /// Counts the signals of a done trace of which its agent has no sums.
+    fn note_refused(&self, trace: TraceId, shared: &mut Shared) {
+        let record = self.traces.get(trace).filter(|record| !record.panes.is_empty());
+        let Some(record) = record else { return };
+        let refused = record.scored.signals.values().filter(|signal| !signal.is_summed).count();
+        shared.counts.add_many("signals", "agent_full", refused as u64);
+    }
+
+    fn grow(&mut self, trace: TraceId, now: Timestamp) {
+        let Some(record) = self.traces.get_mut(trace) else { return };
+        let (is_open, grows) = (record.state == TraceState::Open, record.grow(now));
+        if !is_open && !grows && self.restless.is_none() {
+            return;
+        }
+        let restless = self.restless.get_or_insert_default();
+        for (is_in, traces) in [(is_open, &mut restless.open), (grows, &mut restless.growing)] {
+            if is_in {
+                traces.insert(trace);
+            } else {
+                traces.remove(&trace);
+            }
+        }
+    }
+}

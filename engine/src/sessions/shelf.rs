@@ -1,0 +1,238 @@
+//! Where the sessions in memory are: found by id, listed in the order of ids and in that in which they go.
+//!
+//! Each has a number while it is held, which is all that is known of it anywhere else.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use serde::ser::{Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::key::SessionId;
+use super::session::{Session, Standing};
+use crate::sorted::Sorted;
+use crate::span::Timestamp;
+
+/// All sessions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shelf {
+    slots: Vec<Option<Box<Session>>>,
+    free: Vec<u32>,
+    // Invariant: these have the numbers of all of them, each once.
+    by_id: HashTable<u32>,
+    in_order: Sorted<u32>,
+    // As they are filed: where their standing and quiet time put them, or, of the same standing, before. A session of which
+    // more comes stays where it is until its turn comes.
+    filed: Filed,
+}
+
+/// The sessions of each standing by when they were quiet.
+#[derive(Clone, Debug, Default)]
+struct Filed([Sorted<Entry>; STANDINGS.len()]);
+
+/// When it was quiet, in two halves so that an entry is no larger than what it holds, and its number.
+type Entry = (u32, u32, u32);
+
+/// A tenant, and the id and scope of a session.
+pub(super) type Name<'a> = (&'a str, &'a str, &'a str);
+
+impl Shelf {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is one of this id.
+    pub(super) fn contains(&self, id: &SessionId) -> bool {
+        self.number(id).is_some()
+    }
+
+    /// The session of this id.
+    pub(super) fn get(&self, id: &SessionId) -> Option<&Session> {
+        self.at(self.number(id)?)
+    }
+
+    /// The session of this id, to be changed.
+    pub(super) fn get_mut(&mut self, id: &SessionId) -> Option<&mut Session> {
+        let number = self.number(id)?;
+        self.slots.get_mut(index(number))?.as_deref_mut()
+    }
+
+    /// Keeps a session, and files it; there is none of its id.
+    pub(super) fn insert(&mut self, mut session: Box<Session>) {
+        session.filed = session.place();
+        let (standing, quiet) = session.filed;
+        let id = Arc::clone(&session.id);
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                self.slots.push(None);
+                u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        if let Some(slot) = self.slots.get_mut(index(number)) {
+            *slot = Some(session);
+        }
+        let Self { slots, by_id, in_order, .. } = self;
+        let name = |number: u32| name_of(slots, number);
+        by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
+        in_order.insert(number, |other| name(other).cmp(&named(&id)));
+        self.filed.insert((standing, quiet, number));
+    }
+
+    /// Takes a session out.
+    pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
+        let number = self.number(id)?;
+        let (standing, quiet) = self.at(number)?.filed;
+        self.filed.remove((standing, quiet, number));
+        let Self { slots, by_id, in_order, .. } = self;
+        let name = |number: u32| name_of(slots, number);
+        in_order.remove(|other| name(other).cmp(&named(id)));
+        if let Ok(entry) = by_id.find_entry(hash(named(id)), |other| *other == number) {
+            entry.remove();
+        }
+        // Gives memory back after a burst.
+        if by_id.capacity() > 4 * by_id.len().max(1_024) {
+            by_id.shrink_to(2 * by_id.len(), |number| hash(name(*number)));
+        }
+        let session = self.slots.get_mut(index(number))?.take();
+        self.free.push(number);
+        if self.by_id.is_empty() {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
+        session
+    }
+
+    /// Files a session where it belongs in the order in which sessions go; returns whether it was not there.
+    pub(super) fn refile(&mut self, id: &SessionId) -> bool {
+        let Some(number) = self.number(id) else { return false };
+        let Some(Some(session)) = self.slots.get_mut(index(number)) else { return false };
+        let (before, after) = (session.filed, session.place());
+        if before == after {
+            return false;
+        }
+        session.filed = after;
+        let (before, after) = ((before.0, before.1, number), (after.0, after.1, number));
+        self.filed.remove(before);
+        self.filed.insert(after)
+    }
+
+    /// Since when the one of this standing is quiet that is filed first, and its number for `at`.
+    pub(super) fn quietest(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+        self.filed.first(standing)
+    }
+
+    /// The session of a number.
+    pub(super) fn at(&self, number: u32) -> Option<&Session> {
+        self.slots.get(index(number))?.as_deref()
+    }
+
+    /// The session that is filed first; of several the first by id.
+    pub(super) fn first_to_go(&self) -> Option<(Standing, Arc<SessionId>)> {
+        let (standing, quiet) = STANDINGS
+            .into_iter()
+            .find_map(|standing| Some((standing, self.filed.first(standing)?.0)))?;
+        let same = self.filed.iter(standing).take_while(|other| other.0 == quiet);
+        let first = same.filter_map(|(_, number)| self.at(number)).min_by_key(|one| &one.id)?;
+        Some((standing, Arc::clone(&first.id)))
+    }
+
+    /// The sessions of this id that have traces, in the order of their scopes.
+    pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
+        let place = |number| self.name(number).cmp(&(tenant, id, ""));
+        let sessions = self.in_order.from(&place).filter_map(|number| self.at(number));
+        sessions
+            .take_while(|session| session.id.tenant == tenant && session.id.id == id)
+            .filter(|session| !session.traces.is_empty())
+            .map(|session| Arc::clone(&session.id))
+            .collect()
+    }
+
+    /// All sessions, in the order of tenants and ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.in_order.iter().filter_map(|number| self.at(number))
+    }
+
+    /// The sessions of a tenant, or of all, after one.
+    pub(super) fn following<'a>(
+        &'a self,
+        tenant: Option<&'a str>,
+        after: Option<&SessionId>,
+    ) -> impl Iterator<Item = &'a Session> {
+        let place = |number| match after {
+            // It is before all that follow.
+            Some(after) => self.name(number).cmp(&named(after)).then(Ordering::Less),
+            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "", "")),
+        };
+        let sessions = self.in_order.from(&place).filter_map(|number| self.at(number));
+        sessions.take_while(move |session| tenant.is_none_or(|tenant| session.id.tenant == tenant))
+    }
+
+    fn number(&self, id: &SessionId) -> Option<u32> {
+        let name = named(id);
+        self.by_id.find(hash(name), |number| self.name(*number) == name).copied()
+    }
+
+    fn name(&self, number: u32) -> Name<'_> {
+        name_of(&self.slots, number)
+    }
+}
+
+/// They are written down one after the other.
+impl Serialize for Shelf {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        // The number of them comes first.
+        let numbers: Vec<_> = self.in_order.iter().collect();
+        to.collect_seq(numbers.into_iter().filter_map(|number| self.at(number)))
+    }
+}
+
+impl Filed {
+    fn iter(&self, standing: Standing) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
+        self.0[standing as usize]
+            .iter()
+            .map(|(high, low, number)| (Timestamp(u64::from(high) << 32 | u64::from(low)), number))
+    }
+
+    fn first(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+        self.iter(standing).next()
+    }
+
+    /// Returns whether it was not there.
+    fn insert(&mut self, (standing, quiet, number): (Standing, Timestamp, u32)) -> bool {
+        let entry = entry(quiet, number);
+        self.0[standing as usize].insert(entry, |other| other.cmp(&entry))
+    }
+
+    fn remove(&mut self, (standing, quiet, number): (Standing, Timestamp, u32)) {
+        let entry = entry(quiet, number);
+        self.0[standing as usize].remove(|other| other.cmp(&entry));
+    }
+}
+
+fn entry(Timestamp(quiet): Timestamp, number: u32) -> Entry {
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (half(quiet >> 32), half(quiet), number)
+}
+
+fn name_of(slots: &[Option<Box<Session>>], number: u32) -> Name<'_> {
+    let session = slots.get(index(number)).and_then(Option::as_ref);
+    session.map_or(("", "", ""), |session| named(&session.id))
+}
+
+pub(super) fn named(id: &SessionId) -> Name<'_> {
+    (&id.tenant, &id.id, &id.scope)
+}
+
+fn hash((tenant, id, scope): Name<'_>) -> u64 {
+    let seed = xxh3_64_with_seed(scope.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0));
+    xxh3_64_with_seed(id.as_bytes(), seed)
+}
+
+/// In the order in which sessions go.
+const STANDINGS: [Standing; 3] = [Standing::Empty, Standing::Closed, Standing::Open];
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,474 @@
+//! What a shard knows of one agent: panes, counters, histograms, gauges.
+//!
+//! | Family of counters | Labels | Counts |
+//! |---|---|---|
+//! | `traces` | | traces, at their first done |
+//! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
+//! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
+//! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
+//! | `loops` | kind | loops, each once, in flight |
+//! | `loops_detected` | kind, severity, evidence | loops that reached this severity, in flight |
+//! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, in flight |
+//! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, in flight |
+//! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
+//! | `cost_usd` | | 1e-12 USD, likewise |
+//! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
+//! | `model_calls` | | model calls, likewise |
+//! | `adjacent_tool_repeats` | | adjacent tool calls of equal name, likewise |
+//! | `sessions_closed` | reason (`idle`, `evicted`, `finished`), verdict | sessions, at their first close |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exemplar::Exemplified;
+use serde::{Deserialize, Serialize};
+
+use super::histogram::Histogram;
+use super::pane::{PaneSet, Panes};
+use super::scoring::Scored;
+use super::verdict::Verdict;
+use crate::few::Few;
+use crate::loops::LoopLabels;
+use crate::math::Quanta;
+use crate::predict::{EffortSums, Spread};
+use crate::saved::{self, Name};
+use crate::score::trajectory_gate::Verdict as Turn;
+use crate::span::{Timestamp, TraceId};
+use crate::update::{
+    Counter, DoneTrace, Effort, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+};
+
+/// Clocks of clients may be ahead of ours by so much.
+const AHEAD: Duration = Duration::from_secs(300);
+
+/// The families of counters.
+pub(crate) const FAMILIES: &[&str] = &[
+    "adjacent_tool_repeats",
+    "cost_usd",
+    "expectations",
+    "gate_breaches",
+    "loop_wasted_cost_usd",
+    "loop_wasted_tokens",
+    "loops",
+    "loops_detected",
+    "model_calls",
+    "sessions_closed",
+    "tokens",
+    "tool_calls",
+    "trace_evaluations",
+    "traces",
+];
+
+/// One agent, as far as this shard knows.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Summary {
+    /// How many held traces are this agent's.
+    pub(super) held: u64,
+    /// When something of this agent's was last handled.
+    pub(super) active: Timestamp,
+    /// A message about this agent has gone out.
+    #[serde(skip)]
+    pub(super) announced: bool,
+    /// It is among those that changed.
+    #[serde(skip)]
+    pub(super) changed: bool,
+    panes: Panes,
+    last: BTreeMap<(Timestamp, TraceId), Worth>,
+    #[serde(skip)]
+    max_last: usize,
+    // Counters belong to a process or, over several machines, to a shard. By family; each list in the order of its labels.
+    #[serde(default, deserialize_with = "saved::by_name")]
+    counters: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
+    // What earlier processes counted, of the families whose totals the API shows.
+    #[serde(default, deserialize_with = "saved::by_name")]
+    earlier: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
+    sessions_active: u64,
+    /// Open traces of which nothing has come for long.
+    #[serde(default)]
+    pub(super) stalled: u64,
+    looping: BTreeMap<LoopLabels, u64>,
+    open: Scores,
+    #[serde(default)]
+    closed: Closed,
+    signals: Few<String, Judged>,
+    other_signals: BTreeSet<String>,
+    #[serde(skip)]
+    max_signals: usize,
+    #[serde(default)]
+    spread: Arc<Spread>,
+    // What changed since the last message.
+    #[serde(skip)]
+    run_traces: BTreeMap<TraceId, RunTrace>,
+    #[serde(skip)]
+    done_traces: Vec<DoneTrace>,
+}
+
+/// What one of the last traces was worth.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Worth {
+    risk: Option<Quanta>,
+    uncertainty: Option<Quanta>,
+    /// With what the judge said.
+    #[serde(default)]
+    judged: Option<Quanta>,
+}
+
+/// What was counted of one signal of traces that were done for the first time; counters as all others.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Judged {
+    // By verdict.
+    evaluations: [u64; Verdict::ALL.len()],
+    regressions: u64,
+    stalls: u64,
+    scores: Exemplified,
+}
+
+/// Distributions of the two scores of sessions.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Scores {
+    reliability: Histogram,
+    consistency: Histogram,
+}
+
+/// Likewise, of sessions that closed: with an example in each bucket.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Closed {
+    reliability: Exemplified,
+    consistency: Exemplified,
+}
+
+/// The two scores of one session; `None` over nothing.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct SessionScores {
+    /// `agent_reliability`.
+    pub(super) reliability: Option<Quanta>,
+    /// `agent_consistency`.
+    pub(super) consistency: Option<Quanta>,
+}
+
+impl Summary {
+    /// Nothing yet.
+    pub(super) fn new(widths: Arc<[u64]>, max_last: usize, max_signals: usize) -> Self {
+        Self {
+            held: 0,
+            active: Timestamp::default(),
+            announced: false,
+            changed: false,
+            panes: Panes::new(widths),
+            last: BTreeMap::new(),
+            max_last,
+            counters: BTreeMap::new(),
+            earlier: BTreeMap::new(),
+            sessions_active: 0,
+            stalled: 0,
+            looping: BTreeMap::new(),
+            open: Scores::default(),
+            closed: Closed::default(),
+            signals: Few::default(),
+            other_signals: BTreeSet::new(),
+            max_signals,
+            spread: Arc::default(),
+            run_traces: BTreeMap::new(),
+            done_traces: Vec::new(),
+        }
+    }
+
+    /// Returns whether there is nothing that anyone could want to see.
+    pub(super) fn is_void(&self) -> bool {
+        self.held == 0
+            && self.counters.is_empty()
+            && self.panes.is_empty()
+            && self.spread.is_empty()
+            && self.run_traces.is_empty()
+            && self.done_traces.is_empty()
+    }
+
+    /// Returns whether a signal has sums of its own: the first so many names do, for good.
+    pub(super) fn admits(&mut self, signal: &str) -> bool {
+        if self.other_signals.contains(signal) {
+            return true;
+        }
+        let room = self.other_signals.len() < self.max_signals;
+        if room {
+            self.other_signals.insert(signal.to_owned());
+        }
+        room
+    }
+
+    /// Raises a counter; `labels` are the values in the order of the family's labels.
+    pub(super) fn count(&mut self, family: &'static str, labels: &[&str], more: u64) {
+        debug_assert!(FAMILIES.contains(&family), "{family} is not saved");
+        if more == 0 {
+            return;
+        }
+        raise(self.counters.entry(family).or_default(), labels, more);
+    }
+
+    /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
+    /// there are no more go.
+    pub(super) fn restore(&mut self, saved: Self) {
+        let Self { max_last, max_signals, changed, .. } = *self;
+        self.panes.restore(saved.panes);
+        let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
+        *self = Self { panes, max_last, max_signals, changed, announced: true, ..saved };
+        while self.last.len() > self.max_last {
+            self.last.pop_first();
+        }
+    }
+
+    /// Lets every counter and every histogram that only rises begin at zero; totals go on.
+    pub(super) fn restart_counts(&mut self) {
+        for (family, values) in std::mem::take(&mut self.counters) {
+            for (labels, value) in values.iter().filter(|_| TOTALS.contains(&family)) {
+                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+                raise(self.earlier.entry(family).or_default(), &labels, *value);
+            }
+        }
+        self.closed = Closed::default();
+        self.signals = Few::default();
+    }
+
+    /// Adds a done trace; returns the panes it is in and how many windows it is not in.
+    pub(super) fn observe(
+        &mut self,
+        (start, end, id): (Timestamp, Timestamp, TraceId),
+        trace: &Scored,
+        wall: Timestamp,
+    ) -> (PaneSet, usize) {
+        let panes = self.panes.of(end, wall);
+        self.panes.observe(panes, end, trace);
+        let worth = Worth {
+            risk: trace.own_risk(),
+            uncertainty: trace.own_uncertainty(),
+            judged: trace.judged_risk(),
+        };
+        self.last.insert((start, id), worth);
+        if self.last.len() > self.max_last {
+            self.last.pop_first();
+        }
+        (panes, self.panes.windows() + 1 - panes.len())
+    }
+
+    /// Takes back a done trace.
+    pub(super) fn forget(
+        &mut self,
+        (start, end, id): (Timestamp, Timestamp, TraceId),
+        trace: &Scored,
+        panes: PaneSet,
+    ) {
+        self.panes.forget(panes, end, trace);
+        self.last.remove(&(start, id));
+    }
+
+    /// Adds a session whose newest trace ended at `end`; returns the panes it counts in.
+    pub(super) fn mark(&mut self, end: Timestamp, wall: Timestamp) -> PaneSet {
+        let panes = self.panes.of(end, wall);
+        self.panes.mark(panes, end);
+        panes
+    }
+
+    /// Takes back a session from the panes it counted in.
+    pub(super) fn unmark(&mut self, panes: PaneSet, end: Timestamp) {
+        self.panes.unmark(panes, end);
+    }
+
+    /// Adds what a session took, to all and to the panes that it counts in.
+    pub(super) fn spend(&mut self, start: Timestamp, mark: (Timestamp, PaneSet), effort: &Effort) {
+        Arc::make_mut(&mut self.spread).add(start, effort);
+        self.panes.spend(mark, &EffortSums::of(effort));
+    }
+
+    /// Takes it back.
+    pub(super) fn unspend(
+        &mut self,
+        start: Timestamp,
+        mark: (Timestamp, PaneSet),
+        effort: &Effort,
+    ) {
+        Arc::make_mut(&mut self.spread).remove(start, effort);
+        self.panes.unspend(mark, &EffortSums::of(effort));
+    }
+
+    /// Forgets panes that are in no window any more.
+    pub(super) fn expire(&mut self, wall: Timestamp) {
+        self.panes.expire(wall);
+    }
+
+    /// The wall clock was set.
+    pub(super) fn stepped(&mut self) {
+        self.panes.stepped();
+    }
+
+    /// The wall clock was set back: traces that started well ahead of it would be the last ones until it gets there.
+    pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
+        self.last.retain(|(start, _), _| *start <= wall.after(AHEAD));
+    }
+
+    /// Adds an open session.
+    pub(super) fn open(&mut self, scores: SessionScores) {
+        self.sessions_active += 1;
+        self.open.observe(scores);
+    }
+
+    /// Takes back an open session.
+    pub(super) fn unopen(&mut self, scores: SessionScores) {
+        self.sessions_active -= 1;
+        self.open.forget(scores);
+    }
+
+    /// Adds a session that closed; `worst` is its trace of the greatest risk, and when that ended.
+    pub(super) fn close(&mut self, scores: SessionScores, worst: Option<(Timestamp, TraceId)>) {
+        let Closed { reliability, consistency } = &mut self.closed;
+        scores.reliability.into_iter().for_each(|score| reliability.observe(score, worst));
+        scores.consistency.into_iter().for_each(|score| consistency.observe(score, worst));
+    }
+
+    /// Adds a session in which a loop goes on.
+    pub(super) fn start_looping(&mut self, labels: LoopLabels) {
+        *self.looping.entry(labels).or_default() += 1;
+    }
+
+    /// Takes back a session in which a loop went on.
+    pub(super) fn stop_looping(&mut self, labels: LoopLabels) {
+        if let Some(sessions) = self.looping.get_mut(&labels) {
+            *sessions -= 1;
+        }
+        self.looping.retain(|_, sessions| *sessions > 0);
+    }
+
+    /// What is counted of a signal.
+    pub(super) fn judged(&mut self, signal: &str) -> &mut Judged {
+        self.signals.or_default_of(signal)
+    }
+
+    /// Notes a trace that is done for the first time, or an outcome that was told later.
+    pub(super) fn tell_done(&mut self, trace: DoneTrace) {
+        self.done_traces.push(trace);
+    }
+
+    /// Notes what a trace adds to a run now.
+    pub(super) fn tell_run(&mut self, trace: TraceId, run: RunTrace) {
+        self.run_traces.insert(trace, run);
+    }
+
+    /// All counters, in the order of their names.
+    fn counters(&self) -> Vec<Family> {
+        let counter = |labels: [&str; 2], value: u64| {
+            let labels = labels.map(str::to_owned).to_vec();
+            (value > 0).then_some(Counter { labels, value })
+        };
+        let signals = || self.signals.iter();
+        let evaluations = signals().flat_map(|(name, judged)| {
+            let verdicts = Verdict::ALL.iter().zip(judged.evaluations);
+            verdicts.filter_map(|(verdict, value)| counter([name, verdict.name()], value))
+        });
+        let breaches = signals().flat_map(|(name, Judged { regressions, stalls, .. })| {
+            let breaches = [("regression", *regressions), ("stall", *stalls)];
+            breaches.into_iter().filter_map(|(breach, value)| counter([name, breach], value))
+        });
+        let of_signals = [
+            Family { name: "gate_breaches".to_owned(), counters: breaches.collect() },
+            Family { name: "trace_evaluations".to_owned(), counters: evaluations.collect() },
+        ];
+        let of_signals = of_signals.into_iter().filter(|family| !family.counters.is_empty());
+        let counters = self.counters.iter().map(|(name, values)| family(name, values));
+        let mut counters: Vec<Family> = counters.chain(of_signals).collect();
+        counters.sort_by(|a, b| a.name.cmp(&b.name));
+        counters
+    }
+
+    /// The message; who and when is for the caller to say. Panes are those that changed.
+    pub(super) fn drain(&mut self) -> SessionUpdate {
+        SessionUpdate {
+            panes: self.panes.drain(),
+            last: self.last.iter().map(last_trace).collect(),
+            counters: self.counters(),
+            earlier: self.earlier.iter().map(|(name, values)| family(name, values)).collect(),
+            sessions_active: self.sessions_active,
+            traces_stalled: self.stalled,
+            sessions_looping: self.looping.clone(),
+            open_reliability: self.open.reliability.message(),
+            open_consistency: self.open.consistency.message(),
+            closed_reliability: self.closed.reliability.message(),
+            closed_consistency: self.closed.consistency.message(),
+            trace_signals: self.signals.iter().filter_map(signal).collect(),
+            run_traces: std::mem::take(&mut self.run_traces).into_values().collect(),
+            done_traces: std::mem::take(&mut self.done_traces),
+            spread: Arc::clone(&self.spread),
+            ..SessionUpdate::default()
+        }
+    }
+}
+
+impl Judged {
+    /// Counts a verdict.
+    pub(super) fn count(&mut self, verdict: Verdict) {
+        self.evaluations[verdict as usize] += 1;
+    }
+
+    /// Adds a score, of a trace that ended then.
+    pub(super) fn observe(&mut self, score: Quanta, trace: (Timestamp, TraceId)) {
+        self.scores.observe(score, Some(trace));
+    }
+
+    /// Counts what the trajectory gate says.
+    pub(super) fn turn(&mut self, turn: Turn) {
+        self.stalls += u64::from(turn.stalled);
+        self.regressions += u64::from(turn.regressed);
+    }
+}
+
+impl Scores {
+    fn observe(&mut self, scores: SessionScores) {
+        scores.reliability.into_iter().for_each(|score| self.reliability.observe(score));
+        scores.consistency.into_iter().for_each(|score| self.consistency.observe(score));
+    }
+
+    fn forget(&mut self, scores: SessionScores) {
+        scores.reliability.into_iter().for_each(|score| self.reliability.forget(score));
+        scores.consistency.into_iter().for_each(|score| self.consistency.forget(score));
+    }
+}
+
+/// Raises one of the counters of a family.
+fn raise(values: &mut Vec<(Vec<String>, u64)>, labels: &[&str], more: u64) {
+    // They are few, and whether two are equal is told by their lengths.
+    let known = values.iter_mut().find(|(held, _)| held == labels);
+    if let Some((_, value)) = known {
+        *value = value.saturating_add(more);
+        return;
+    }
+    let place = values
+        .binary_search_by(|(held, _)| held.iter().map(String::as_str).cmp(labels.iter().copied()));
+    let (Ok(at) | Err(at)) = place;
+    let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+    values.insert(at, (labels, more));
+}
+
+/// Families whose totals the API shows, whatever process counted.
+const TOTALS: [&str; 3] = ["cost_usd", "loops", "tokens"];
+
+fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
+    LastTrace {
+        start_unix_nano: start.0,
+        trace_id: *id,
+        risk_quanta: worth.risk.map(|risk| risk.0),
+        uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
+        judged_quanta: worth.judged.map(|risk| risk.0),
+    }
+}
+
+fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
+    let counters = values.iter();
+    Family {
+        name: name.to_owned(),
+        counters: counters
+            .map(|(labels, value)| Counter { labels: labels.clone(), value: *value })
+            .collect(),
+    }
+}
+
+fn signal((name, judged): (&String, &Judged)) -> Option<(String, ScoreHistogram)> {
+    Some((name.clone(), judged.scores.message()?))
+}

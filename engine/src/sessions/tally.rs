@@ -1,0 +1,217 @@
+//! What a trace has counted: counters rise by the excess over it and never fall.
+//!
+//! Nothing counts before it is certain whose it is: once a root is in, or the trace is final without one. From then on loops
+//! count in flight. Should a later span name another agent, they count towards that one as well; spend counts once, so that
+//! dollars add up over agents.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::key::Agent;
+use super::summary::Summary;
+use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
+use crate::runs::told_outcome;
+use crate::span::Timestamp;
+use crate::update::{Loop, Spent, TraceUpdate};
+
+/// What one trace has counted.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Tally {
+    /// Its verdicts are counted.
+    pub(super) done: bool,
+    /// An outcome of it was told to its agent.
+    #[serde(default)]
+    pub(super) outcome: bool,
+    pub(super) loops: BTreeMap<Agent, Loops>,
+    pub(super) spend: Spent,
+}
+
+/// What the loops of one trace have counted towards one agent.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Loops {
+    entries: BTreeMap<LoopKind, u64>,
+    reached: BTreeMap<LoopLabels, u64>,
+    // By evidence; of loops that weigh.
+    wasted_input: BTreeMap<Evidence, u64>,
+    wasted_output: BTreeMap<Evidence, u64>,
+    /// In 1e-12 USD.
+    wasted_cost: BTreeMap<Evidence, u64>,
+}
+
+/// How far the loops of a trace have grown, by kind and evidence.
+pub(super) type Growths = BTreeMap<(LoopKind, Evidence), Growth>;
+
+/// How far the loops of one kind have grown.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Growth {
+    /// The worst severity.
+    pub(super) severity: Severity,
+    /// Calls in all runs of this kind.
+    calls: u64,
+    /// Arrival time of what made it grow.
+    pub(super) at: Timestamp,
+}
+
+impl Tally {
+    /// What other sessions have counted of a trace that came from them; `None` if nothing.
+    pub(super) fn told(update: &TraceUpdate) -> Option<Self> {
+        let mut tally = Self::default();
+        for told in &update.told {
+            // It was done there, so its verdicts are counted, and an outcome if one was known.
+            tally.done |= told.spent.is_some();
+            tally.outcome |= tally.done && outcome(update);
+            tally.spend = told.spent.unwrap_or(tally.spend);
+            if told.loops.is_empty() {
+                continue;
+            }
+            let agent = Agent::from(told.agent.clone().unwrap_or_default());
+            let counted = tally.loops.entry(agent).or_default();
+            told.loops.iter().for_each(|entry| counted.add(entry));
+        }
+        (!tally.is_nothing()).then_some(tally)
+    }
+
+    /// Returns whether nothing was counted.
+    pub(super) fn is_nothing(&self) -> bool {
+        !self.done && !self.outcome && self.loops.is_empty() && self.spend == Spent::default()
+    }
+
+    /// Counts what the loops have more than was counted.
+    ///
+    /// A critical loop has been a warning, seen or not, so it counts as both: what is
+    /// counted does not depend on how the spans were batched.
+    pub(super) fn count_loops<'a>(
+        &mut self,
+        found: impl Iterator<Item = &'a Loop>,
+        agent: &Agent,
+        summary: &mut Summary,
+    ) {
+        let mut fresh = Loops::default();
+        found.for_each(|entry| fresh.add(entry));
+        if !fresh.entries.is_empty() {
+            self.loops.entry(agent.clone()).or_default().raise(&fresh, summary);
+        }
+    }
+
+    /// Counts what the trace has spent more than was counted.
+    pub(super) fn count_spend(&mut self, all: Spent, summary: &mut Summary) {
+        let spend = &mut self.spend;
+        let mut count = |family, labels: &[&str], counted: &mut u64, value| {
+            summary.count(family, labels, excess(counted, value));
+        };
+        count("tokens", &["input"], &mut spend.input_tokens, all.input_tokens);
+        count("tokens", &["output"], &mut spend.output_tokens, all.output_tokens);
+        count("cost_usd", &[], &mut spend.cost_quanta, all.cost_quanta);
+        count("model_calls", &[], &mut spend.model_calls, all.model_calls);
+        let repeats = &mut spend.adjacent_tool_repeats;
+        count("adjacent_tool_repeats", &[], repeats, all.adjacent_tool_repeats);
+        count("tool_calls", &["ok"], &mut spend.tools_ok, all.tools_ok);
+        count("tool_calls", &["error"], &mut spend.tools_failed, all.tools_failed);
+        count("tool_calls", &["unknown"], &mut spend.tools_unknown, all.tools_unknown);
+    }
+}
+
+impl Loops {
+    fn add(&mut self, entry: &Loop) {
+        let tokens = entry.tokens.unwrap_or_default();
+        let cost = entry.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
+        let labels = LoopLabels::from(entry);
+        *self.entries.entry(labels.kind).or_default() += 1;
+        for severity in [Severity::Warning, Severity::Critical] {
+            if severity <= labels.severity {
+                *self.reached.entry(LoopLabels { severity, ..labels }).or_default() += 1;
+            }
+        }
+        if labels.evidence.weighs() {
+            let add = |sums: &mut BTreeMap<Evidence, u64>, more: Option<u64>| {
+                let sum = sums.entry(labels.evidence).or_default();
+                *sum = sum.saturating_add(more.unwrap_or(0));
+            };
+            add(&mut self.wasted_input, tokens.input);
+            add(&mut self.wasted_output, tokens.output);
+            add(&mut self.wasted_cost, cost);
+        }
+    }
+
+    fn raise(&mut self, fresh: &Self, summary: &mut Summary) {
+        for (kind, value) in &fresh.entries {
+            let counted = self.entries.entry(*kind).or_default();
+            summary.count("loops", &[kind.name()], excess(counted, *value));
+        }
+        let of = |labels: LoopLabels| (labels.kind, labels.severity, labels.evidence.weighs());
+        raise(&mut self.reached, &fresh.reached, of, |labels, more| {
+            summary.count("loops_detected", &labels.values(), more);
+        });
+        for (kind, counted, fresh) in [
+            ("input", &mut self.wasted_input, &fresh.wasted_input),
+            ("output", &mut self.wasted_output, &fresh.wasted_output),
+        ] {
+            raise(
+                counted,
+                fresh,
+                |_| (),
+                |evidence, more| {
+                    summary.count("loop_wasted_tokens", &[kind, evidence.name()], more);
+                },
+            );
+        }
+        raise(
+            &mut self.wasted_cost,
+            &fresh.wasted_cost,
+            |_| (),
+            |evidence, more| {
+                summary.count("loop_wasted_cost_usd", &[evidence.name()], more);
+            },
+        );
+    }
+}
+
+/// Raises counts, and tells by how much. What is of one kind rises together by no more than all of that kind has more: a loop of
+/// which a result is told later is counted once, under what was known of it first.
+fn raise<K: Copy + Ord, G: PartialEq>(
+    counted: &mut BTreeMap<K, u64>,
+    fresh: &BTreeMap<K, u64>,
+    kind: impl Fn(K) -> G,
+    mut tell: impl FnMut(K, u64),
+) {
+    for (key, value) in fresh {
+        let sum = |counts: &BTreeMap<K, u64>| {
+            let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(*key));
+            alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
+        };
+        let room = sum(fresh).saturating_sub(sum(counted));
+        let held = counted.entry(*key).or_default();
+        let more = value.saturating_sub(*held).min(room);
+        *held += more;
+        tell(*key, more);
+    }
+}
+
+/// How far the loops of each kind have grown by `at`, given how far they had before.
+pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths {
+    let mut grown = Growths::new();
+    for Loop { kind, severity, evidence, count, .. } in loops {
+        let new = Growth { severity: *severity, calls: 0, at };
+        let growth = grown.entry((*kind, *evidence)).or_insert(new);
+        growth.calls = growth.calls.saturating_add(*count);
+        growth.severity = growth.severity.max(*severity);
+    }
+    for (kind, growth) in &mut grown {
+        if let Some(earlier) = before.get(kind).filter(|earlier| growth.calls <= earlier.calls) {
+            growth.at = earlier.at;
+            growth.calls = earlier.calls;
+        }
+    }
+    grown
+}
+
+fn outcome(update: &TraceUpdate) -> bool {
+    told_outcome(&update.reported, update.attempt.as_deref()).is_some()
+}
+
+fn excess(counted: &mut u64, value: u64) -> u64 {
+    let more = value.saturating_sub(*counted);
+    *counted += more;
+    more
+}

@@ -1,0 +1,177 @@
+//! Sessions that are quiet, close and go, and agents that come and are forgotten.
+
+use super::*;
+
+#[test]
+fn a_quiet_session_closes_counts_once_and_goes_later() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).error().done(), at(20));
+    assert_eq!(only(stage.drain()).sessions_active, 1);
+    stage.handle_timeout(at(20 + 1800));
+    assert_eq!(stage.open_sessions(), 0);
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "sessions_closed", &["idle", "fail"]), 1);
+    assert_eq!(update.closed_reliability.as_ref().unwrap().count, 1);
+    assert_eq!((update.open_reliability, update.sessions_active), (None, 0));
+    stage.handle(trace(2, 1900).done(), at(1900));
+    assert_eq!(stage.open_sessions(), 1);
+    assert!(stage.session("", "s").is_some());
+    stage.handle_timeout(at(1900 + 3600));
+    assert_eq!((stage.session("", "s"), stage.held_sessions()), (None, 0));
+    let update = only(stage.drain());
+    assert_eq!(update.closed_reliability.as_ref().unwrap().count, 1);
+    assert_eq!((everything(&update).traces, everything(&update).sessions), (2, 1));
+}
+
+#[test]
+fn over_the_cap_the_quietest_session_goes_and_its_traces_are_final() {
+    let options = SessionOptions { max_sessions: 1, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    stage.handle(trace(1, 10).done(), at(20));
+    stage.handle(trace(2, 20).session("other").done(), at(30));
+    stage.handle(trace(1, 10).revision(2).error().done(), at(31));
+    assert_eq!(stage.session("", "s"), None);
+    assert_eq!(
+        (stage.counts().get("sessions", "evicted"), stage.counts().get("trace_updates", "late")),
+        (1, 1)
+    );
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "sessions_closed", &["evicted", "pass"]), 1);
+    assert_eq!((everything(&update).traces, everything(&update).sessions), (2, 2));
+    assert_eq!(update.sessions_active, 1);
+}
+
+#[test]
+fn the_end_of_input_closes_sessions_and_keeps_them() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).done(), at(20));
+    stage.finish(at(20));
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, "sessions_closed", &["finished", "pass"]), 1);
+    assert_eq!((stage.sessions().count(), stage.open_sessions()), (1, 0));
+}
+
+#[test]
+fn a_trace_is_sealed_as_it_is() {
+    let mut stage = stage();
+    for (id, second) in [(1, 10), (2, 20)] {
+        stage.handle(detailed(trace(id, second).tokens(7, 3).done()), at(100));
+    }
+    stage.drain();
+    let before = views(&stage);
+    stage.handle_timeout(at(111));
+    stage.drain();
+    assert_eq!(views(&stage), before);
+    let sealed = |id| {
+        let TraceUpdate { trace_id, session, .. } = trace(id, 10);
+        let state = TraceState::Sealed;
+        TraceUpdate { trace_id, session, state, unchanged: true, ..TraceUpdate::default() }
+    };
+    for word in [sealed(1).revision(2), sealed(1).revision(2)] {
+        stage.handle(word, at(112));
+        assert_eq!(stage.counts().get("trace_updates", "unheld"), 0);
+    }
+    for word in [sealed(1).revision(1), sealed(3).revision(2)] {
+        stage.handle(word, at(112));
+    }
+    assert_eq!(stage.counts().get("trace_updates", "unheld"), 2);
+    stage.handle(detailed(trace(1, 10).tokens(7, 3).done()), at(112));
+    assert_eq!(stage.counts().get("trace_updates", "stale"), 1);
+    assert_eq!(views(&stage), before);
+    stage.handle(detailed(trace(2, 20).tokens(7, 3).revision(3)), at(113));
+    assert_eq!(stage.session("", "s").unwrap().traces_evaluated, 1);
+}
+
+#[test]
+fn over_the_cap_agents_share_the_overflow() {
+    let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
+    for (id, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "a")] {
+        stage.handle(trace(id, 10).agent(name).session(name).done(), at(20));
+    }
+    let updates = stage.drain();
+    let traces: Vec<_> = updates
+        .iter()
+        .map(|update| (update.agent.clone().unwrap().service_name, everything(update).traces))
+        .collect();
+    assert_eq!(traces, [("__overflow__".to_owned(), 2), ("svc".to_owned(), 2)]);
+    assert_eq!(stage.counts().get("trace_updates", "agent_overflow"), 2);
+}
+
+#[test]
+fn an_agent_that_a_trace_only_seemed_to_be_leaves_no_trace() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).agent("svc"), at(20));
+    assert_eq!(only(stage.drain()).sessions_active, 1);
+    stage.handle(trace(1, 10).revision(2).agent("real").done(), at(21));
+    let updates = stage.drain();
+    let gone: Vec<_> = updates.iter().map(|update| (update.tombstone, update.revision)).collect();
+    assert_eq!(gone, [(false, 2), (true, 3)]);
+    assert_eq!(stage.agents(), 1);
+}
+
+#[test]
+fn an_agent_is_forgotten_when_its_memory_is_over() {
+    let memory = Duration::from_secs(2 * 86_400);
+    let agents = AgentOptions { memory, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
+    stage.handle(trace(1, 10).done(), at(20));
+    let mut now = at(20);
+    let mut last = stage.drain();
+    while let Some(next) = stage.poll_timeout() {
+        assert!(next > now, "time goes on");
+        now = next;
+        stage.handle_timeout(now);
+        let updates = stage.drain();
+        last = if updates.is_empty() { last } else { updates };
+    }
+    assert!(only(last).tombstone);
+    assert_eq!(now, at(20 + 2 * 86_400));
+    assert_eq!((stage.agents(), stage.held_sessions()), (0, 0));
+}
+
+#[test]
+fn a_quiet_agent_makes_room_for_another_one_after_the_longest_window() {
+    let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
+    stage.handle(trace(1, 10).done(), at(20));
+    stage.handle_timeout(at(4_000));
+    for (second, forgotten, agent) in [(86_400, 0, "__overflow__"), (90_000, 1, "svc")] {
+        stage.handle_timeout(at(second));
+        stage.drain();
+        assert_eq!(stage.counts().get("agents", "forgotten"), forgotten);
+        let id = if forgotten == 0 { 2 } else { 3 };
+        stage.handle(trace(id, second).agent("b").session("b").done(), at(second + 1));
+        let updates = stage.drain();
+        assert!(
+            updates.iter().any(|update| update.agent.clone().unwrap().service_name == agent),
+            "{agent} at {second}"
+        );
+    }
+}
+
+#[test]
+fn what_a_weekly_agent_has_shown_outlives_a_restart() {
+    let mut stage = stage();
+    stage.handle(trace(1, 10).tokens(7, 3).looping(4, Severity::Warning).done(), at(20));
+    stage.handle_timeout(at(6 * 86_400));
+    stage.drain();
+    let saved = rmp_serde::to_vec_named(&stage.save()).unwrap();
+    let mut next = self::stage();
+    next.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
+    next.restart_counts();
+    next.handle_timeout(at(7 * 86_400));
+    let update = only(next.drain());
+    assert!(!update.tombstone && update.counters.is_empty());
+    assert_eq!((update.last.len(), everything(&update).traces), (1, 1));
+    let earlier: Vec<&str> = update.earlier.iter().map(|family| family.name.as_str()).collect();
+    assert_eq!(earlier, ["loops", "tokens"]);
+    next.handle(trace(2, 7 * 86_400).session("t").tokens(1, 1).done(), at(7 * 86_400 + 1));
+    let mut agents = crate::agents::Agents::new(Default::default());
+    agents.handle(only(next.drain()), at(7 * 86_400 + 1));
+    let shown = agents.drain().remove(0);
+    assert_eq!(shown.view.tokens.input, Some(8));
+    assert_eq!(shown.view.loops["exact_repeat"], 1);
+    assert_eq!(shown.windows["last_50"].traces, 2);
+    assert_eq!(shown.counters["tokens"][&vec!["input".to_owned()]], 1);
+}

@@ -1,0 +1,207 @@
+//! The records of a session, in the order of their starts.
+
+use std::ops::{Index, IndexMut, Range};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::record::TraceRecord;
+use super::scoring::Earlier;
+use crate::hash::FixedMap;
+use crate::signal::loop_detection::WINDOW;
+use crate::span::{Timestamp, TraceId};
+
+/// As long as there are no more, looking through them is the fastest way to find one.
+const FEW: usize = 32;
+
+/// Records, each trace once; written down as their list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Traces {
+    // Invariant: by start, then id.
+    records: Vec<TraceRecord>,
+    // Invariant: none, or the start of each.
+    starts: Option<Box<FixedMap<TraceId, Timestamp>>>,
+}
+
+impl Traces {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &TraceRecord> + Clone {
+        self.records.iter()
+    }
+
+    /// All of them, to be changed in anything but start and id.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TraceRecord> {
+        self.records.iter_mut()
+    }
+
+    /// Some of them, by their numbers.
+    pub(super) fn some(&self, numbers: Range<usize>) -> &[TraceRecord] {
+        self.records.get(numbers).unwrap_or_default()
+    }
+
+    /// The number of a trace.
+    pub(super) fn number(&self, id: TraceId) -> Option<usize> {
+        match &self.starts {
+            Some(starts) => {
+                let place = (*starts.get(&id)?, id);
+                self.records.binary_search_by_key(&place, TraceRecord::position).ok()
+            }
+            // What is spoken of is mostly new.
+            None => self.records.iter().rposition(|record| record.id == id),
+        }
+    }
+
+    /// The record of a trace.
+    pub(super) fn get(&self, id: TraceId) -> Option<&TraceRecord> {
+        self.records.get(self.number(id)?)
+    }
+
+    /// Likewise, to be changed in anything but start and id.
+    pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut TraceRecord> {
+        let number = self.number(id)?;
+        self.records.get_mut(number)
+    }
+
+    /// How many come before this place.
+    pub(super) fn before(&self, place: (Timestamp, TraceId)) -> usize {
+        match self.records.last() {
+            Some(last) if last.position() >= place => {
+                self.records.partition_point(|record| record.position() < place)
+            }
+            Some(_) | None => self.records.len(),
+        }
+    }
+
+    /// The place of the last one.
+    pub(super) fn last_place(&self) -> Option<(Timestamp, TraceId)> {
+        self.records.last().map(TraceRecord::position)
+    }
+
+    /// Adds one of a trace that is not there.
+    pub(super) fn insert(&mut self, record: TraceRecord) {
+        let at = self.before(record.position());
+        if let Some(starts) = &mut self.starts {
+            starts.insert(record.id, record.start);
+        }
+        // Most sessions have few, and there are many of them.
+        if self.records.len() == self.records.capacity() {
+            self.records.reserve_exact(1 + self.records.len() / 16);
+        }
+        self.records.insert(at, record);
+        if self.starts.is_none() && self.records.len() > FEW {
+            let starts = self.records.iter().map(|record| (record.id, record.start));
+            self.starts = Some(Box::new(starts.collect()));
+        }
+    }
+
+    /// Takes one out.
+    pub(super) fn remove(&mut self, id: TraceId) -> Option<TraceRecord> {
+        let at = self.number(id)?;
+        if let Some(starts) = &mut self.starts {
+            starts.remove(&id);
+        }
+        Some(self.records.remove(at))
+    }
+
+    /// The last few before the one of this number, oldest first.
+    pub(super) fn earlier(&self, number: usize) -> Vec<Earlier<'_>> {
+        let earlier = self.some(number.saturating_sub(WINDOW)..number).iter();
+        earlier.map(|record| Earlier { id: record.id, output: record.output.as_deref() }).collect()
+    }
+
+    /// The first few traces after a place.
+    pub(super) fn after(&self, place: (Timestamp, TraceId)) -> impl Iterator<Item = TraceId> {
+        let later = self.records.iter().skip(self.before(place));
+        let later = later.filter(move |record| record.position() != place);
+        later.take(WINDOW).map(|record| record.id)
+    }
+}
+
+impl Index<usize> for Traces {
+    type Output = TraceRecord;
+
+    fn index(&self, number: usize) -> &TraceRecord {
+        &self.records[number]
+    }
+}
+
+impl IndexMut<usize> for Traces {
+    fn index_mut(&mut self, number: usize) -> &mut TraceRecord {
+        &mut self.records[number]
+    }
+}
+
+impl Serialize for Traces {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.records.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Traces {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut traces = Self::default();
+        Vec::<TraceRecord>::deserialize(from)?.into_iter().for_each(|record| traces.insert(record));
+        Ok(traces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::super::common::Common;
+    use super::super::key::Agent;
+    use super::*;
+    use crate::update::TraceUpdate;
+
+    fn record(id: u8, start: u64) -> TraceRecord {
+        let trace_id = TraceId([id; 16]);
+        let update = TraceUpdate { trace_id, start_unix_nano: start, ..TraceUpdate::default() };
+        TraceRecord::new(update, Agent::overflow(), &mut Common::default())
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_in_order_and_found_however_many_there_are(
+            steps in prop::collection::vec((0_u8..90, 0_u64..40, 0_u8..5), 0..200),
+        ) {
+            let (mut traces, mut expected) = (Traces::default(), BTreeMap::new());
+            for (id, start, step) in steps {
+                let known = expected.remove(&TraceId([id; 16]));
+                let removed = traces.remove(TraceId([id; 16]));
+                prop_assert_eq!(removed.map(|record| record.start), known);
+                if step > 0 {
+                    traces.insert(record(id, start));
+                    expected.insert(TraceId([id; 16]), Timestamp(start));
+                }
+            }
+            let mut places: Vec<_> = expected.iter().map(|(id, start)| (*start, *id)).collect();
+            places.sort_unstable();
+            prop_assert!(traces.iter().map(TraceRecord::position).eq(places.iter().copied()));
+            prop_assert_eq!(traces.last_place(), places.last().copied());
+            for (number, place) in places.iter().enumerate() {
+                prop_assert_eq!((traces.number(place.1), traces.before(*place)), (Some(number), number));
+                let next = places.iter().skip(number + 1).take(WINDOW).map(|(_, id)| *id);
+                prop_assert!(traces.after(*place).eq(next));
+                let earlier = traces.earlier(number);
+                let before = &places[number.saturating_sub(WINDOW)..number];
+                prop_assert!(earlier.iter().map(|one| one.id).eq(before.iter().map(|(_, id)| *id)));
+            }
+            let written = rmp_serde::to_vec_named(&traces).unwrap();
+            let read: Traces = rmp_serde::from_slice(&written).unwrap();
+            prop_assert!(read.iter().map(TraceRecord::position).eq(places));
+            prop_assert_eq!(read.starts.is_some(), read.len() > FEW);
+        }
+    }
+}

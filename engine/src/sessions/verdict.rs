@@ -1,0 +1,147 @@
+//! Verdicts: whether a trace passes, signal by signal, and whether its session climbs, stalls or
+//! falls. They count a trace once, when it is done for the first time.
+
+use super::fleet::Fleet;
+use super::key::SessionId;
+use super::record::TraceRecord;
+use super::rules::Rules;
+use super::scoring::{self, Earlier, SignalName};
+use crate::few::Few;
+use crate::math::Quanta;
+use crate::runs::told_outcome;
+use crate::score::risk::{CONFIDENCE, risks};
+use crate::score::trajectory_gate::TrajectoryGate;
+use crate::signal::tool_loop;
+use crate::span::Timestamp;
+use crate::update::{DoneTrace, Expectation, ExpectedStatus};
+
+/// Counts the verdicts of a trace that is done for the first time.
+pub(super) fn evaluate(
+    trace: &TraceRecord,
+    done: DoneTrace,
+    gates: &mut Few<SignalName, TrajectoryGate>,
+    rules: &Rules,
+    fleet: &mut Fleet,
+) {
+    let scored = &*trace.scored;
+    let summary = fleet.summary(trace.agent());
+    summary.count("traces", &[], 1);
+    summary.tell_done(done);
+    for (layer, expected) in trace.rare().expectations.iter().flat_map(Expectation::layers) {
+        let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
+        summary.count("expectations", &[layer, result.name()], 1);
+    }
+    for (name, score) in scored.sums() {
+        let judged = summary.judged(name);
+        judged.count(verdict(Some(score), rules.threshold(name)));
+        judged.observe(score, (trace.end(), trace.id));
+        if rules.weights.contains_key(name) {
+            let gate = gates.or_default(scoring::named(name));
+            judged.turn(gate.observe(score.to_f64(), &rules.gate));
+        }
+    }
+    let absent = rules.weights.keys().filter(|name| !scored.signals.contains_key(name.as_str()));
+    absent.for_each(|name| summary.judged(name).count(Verdict::Skipped));
+    // By what all traces have, so that it does not change with how much is judged.
+    let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
+    summary.judged("trace_risk").count(verdict(safety, PASS));
+}
+
+/// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
+/// judged or reported, so they are those of computed signals alone.
+pub(super) fn done(
+    trace: &TraceRecord,
+    session: &SessionId,
+    earlier: &[Earlier<'_>],
+    rules: &Rules,
+) -> DoneTrace {
+    let own = trace.scored.own(trace, earlier, rules);
+    // What failed lowers confidence as well, and says more.
+    let greatest = risks(scoring::scores(&own), &rules.weights)
+        .max_by_key(|(name, risk)| (*risk, *name != CONFIDENCE, *name));
+    let passes = |risk: Quanta| {
+        verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == Verdict::Pass
+    };
+    let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name);
+    let tells = trace.course.calls.iter().any(|call| call.error.is_some());
+    let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
+    let looping = weighing.map(|found| found.tool.as_str());
+    let last_failed = trace.last_failed();
+    let tool = match (last_failed, looping.max()) {
+        (_, Some(tool)) if signal == tool_loop::NAME => tool,
+        (Some(tool), _) => tool,
+        (None, tool) => tool.unwrap_or(""),
+    };
+    DoneTrace {
+        at_unix_nano: trace.end().0,
+        risk_quanta: trace.scored.own_risk().map(|risk| risk.0),
+        failed: greatest.map(|(_, risk)| !passes(risk)),
+        outcome_failed: outcome(trace).map(|success| !success),
+        tools_failed: tells.then_some(last_failed.is_some()),
+        looped: Some(trace.loop_severity().is_some() || trace.rare().output_repeat.is_some()),
+        signal: signal.to_owned(),
+        tool: tool.to_owned(),
+        ..named(trace, session)
+    }
+}
+
+/// An outcome that was told of a trace after its verdicts were counted, at this wall time.
+pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timestamp) -> DoneTrace {
+    DoneTrace {
+        at_unix_nano: trace.end().max(wall).0,
+        outcome_failed: outcome(trace).map(|success| !success),
+        ..named(trace, session)
+    }
+}
+
+/// Whether somebody told that the trace succeeded.
+pub(super) fn outcome(trace: &TraceRecord) -> Option<bool> {
+    told_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
+}
+
+fn named(trace: &TraceRecord, session: &SessionId) -> DoneTrace {
+    DoneTrace {
+        trace_id: Some(trace.id),
+        start_unix_nano: trace.start.0,
+        touched_unix_nano: trace.arrived.0,
+        session: session.scoped(),
+        ..DoneTrace::default()
+    }
+}
+
+/// Whether a trace or a session passes; in the order of the names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    /// It does not.
+    Fail,
+    /// It does.
+    Pass,
+    /// It could not be measured.
+    Skipped,
+}
+
+impl Verdict {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::Fail, Self::Pass, Self::Skipped];
+
+    /// As labels carry it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Pass => "pass",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// Whether a score passes: from `least`.
+pub(super) fn verdict(score: Option<Quanta>, least: f64) -> Verdict {
+    match score {
+        Some(score) if score.to_f64() >= least => Verdict::Pass,
+        Some(_) => Verdict::Fail,
+        None => Verdict::Skipped,
+    }
+}
+
+/// The score from which a trace or a session passes; one less than this as a risk.
+pub(super) const PASS: f64 = 0.5;

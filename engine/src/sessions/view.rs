@@ -1,0 +1,225 @@
+//! Sessions and traces as people and scripts read them.
+
+use serde_json::json;
+
+use super::record::{Rare, TraceRecord};
+use super::rules::Rules;
+use super::scoring::{Signal, scores};
+use super::session::Session;
+use crate::math::Quanta;
+use crate::score::agent_reliability::band;
+use crate::score::risk::risks;
+use crate::signal::{CONSTRAINT_VIOLATION, thresholds};
+use crate::span::{Source, SpanId, Status, TraceId};
+use crate::update::{Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, Violation};
+use crate::view::{
+    AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
+    TokensView, ToolView, TraceView, ViolationView,
+};
+
+/// One session, explained.
+pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
+    let traces: Vec<&TraceRecord> = session.traces.iter().collect();
+    let first = traces.first();
+    let reliability = session.reliability.result();
+    let consistency = session.consistency.result();
+    let empty = (rules.empty_is_one && !traces.is_empty()).then_some(1.0);
+    let score = |score: Option<f64>| score.or(empty).map(|score| rules.shown(score));
+    let shown = score(reliability.map(|result| result.score));
+    let reports = session.reports.iter();
+    SessionView {
+        session_id: session.id.id.clone(),
+        scope: session.id.scope.clone(),
+        session_source: first.map(|held| held.course.session_source.clone()).unwrap_or_default(),
+        agent: first.map(|held| agent(held)).unwrap_or_default(),
+        signals: reports
+            .map(|(name, report)| {
+                (name.to_string(), signal(name, report.score, report.source, rules))
+            })
+            .collect(),
+        total_traces: traces.len() as u64,
+        traces_evaluated: reliability.map_or(0, |result| result.evaluated),
+        reliability: shown,
+        consistency: score(consistency.map(|result| result.score)),
+        raw_risk: reliability.map(|result| rules.shown(result.raw_risk)),
+        max_risk: reliability.map(|result| result.max_risk),
+        mean_top_k_risk: reliability.map(|result| result.mean_top_k_risk),
+        rms: consistency.map(|result| result.rms),
+        flagged: traces
+            .iter()
+            .filter(|held| is_flagged(held))
+            .map(|held| held.id.to_string())
+            .collect(),
+        band: shown.map(band),
+        signal_weights: rules.weights.clone(),
+        took: session.took(),
+        traces: traces.into_iter().map(|held| trace(held, rules)).collect(),
+        ..SessionView::default()
+    }
+}
+
+pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
+    let (rare, course, risk) = (held.rare(), &held.course, &held.scored.risk);
+    let content = rare.content.as_ref();
+    let signals = held.scored.signals.iter();
+    let weighed = risks(scores(&held.scored.signals), &rules.weights);
+    TraceView {
+        trace_id: held.id.to_string(),
+        start_unix_nano: held.start.0.to_string(),
+        end_unix_nano: held.sent_end.0.to_string(),
+        complete: course.complete,
+        status: course.status.map(Status::name),
+        error: course.error,
+        agent: agent(held),
+        input: content.and_then(|content| content.input.clone()),
+        output: content.and_then(|content| content.output.clone()),
+        content: if content.is_some() { "kept" } else { "dropped" },
+        tools: held.calls().map(|call| tool(&call)).collect(),
+        llm_calls: course.llm_calls,
+        tokens: tokens(Some(held.tokens)),
+        cost_usd: dollars(held.cost),
+        calls_without_tokens: course.calls_without_tokens,
+        calls_without_cost: course.calls_without_cost,
+        models: course.models.clone(),
+        user: rare.user.clone(),
+        attempt: attempt(rare),
+        loops: held.all_loops().map(found_loop).collect(),
+        adjacent_tool_repeats: course.adjacent_tool_repeats,
+        signals: signals
+            .map(|(name, scored)| (name.to_string(), explained(held, name, scored, rules)))
+            .collect(),
+        risks: weighed.map(|(name, risk)| (name.to_owned(), risk.to_f64())).collect(),
+        risk: risk.risk.map(Quanta::to_f64),
+        weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
+        situational_penalty: risk.penalty.map(Quanta::to_f64),
+        expectations: rare.expectations.iter().map(expectation).collect(),
+    }
+}
+
+/// The attempt; what evaluators say of broken rules goes to those that the trace itself names.
+fn attempt(rare: &Rare) -> Option<AttemptView> {
+    let said = rare.attempt.as_deref().cloned().unwrap_or_default();
+    let judged = rare.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
+    let judged =
+        judged.filter(|score| score.score_quanta < Quanta::ONE).map(|score| ViolationView {
+            constraint: score.identifier.clone(),
+            severity: score.label.clone(),
+            evaluator: score.judge.clone(),
+            explanation: score.explanation.clone(),
+        });
+    let own = said.violations.into_iter();
+    let own = own.map(|Violation { constraint, severity }| ViolationView {
+        constraint,
+        severity,
+        ..ViolationView::default()
+    });
+    let view = AttemptView {
+        task: said.task,
+        run: said.run,
+        trial: said.trial,
+        outcome: said.success.map(|success| if success { "success" } else { "failure" }),
+        abstained: said.abstained,
+        perturbation: said.perturbation,
+        perturbation_id: said.perturbation_id,
+        baseline: said.baseline,
+        expected_tools: said.expected_tools,
+        retrieved_documents: said.retrieved,
+        cited_documents: said.cited,
+        violations: own.chain(judged).collect(),
+    };
+    (view != AttemptView::default()).then_some(view)
+}
+
+pub(super) fn is_flagged(held: &TraceRecord) -> bool {
+    held.is_done() && held.scored.risk.is_flagged()
+}
+
+pub(super) fn agent(held: &TraceRecord) -> AgentName {
+    AgentName::from(held.named())
+}
+
+/// A trace's score with what whoever made it said of it.
+pub(super) fn explained(
+    held: &TraceRecord,
+    name: &str,
+    scored: &Signal,
+    rules: &Rules,
+) -> SignalView {
+    let Signal { score, source, .. } = *scored;
+    let made = |made: &&ReportedScore| {
+        made.name == name && made.score_quanta == score.0 && made.source == source.name()
+    };
+    let made = held.rare().reported.iter().find(made);
+    SignalView {
+        evaluator: made
+            .map(|made| made.judge.as_ref().unwrap_or(&made.identifier).clone())
+            .filter(|name| !name.is_empty()),
+        explanation: made.and_then(|made| made.explanation.clone()),
+        ..signal(name, score, source, rules)
+    }
+}
+
+fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
+    SignalView {
+        score: score.to_f64(),
+        source: source.name().to_owned(),
+        evaluator: None,
+        explanation: None,
+        passed: score.to_f64() >= rules.threshold(name),
+        band: thresholds::of(name).and_then(|metric| metric.band(score)),
+    }
+}
+
+pub(super) fn tool(call: &ToolCall) -> ToolView {
+    let json = |text: &String| {
+        serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()))
+    };
+    ToolView {
+        name: (!call.name.is_empty()).then(|| call.name.clone()),
+        arguments: call.arguments.as_ref().map(json),
+        error: call.error,
+    }
+}
+
+pub(super) fn found_loop(entry: &Loop) -> LoopView {
+    LoopView {
+        kind: entry.kind,
+        severity: entry.severity,
+        tool: (!entry.tool.is_empty()).then(|| entry.tool.clone()),
+        tools: entry.tools.clone(),
+        count: entry.count,
+        evidence: entry.evidence,
+        trace_ids: entry.trace_ids.iter().map(TraceId::to_string).collect(),
+        first: entry.calls.map(|(first, _)| first),
+        last: entry.calls.map(|(_, last)| last),
+        span_ids: entry.span_ids.iter().map(SpanId::to_string).collect(),
+        tokens: tokens(entry.tokens),
+        cost_usd: dollars(entry.cost_quanta),
+    }
+}
+
+fn expectation(held: &Expectation) -> ExpectationView {
+    let view = |layer: Option<&ExpectedLayer>| {
+        let layer = layer.cloned().unwrap_or_default();
+        LayerView {
+            status: layer.status.name(),
+            details: serde_json::from_str(&layer.details).unwrap_or_else(|_| json!({})),
+            problems: layer.problems,
+            notes: layer.notes,
+        }
+    };
+    ExpectationView {
+        query: held.query.clone(),
+        hard_fail: held.hard_fail,
+        layers: held.layers().into_iter().map(|(name, layer)| (name, view(layer))).collect(),
+    }
+}
+
+fn tokens(tokens: Option<Tokens>) -> TokensView {
+    let Tokens { input, output } = tokens.unwrap_or_default();
+    TokensView { input, output }
+}
+
+pub(super) fn dollars(quanta: Option<i64>) -> Option<f64> {
+    quanta.map(|quanta| Quanta(quanta).to_f64())
+}

@@ -1,0 +1,31 @@
+//! Behavioural confidence: how many steps moved the agent on.
+//!
+//! ```text
+//! confidence = 1 - (failed or redundant steps) / steps
+//! ```
+//!
+//! Ours, for traces whose confidence nobody reported or judged. A step is a model or tool call; a redundant
+//! one repeats an earlier tool call with the same arguments and result. Absent without steps. Never guessed
+//! from wording, which predicts the wrong way (metrics.md 7).
+
+use crate::math::{Quanta, ratio};
+
+/// The signal's name.
+pub const NAME: &str = "confidence";
+
+/// Computes the signal; `None` without steps.
+pub fn score(steps: u64, wasted: u64) -> Option<Quanta> {
+    let useful = i128::from(steps) - i128::from(wasted.min(steps));
+    Quanta::from_f64(ratio(useful, i128::from(steps)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wasted_steps_cost_confidence() {
+        assert_eq!(score(4, 1), Quanta::from_f64(0.75));
+        assert_eq!(score(0, 0), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Loop detection: how unlike a trace's output is to the ones before it.
+//!
+//! ```text
+//! hybrid = cosine(embeddings) * jaccard(token sets)
+//! score  = 1 - max hybrid over the last 3 earlier traces, clamped to [0,1]
+//! ```
+//!
+//! Source: PandaProbe, `trace/loop_detection/metric.py` (metrics.md 1.4). The window of three is taken before
+//! empty outputs are left out: an empty trace uses up a place. A session's first trace scores 1. Departure: where
+//! the output, or every output of the window, is not there, the signal is absent rather than 1.
+
+use crate::math::Quanta;
+use crate::math::text::{cosine, jaccard};
+use crate::update::OutputDigest;
+
+/// The signal's name.
+pub const NAME: &str = "loop_detection";
+
+/// How many earlier traces are looked at.
+pub const WINDOW: usize = 3;
+
+/// Computes the signal from the outputs of the earlier traces of the session, oldest first (at least the last
+/// three), and of this one; `None` stands for an output that is not there.
+pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) -> Option<Quanta> {
+    if earlier.is_empty() {
+        return Some(Quanta(Quanta::ONE));
+    }
+    let current = current?;
+    let window = &earlier[earlier.len().saturating_sub(WINDOW)..];
+    let mut compared = window.iter().flatten().peekable();
+    compared.peek()?;
+    let worst = compared.fold(0.0, |worst: f64, other| worst.max(hybrid(current, other, worst)));
+    Quanta::from_f64((1.0 - worst).clamp(0.0, 1.0))
+}
+
+/// Whether one embedding model has read both. Vectors of different models have nothing to do with each other; those of hashes are
+/// always there.
+pub fn of_one_model(a: &OutputDigest, b: &OutputDigest) -> bool {
+    a.embedder != 0
+        && a.embedder == b.embedder
+        && a.model_embedding.len() == b.model_embedding.len()
+}
+
+/// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so where the cosine is
+/// not above it, nothing is.
+fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
+    let cosine = if of_one_model(a, b) {
+        cosine(&a.model_embedding, &b.model_embedding)
+    } else {
+        cosine(&a.embedding, &b.embedding)
+    };
+    if cosine <= floor { 0.0 } else { cosine * jaccard(&a.tokens, &b.tokens) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::text::digest;
+
+    #[test]
+    fn where_a_model_embedded_both_its_word_counts() {
+        let digest = |embedder, model_embedding: &[i32]| OutputDigest {
+            model_embedding: model_embedding.to_vec(),
+            embedder,
+            ..digest("search flight price").unwrap()
+        };
+        let (a, b) = (digest(1, &[1_000_000, 0]), digest(1, &[0, 1_000_000]));
+        assert_eq!(score(&[Some(&a)], Some(&b)), Some(Quanta(Quanta::ONE)));
+        let other = digest(2, &[0, 1_000_000]);
+        assert_eq!(score(&[Some(&a)], Some(&other)), Some(Quanta(0)));
+        assert_eq!(score(&[Some(&a)], Some(&digest(0, &[]))), Some(Quanta(0)));
+    }
+
+    #[test]
+    fn the_same_output_again_is_a_loop() {
+        let (a, b) = (digest("search flight price"), digest("order refund policy"));
+        let (a, b) = (a.as_ref(), b.as_ref());
+        assert_eq!(score(&[], a), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[], None), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[a], a), Some(Quanta(0)));
+        assert_eq!(score(&[a], b), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[a, b, b, b], a), Some(Quanta(Quanta::ONE)));
+        assert_eq!(score(&[a], None), None);
+        assert_eq!(score(&[a, None, None, None], a), None);
+    }
+}

@@ -1,0 +1,38 @@
+//! Outcome: 1 if the trace did what it was there for, 0 if it did not, as far as somebody says so.
+//!
+//! Ours. Reported of the trace, or by it; of a session it is that of its last trace, and of both the worse holds. Only where
+//! nobody reported one is it what our judge says (`task_completion`), as high as it was judged. It is never computed, so drops, which
+//! are found by computed signals, know it as a stream of its own.
+
+use crate::math::Quanta;
+use crate::span::Source;
+
+/// The signal's name.
+pub const NAME: &str = "outcome";
+
+/// The signal and who made it; `None` if nobody speaks of an outcome. `of_session`: what was reported of the session, if this is its
+/// last trace.
+pub fn score(
+    of_trace: Option<bool>,
+    of_session: Option<bool>,
+    judged: Option<Quanta>,
+) -> Option<(Quanta, Source)> {
+    let told = of_trace.into_iter().chain(of_session).min();
+    let told =
+        told.map(|success| (Quanta(if success { Quanta::ONE } else { 0 }), Source::Reported));
+    told.or_else(|| Some((judged?, Source::Judge)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worse_of_what_is_reported_goes_before_the_judge() {
+        let (one, half) = (Quanta(Quanta::ONE), Quanta(Quanta::ONE / 2));
+        assert_eq!(score(None, None, None), None);
+        assert_eq!(score(None, None, Some(half)), Some((half, Source::Judge)));
+        assert_eq!(score(Some(true), None, Some(half)), Some((one, Source::Reported)));
+        assert_eq!(score(Some(true), Some(false), None), Some((Quanta(0), Source::Reported)));
+    }
+}

@@ -1,0 +1,169 @@
+//! What a row has no room for: calls with arguments, what models asked for and were told, texts.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::rows::Rare;
+use super::seen::{Asked, Model, Said, Told, Tool, hash};
+use super::symbol::{Symbol, Symbols};
+use crate::math::Quanta;
+use crate::span::{Arguments, ModelFacts, Text, Tokens, ToolFacts};
+
+/// A tool call.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct ToolRow {
+    pub(super) name: Option<Symbol>,
+    pub(super) call_id: Option<u64>,
+    pub(super) arguments: Option<ArgumentsRow>,
+    result: Option<u64>,
+    phantom: bool,
+}
+
+/// The arguments of a call.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct ArgumentsRow {
+    hash: u64,
+    values: Arc<[u64]>,
+    text: Option<Arc<str>>,
+}
+
+/// A model call.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct ModelRow {
+    pub(super) name: Option<Symbol>,
+    pub(super) response_id: Option<u64>,
+    pub(super) tokens: Tokens,
+    cost: Option<Quanta>,
+    pub(super) calls: Vec<ToolRow>,
+    results: Vec<Told>,
+    pub(super) asked_by_user: Option<bool>,
+}
+
+/// A text, or that there is one.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct TextRow {
+    rank: u8,
+    text: Option<Arc<str>>,
+    // Only people and models read it.
+    extra: bool,
+}
+
+/// Bytes from which on a text is a long one.
+const LONG_BYTES: usize = 256;
+
+impl ToolRow {
+    /// What counts of a call.
+    pub(super) fn of(facts: &ToolFacts, symbols: &mut Symbols, texts: bool) -> Self {
+        Self {
+            name: facts.name.as_ref().map(|name| symbols.of(name)),
+            call_id: facts.call_id.as_deref().map(hash),
+            arguments: facts.arguments.as_ref().map(|arguments| ArgumentsRow::of(arguments, texts)),
+            result: facts.result_hash,
+            phantom: facts.phantom,
+        }
+    }
+
+    /// Whether there is room for it in a row.
+    pub(super) fn fits(&self) -> bool {
+        self.arguments.is_none() && self.result.is_none() && !self.phantom
+    }
+
+    pub(super) fn seen(&self) -> Tool<'_> {
+        Tool {
+            name: self.name.as_deref(),
+            call_id: self.call_id,
+            arguments: self.arguments.as_ref().map(|arguments| Asked {
+                hash: arguments.hash,
+                values: &arguments.values,
+                text: arguments.text.as_deref(),
+            }),
+            result: self.result,
+            phantom: self.phantom,
+        }
+    }
+}
+
+impl ArgumentsRow {
+    fn of(arguments: &Arguments, texts: bool) -> Self {
+        Self {
+            hash: hash(arguments.as_str()),
+            values: Arc::clone(arguments.values()),
+            text: texts.then(|| Arc::clone(arguments.text())),
+        }
+    }
+}
+
+impl ModelRow {
+    /// What counts of a call.
+    pub(super) fn of(facts: &ModelFacts, symbols: &mut Symbols, texts: bool) -> Self {
+        let calls = facts.tool_calls.iter();
+        Self {
+            name: facts.model.as_ref().map(|name| symbols.of(name)),
+            response_id: facts.response_id.as_deref().map(hash),
+            tokens: facts.tokens,
+            cost: facts.cost,
+            calls: calls.map(|call| ToolRow::of(call, symbols, texts)).collect(),
+            results: facts.tool_results.iter().map(Told::of).collect(),
+            asked_by_user: facts.asked_by_user,
+        }
+    }
+
+    /// Whether there is room for it in a row.
+    pub(super) fn fits(&self) -> bool {
+        let Tokens { input, cached, cache_written, output } = self.tokens;
+        let short = |count: Option<u64>| count.is_none_or(|count| u32::try_from(count).is_ok());
+        short(input)
+            && short(output)
+            && cached.is_none()
+            && cache_written.is_none()
+            && self.cost.is_none()
+            && self.calls.is_empty()
+            && self.results.is_empty()
+    }
+
+    pub(super) fn seen(&self) -> Model<'_> {
+        Model {
+            name: self.name.as_deref(),
+            response_id: self.response_id,
+            tokens: self.tokens,
+            cost: self.cost,
+            calls: self.calls.iter().map(ToolRow::seen).collect(),
+            results: self.results.clone(),
+            asked_by_user: self.asked_by_user,
+        }
+    }
+}
+
+impl TextRow {
+    /// A text, or that there is one; `extra`: only people and models read it.
+    pub(super) fn of(text: &Text, kept: bool, extra: bool) -> Self {
+        Self { rank: text.rank, text: kept.then(|| Arc::clone(&text.text)), extra }
+    }
+
+    pub(super) fn seen(&self) -> Said<'_> {
+        Said { rank: self.rank, text: self.text.as_deref() }
+    }
+}
+
+impl Rare {
+    /// Bytes of the long texts that only people and models read.
+    pub(super) fn text_bytes(&self) -> usize {
+        let calls = self.model.iter().flat_map(|model| &model.calls).chain(self.tool.as_deref());
+        let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text.as_ref());
+        let said = [&self.input, &self.output].into_iter().flatten().filter(|said| said.extra);
+        let texts = arguments.chain(said.filter_map(|said| said.text.as_ref()));
+        texts.map(|text| text.len()).filter(|bytes| *bytes >= LONG_BYTES).sum()
+    }
+
+    /// Does without the texts that only people and models read.
+    pub(super) fn forgo(&mut self) {
+        let calls = self.model.iter_mut().flat_map(|model| &mut model.calls);
+        let calls = calls.chain(self.tool.as_deref_mut());
+        for arguments in calls.filter_map(|call| call.arguments.as_mut()) {
+            arguments.text = None;
+        }
+        let said = [&mut self.input, &mut self.output].into_iter().flatten();
+        said.filter(|said| said.extra).for_each(|said| said.text = None);
+    }
+}

@@ -1,0 +1,638 @@
+//! The spans of a trace: a row for each, in order of arrival.
+//!
+//! A row is what nearly every span says. Where spans come from, what they hang on and whom they speak for is said once for all
+//! that have it in common; what few say stands beside the rows.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::{ModelRow, TextRow, ToolRow};
+use super::seen::{Model, Seen, Session, Tool};
+use super::symbol::{Symbol, Symbols};
+use crate::span::{
+    Attempt, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, Tokens,
+};
+
+/// Spans by id, each once.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Spans {
+    rows: Vec<SpanRow>,
+    origins: Vec<Origin>,
+    beside: Option<Box<Beside>>,
+    // Rows by id, where there are many.
+    #[serde(skip)]
+    places: BTreeMap<SpanId, u32>,
+    // Bytes of the long texts that only people and models read.
+    #[serde(skip)]
+    text_bytes: usize,
+    // Such texts are not kept.
+    forgone: bool,
+}
+
+/// What came of adding a span.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Added {
+    /// It was not there.
+    New,
+    /// It holds in place of another of its id.
+    Instead,
+    /// One of its id is there that holds.
+    Known,
+}
+
+/// A span.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct SpanRow {
+    span_id: SpanId,
+    start: Timestamp,
+    end: Timestamp,
+    // Of a tool or model call in the row the tool or the model, else the span's own.
+    name: Option<Symbol>,
+    // Of a tool call in the row the id of the call, of a model call its tokens: those read below those written.
+    number: u64,
+    // Its place.
+    origin: u32,
+    flags: u16,
+    operation: Operation,
+    status: Status,
+}
+
+/// What spans have in common that stand together.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Origin {
+    scope: u64,
+    parent: Option<SpanId>,
+    resource: Arc<Resource>,
+    who: Option<Box<Who>>,
+}
+
+/// Whom a span speaks for.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Who {
+    agent_name: Option<Symbol>,
+    workflow: Option<Symbol>,
+    agent_id: Option<Symbol>,
+    agent_version: Option<Symbol>,
+    environment: Option<Symbol>,
+    session: Option<SessionName>,
+    session_in_json: Option<SessionName>,
+    user: Option<Arc<str>>,
+}
+
+/// What few spans say, in the order of their rows.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Beside {
+    // Of the model calls in rows.
+    response_ids: Vec<(u32, u64)>,
+    rare: Vec<Rare>,
+}
+
+/// What a row has no room for.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Rare {
+    row: u32,
+    name: Option<Symbol>,
+    pub(super) tool: Option<Box<ToolRow>>,
+    pub(super) model: Option<Box<ModelRow>>,
+    attempt: Option<Box<Attempt>>,
+    pub(super) input: Option<TextRow>,
+    pub(super) output: Option<TextRow>,
+}
+
+/// All that is said of a span.
+struct Whole {
+    row: SpanRow,
+    origin: Origin,
+    response_id: Option<u64>,
+    rare: Option<Rare>,
+}
+
+/// Rows from which on they are found by an index; few in tests, which go both ways then.
+const LONG: usize = if cfg!(test) { 4 } else { 128 };
+
+/// Origins are looked for among so many that came last.
+const LAST: usize = 16;
+
+/// Among so many different ones before it is an equal span looked for that hangs on something.
+const NEAR: usize = 4;
+
+/// Flags of a row: the span failed; a tool or a model call is in the row, with these numbers; what ends its input is known, and is
+/// a user's message.
+const FAILED: u16 = 1;
+const TOOL: u16 = 1 << 1;
+const CALL_ID: u16 = 1 << 2;
+const MODEL: u16 = 1 << 3;
+const INPUT_TOKENS: u16 = 1 << 4;
+const OUTPUT_TOKENS: u16 = 1 << 5;
+const ENDS: u16 = 1 << 6;
+const ENDS_WITH_USER: u16 = 1 << 7;
+
+/// Whether its parent is of another process is known, and it is.
+const PARENT_KNOWN: u16 = 1 << 8;
+const PARENT_REMOTE: u16 = 1 << 9;
+
+/// What spans of one kind have in common that hang on something: where they come from, what they are about, and, of agents and of
+/// what is nothing known, how they are called.
+#[derive(Clone, Copy, Debug)]
+pub struct Hanging<'a> {
+    /// Where they come from.
+    pub resource: &'a Arc<Resource>,
+    /// Hash of the scope's name.
+    pub scope: u64,
+    /// What they are about.
+    pub operation: Operation,
+    /// The name of the span; empty for tool and model calls.
+    pub name: &'a str,
+    /// Whether the parent is of another process; `None`: not said.
+    pub remote: Option<bool>,
+    /// Whether the parent is in the trace.
+    pub has_parent: bool,
+}
+
+impl Spans {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Whether there is one of this id.
+    pub fn contains(&self, id: SpanId) -> bool {
+        self.place_of(id).is_some()
+    }
+
+    /// Adds a span that comes from this resource, with or without the texts that only people and models read. Of two spans of one id the
+    /// greater holds, whichever came first.
+    pub fn add(
+        &mut self,
+        span: &Span,
+        resource: &Arc<Resource>,
+        symbols: &mut Symbols,
+        texts: bool,
+    ) -> Added {
+        let held = self.place_of(span.span_id);
+        let whole = Whole::of(span, resource, symbols, texts && !self.forgone);
+        let Some(at) = held else {
+            self.push(whole);
+            return Added::New;
+        };
+        if self.at(at).is_some_and(|held| held.holds_against(&whole.seen())) {
+            return Added::Known;
+        }
+        let others = mem::take(self);
+        self.forgone = others.forgone;
+        let mut instead = Some(whole);
+        for (place, whole) in others.into_wholes().enumerate() {
+            let whole = if place == at { instead.take() } else { Some(whole) };
+            whole.into_iter().for_each(|whole| self.push(whole));
+        }
+        Added::Instead
+    }
+
+    /// The spans in order of arrival.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
+        self.parts().filter_map(|(row, response_id, rare)| {
+            Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
+        })
+    }
+
+    /// What the spans are about.
+    pub fn operations(&self) -> impl Iterator<Item = Operation> {
+        self.rows.iter().map(|row| row.operation)
+    }
+
+    /// The tools of tool calls that name them, and whether the arguments are known.
+    pub fn called_tools(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.parts().filter_map(|(row, _, rare)| {
+            if row.has(TOOL) {
+                return Some((row.name.as_deref()?, false));
+            }
+            let tool = rare?.tool.as_ref()?;
+            Some((tool.name.as_deref()?, tool.arguments.is_some()))
+        })
+    }
+
+    /// The tools that models called by name.
+    pub fn said_tools(&self) -> impl Iterator<Item = &str> {
+        let models = self.rare().iter().filter_map(|rare| rare.model.as_ref());
+        models.flat_map(|model| &model.calls).filter_map(|tool| tool.name.as_deref())
+    }
+
+    /// Calls in the output of models.
+    pub fn calls_of_models(&self) -> usize {
+        self.rare()
+            .iter()
+            .filter_map(|rare| rare.model.as_ref())
+            .map(|model| model.calls.len())
+            .sum()
+    }
+
+    /// Whether the input of the first model call ends with something else than a user's message.
+    pub fn goes_on(&self) -> bool {
+        let models = self.parts().filter_map(|(row, _, rare)| {
+            let model = rare.and_then(|rare| rare.model.as_ref());
+            let asked = model.map_or_else(|| row.asked_by_user(), |model| model.asked_by_user);
+            (row.has(MODEL) || model.is_some())
+                .then_some(((row.start, row.end, row.span_id), asked))
+        });
+        models.min_by_key(|(place, _)| *place).is_some_and(|(_, asked)| asked == Some(false))
+    }
+
+    /// Whether one of them has no parent.
+    pub fn has_root(&self) -> bool {
+        self.rows.iter().any(|row| {
+            self.origins.get(place(row.origin)).is_some_and(|origin| origin.parent.is_none())
+        })
+    }
+
+    /// Whether one of this scope has no parent.
+    pub fn has_root_of(&self, scope: u64) -> bool {
+        let mut origins = self.rows.iter().filter_map(|row| self.origins.get(place(row.origin)));
+        origins.any(|origin| origin.parent.is_none() && origin.scope == scope)
+    }
+
+    /// Whether the agent says that it is in a loop.
+    pub fn reports_loop(&self) -> bool {
+        self.iter().any(|span| span.reports_loop())
+    }
+
+    /// The spans that have a parent, wherever that is; of equal ones that stand near each other the first alone.
+    pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
+        let parents = self.origins.iter();
+        let parents: Vec<Option<bool>> =
+            parents.map(|origin| origin.parent.map(|id| self.contains(id))).collect();
+        let (mut near, mut turn) = ([None; NEAR], 0);
+        self.rows.iter().filter_map(move |row| {
+            let at = place(row.origin);
+            let has_parent = (*parents.get(at)?)?;
+            let origin = self.origins.get(at)?;
+            let named = matches!(row.operation, Operation::InvokeAgent | Operation::Other);
+            let own = row.name.as_deref().filter(|_| named && !row.has(TOOL | MODEL));
+            let name = own.unwrap_or_default();
+            let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
+            let like = (row.origin, row.operation, flags, name);
+            if near.contains(&Some(like)) {
+                return None;
+            }
+            near[turn % NEAR] = Some(like);
+            turn += 1;
+            let remote = row.remote_parent();
+            let (resource, operation) = (&origin.resource, row.operation);
+            Some(Hanging { resource, scope: origin.scope, operation, name, remote, has_parent })
+        })
+    }
+
+    /// Where spans come from: each resource with each scope, once or more.
+    pub fn sources(&self) -> impl Iterator<Item = (&Arc<Resource>, u64)> {
+        self.origins.iter().map(|origin| (&origin.resource, origin.scope))
+    }
+
+    /// Whether all come from one resource.
+    pub fn are_of_one_process(&self) -> bool {
+        self.origins
+            .first()
+            .is_none_or(|first| self.origins.iter().all(|origin| origin.resource == first.resource))
+    }
+
+    /// Does without the texts that only people and models read, now and later.
+    pub fn forgo(&mut self) {
+        (self.text_bytes, self.forgone) = (0, true);
+        self.beside.iter_mut().flat_map(|beside| &mut beside.rare).for_each(Rare::forgo);
+    }
+
+    /// Bytes of the long texts that only people and models read.
+    pub fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    /// Fills in what is not written down.
+    pub fn restored(&mut self, symbols: &mut Symbols) {
+        for name in self.rows.iter_mut().filter_map(|row| row.name.as_mut()) {
+            *name = symbols.of(name);
+        }
+        self.index();
+        self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
+    }
+
+    /// Makes room for so many, which mostly are all that will come.
+    pub fn expect(&mut self, spans: usize) {
+        if self.rows.is_empty() {
+            self.rows.reserve_exact(spans);
+            // The root's and that of all others.
+            self.origins.reserve_exact(spans.min(2));
+        }
+    }
+
+    fn place_of(&self, id: SpanId) -> Option<usize> {
+        if self.places.is_empty() {
+            return self.rows.iter().position(|row| row.span_id == id);
+        }
+        self.places.get(&id).map(|at| place(*at))
+    }
+
+    /// Makes the index, if there are rows enough for one.
+    fn index(&mut self) {
+        if self.rows.len() >= LONG {
+            self.places = self.rows.iter().map(|row| row.span_id).zip(0..).collect();
+        }
+    }
+
+    /// The rows, and what stands beside each.
+    fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<u64>, Option<&Rare>)> {
+        let mut rare = self.rare();
+        let mut ids = self.beside.as_ref().map_or(&[][..], |beside| &beside.response_ids);
+        (0_u32..).zip(&self.rows).map(move |(at, row)| {
+            let first = rare.split_first().filter(|(first, _)| first.row == at);
+            let first = first.map(|(first, rest)| {
+                rare = rest;
+                first
+            });
+            let id = ids.split_first().filter(|((row, _), _)| *row == at);
+            let id = id.map(|((_, id), rest)| {
+                ids = rest;
+                *id
+            });
+            (row, id, first)
+        })
+    }
+
+    fn rare(&self) -> &[Rare] {
+        self.beside.as_ref().map_or(&[], |beside| &beside.rare)
+    }
+
+    fn at(&self, at: usize) -> Option<Seen<'_>> {
+        let row = self.rows.get(at)?;
+        let number = u32::try_from(at).ok()?;
+        let beside = self.beside.as_ref();
+        let rare = beside.and_then(|beside| {
+            let found = beside.rare.binary_search_by_key(&number, |rare| rare.row).ok()?;
+            beside.rare.get(found)
+        });
+        let response_id = beside.and_then(|beside| {
+            let found = beside.response_ids.binary_search_by_key(&number, |(row, _)| *row).ok()?;
+            beside.response_ids.get(found).map(|(_, id)| *id)
+        });
+        Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
+    }
+
+    fn push(&mut self, whole: Whole) {
+        let Whole { mut row, origin, response_id, rare } = whole;
+        // Invariant: traces are bounded far below four billion spans.
+        let at = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
+        row.origin = self.origin(origin);
+        if !self.places.is_empty() {
+            self.places.insert(row.span_id, at);
+        }
+        self.rows.push(row);
+        if self.rows.len() == LONG {
+            self.index();
+        }
+        if response_id.is_none() && rare.is_none() {
+            return;
+        }
+        let beside = self.beside.get_or_insert_default();
+        beside.response_ids.extend(response_id.map(|id| (at, id)));
+        if let Some(rare) = rare {
+            self.text_bytes += rare.text_bytes();
+            beside.rare.push(Rare { row: at, ..rare });
+        }
+    }
+
+    /// The place of an origin.
+    fn origin(&mut self, origin: Origin) -> u32 {
+        let found = self.origins.iter().rev().take(LAST).position(|other| *other == origin);
+        let at = match found {
+            Some(back) => self.origins.len() - 1 - back,
+            None => {
+                self.origins.push(origin);
+                self.origins.len() - 1
+            }
+        };
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// All that is said of each.
+    fn into_wholes(self) -> impl Iterator<Item = Whole> {
+        let Beside { response_ids, rare } = self.beside.map(|beside| *beside).unwrap_or_default();
+        let (mut ids, mut rare) =
+            (response_ids.into_iter().peekable(), rare.into_iter().peekable());
+        let origins = self.origins;
+        (0_u32..).zip(self.rows).filter_map(move |(at, row)| {
+            let origin = origins.get(place(row.origin))?.clone();
+            let response_id = ids.next_if(|(row, _)| *row == at).map(|(_, id)| id);
+            let rare = rare.next_if(|rare| rare.row == at);
+            Some(Whole { row, origin, response_id, rare })
+        })
+    }
+}
+
+impl Whole {
+    fn of(span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols, texts: bool) -> Self {
+        let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
+            || (texts && span.operation == Operation::Chat);
+        let name = Some(&*span.name).filter(|name| named && !name.is_empty());
+        let mut row = SpanRow {
+            span_id: span.span_id,
+            start: span.start,
+            end: span.end,
+            name: None,
+            number: 0,
+            origin: 0,
+            flags: 0,
+            operation: span.operation,
+            status: span.status,
+        };
+        row.set(FAILED, span.failed);
+        row.set(PARENT_KNOWN, span.remote_parent.is_some());
+        row.set(PARENT_REMOTE, span.remote_parent == Some(true));
+        let (tool, model) = (span.tool.as_ref(), span.model.as_ref());
+        let tool = tool.map(|facts| ToolRow::of(facts, symbols, texts));
+        let model = model.map(|facts| ModelRow::of(facts, symbols, texts));
+        let read = span.operation != Operation::ExecuteTool;
+        let mut rare = Rare {
+            attempt: span.attempt.clone(),
+            input: span.input.as_ref().map(|text| TextRow::of(text, texts, true)),
+            output: span
+                .output
+                .as_ref()
+                .filter(|_| texts || read)
+                .map(|text| TextRow::of(text, true, !read)),
+            ..Rare::default()
+        };
+        let mut response_id = None;
+        match (tool, model) {
+            (Some(tool), None) if tool.fits() => row.call(tool),
+            (None, Some(model)) if model.fits() => response_id = row.model(model),
+            (tool, model) => (rare.tool, rare.model) = (tool.map(Box::new), model.map(Box::new)),
+        }
+        let name = name.map(|name| symbols.of(name));
+        if row.has(TOOL | MODEL) {
+            rare.name = name;
+        } else {
+            row.name = name;
+        }
+        let origin = Origin {
+            scope: span.scope,
+            parent: span.parent,
+            resource: Arc::clone(resource),
+            who: Who::of(span, symbols),
+        };
+        Self { row, origin, response_id, rare: rare.says().then_some(rare) }
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        self.row.seen(&self.origin, self.response_id, self.rare.as_ref())
+    }
+}
+
+impl SpanRow {
+    fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u16, set: bool) {
+        self.flags |= if set { flag } else { 0 };
+    }
+
+    /// Takes a tool call that fits.
+    fn call(&mut self, tool: ToolRow) {
+        self.flags |= TOOL;
+        self.set(CALL_ID, tool.call_id.is_some());
+        (self.name, self.number) = (tool.name, tool.call_id.unwrap_or(0));
+    }
+
+    /// Takes a model call that fits; the id of its answer is left.
+    fn model(&mut self, model: ModelRow) -> Option<u64> {
+        let Tokens { input, output, .. } = model.tokens;
+        self.flags |= MODEL;
+        self.set(INPUT_TOKENS, input.is_some());
+        self.set(OUTPUT_TOKENS, output.is_some());
+        self.set(ENDS, model.asked_by_user.is_some());
+        self.set(ENDS_WITH_USER, model.asked_by_user == Some(true));
+        (self.name, self.number) = (model.name, input.unwrap_or(0) | output.unwrap_or(0) << 32);
+        model.response_id
+    }
+
+    fn remote_parent(&self) -> Option<bool> {
+        self.has(PARENT_KNOWN).then(|| self.has(PARENT_REMOTE))
+    }
+
+    fn asked_by_user(&self) -> Option<bool> {
+        self.has(ENDS).then(|| self.has(ENDS_WITH_USER))
+    }
+
+    fn seen<'a>(
+        &'a self,
+        origin: &'a Origin,
+        response_id: Option<u64>,
+        rare: Option<&'a Rare>,
+    ) -> Seen<'a> {
+        let who = origin.who.as_deref();
+        let own = self.name.as_deref();
+        let tool = self.has(TOOL).then(|| Tool {
+            name: own,
+            call_id: self.has(CALL_ID).then_some(self.number),
+            ..Tool::default()
+        });
+        let tokens = || Tokens {
+            input: self.has(INPUT_TOKENS).then_some(self.number & u64::from(u32::MAX)),
+            cached: None,
+            cache_written: None,
+            output: self.has(OUTPUT_TOKENS).then_some(self.number >> 32),
+        };
+        let model = self.has(MODEL).then(|| Model {
+            name: own,
+            response_id,
+            tokens: tokens(),
+            asked_by_user: self.asked_by_user(),
+            ..Model::default()
+        });
+        let name =
+            if self.has(TOOL | MODEL) { rare.and_then(|rare| rare.name.as_deref()) } else { own };
+        let said = |of: fn(&Rare) -> &Option<TextRow>| of(rare?).as_ref().map(TextRow::seen);
+        Seen {
+            span_id: self.span_id,
+            parent: origin.parent,
+            remote_parent: self.remote_parent(),
+            start: self.start,
+            end: self.end,
+            name: name.unwrap_or_default(),
+            operation: self.operation,
+            status: self.status,
+            failed: self.has(FAILED),
+            scope: origin.scope,
+            resource: &origin.resource,
+            agent_name: who.and_then(|who| who.agent_name.as_deref()),
+            workflow: who.and_then(|who| who.workflow.as_deref()),
+            agent_id: who.and_then(|who| who.agent_id.as_deref()),
+            agent_version: who.and_then(|who| who.agent_version.as_deref()),
+            environment: who.and_then(|who| who.environment.as_deref()),
+            session: who.and_then(|who| who.session.as_ref()).map(Session::of),
+            session_in_json: who.and_then(|who| who.session_in_json.as_ref()).map(Session::of),
+            user: who.and_then(|who| who.user.as_deref()),
+            tool: tool.or_else(|| rare?.tool.as_ref().map(|tool| tool.seen())),
+            model: model.or_else(|| rare?.model.as_ref().map(|model| model.seen())),
+            attempt: rare.and_then(|rare| rare.attempt.as_deref()),
+            input: said(|rare| &rare.input),
+            output: said(|rare| &rare.output),
+            at: 0,
+        }
+    }
+}
+
+impl Who {
+    fn of(span: &Span, symbols: &mut Symbols) -> Option<Box<Self>> {
+        let names = [
+            &span.agent_name,
+            &span.workflow,
+            &span.agent_id,
+            &span.agent_version,
+            &span.environment,
+        ];
+        let says = names.iter().any(|name| name.is_some())
+            || span.session.is_some()
+            || span.session_in_json.is_some()
+            || span.user.is_some();
+        if !says {
+            return None;
+        }
+        let [agent_name, workflow, agent_id, agent_version, environment] =
+            names.map(|name| name.as_ref().map(|name| symbols.of(name)));
+        Some(Box::new(Self {
+            agent_name,
+            workflow,
+            agent_id,
+            agent_version,
+            environment,
+            session: span.session.clone(),
+            session_in_json: span.session_in_json.clone(),
+            user: span.user.clone(),
+        }))
+    }
+}
+
+impl Rare {
+    /// Whether there is anything.
+    fn says(&self) -> bool {
+        self.name.is_some()
+            || self.tool.is_some()
+            || self.model.is_some()
+            || self.attempt.is_some()
+            || self.input.is_some()
+            || self.output.is_some()
+    }
+}
+
+fn place(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,186 @@
+//! What counts of a span in its trace, borrowed from wherever it is.
+//!
+//! Ids that are only compared are hashes; a name is there only where it tells something.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::math::Quanta;
+use crate::span::{
+    Arguments, Attempt, Operation, REPORTED_LOOP, Resource, SessionName, SpanId, Status,
+    TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
+};
+
+/// A span.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Seen<'a> {
+    pub(super) span_id: SpanId,
+    pub(super) parent: Option<SpanId>,
+    pub(super) remote_parent: Option<bool>,
+    pub(super) start: Timestamp,
+    pub(super) end: Timestamp,
+    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
+    pub(super) name: &'a str,
+    pub(super) operation: Operation,
+    pub(super) status: Status,
+    pub(super) failed: bool,
+    pub(super) scope: u64,
+    pub(super) resource: &'a Arc<Resource>,
+    pub(super) agent_name: Option<&'a str>,
+    pub(super) workflow: Option<&'a str>,
+    pub(super) agent_id: Option<&'a str>,
+    pub(super) agent_version: Option<&'a str>,
+    pub(super) environment: Option<&'a str>,
+    pub(super) session: Option<Session<'a>>,
+    pub(super) session_in_json: Option<Session<'a>>,
+    pub(super) user: Option<&'a str>,
+    pub(super) tool: Option<Tool<'a>>,
+    pub(super) model: Option<Model<'a>>,
+    pub(super) attempt: Option<&'a Attempt>,
+    pub(super) input: Option<Said<'a>>,
+    /// Of tools only where texts are kept.
+    pub(super) output: Option<Said<'a>>,
+    /// Its place in the order of the trace; 0 before there is one.
+    pub(super) at: usize,
+}
+
+/// A session id, and the attribute that it was found in.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Session<'a> {
+    pub(super) attribute: &'a str,
+    pub(super) id: &'a str,
+}
+
+/// A tool call.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Tool<'a> {
+    pub(super) name: Option<&'a str>,
+    pub(super) call_id: Option<u64>,
+    pub(super) arguments: Option<Asked<'a>>,
+    pub(super) result: Option<u64>,
+    pub(super) phantom: bool,
+}
+
+/// The arguments of a call.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Asked<'a> {
+    pub(super) hash: u64,
+    /// Hashes of the values in them, sorted.
+    pub(super) values: &'a [u64],
+    /// Canonical JSON; only where texts are kept.
+    pub(super) text: Option<&'a str>,
+}
+
+/// A model call.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Model<'a> {
+    pub(super) name: Option<&'a str>,
+    pub(super) response_id: Option<u64>,
+    pub(super) tokens: Tokens,
+    pub(super) cost: Option<Quanta>,
+    pub(super) calls: Vec<Tool<'a>>,
+    pub(super) results: Vec<Told>,
+    pub(super) asked_by_user: Option<bool>,
+}
+
+/// What a model was told of a call.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) struct Told {
+    pub(super) call_id: Option<u64>,
+    pub(super) failed: bool,
+    pub(super) hash: Option<u64>,
+}
+
+/// A text, and how good a witness it is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Said<'a> {
+    pub(super) rank: u8,
+    /// Of inputs only where texts are kept.
+    pub(super) text: Option<&'a str>,
+}
+
+impl Seen<'_> {
+    /// Whether of two spans of one id this is the one to keep, whichever came first. What texts say decides last: it is the same one
+    /// whether these are kept or not.
+    pub(super) fn holds_against(&self, other: &Self) -> bool {
+        self == other || (self.without_texts(), self) > (other.without_texts(), other)
+    }
+
+    /// Whether a log record tells it, and no more than that it began.
+    pub(super) fn is_begun(&self) -> bool {
+        self.scope == TOLD_BY_RECORD && self.status == Status::Unset && !self.failed
+    }
+
+    /// Whether an agent reports by it that it is in a loop.
+    pub(super) fn reports_loop(&self) -> bool {
+        self.scope == TOLD_BY_RECORD && self.name == REPORTED_LOOP
+    }
+
+    /// The same where no texts are kept.
+    pub(super) fn without_texts(&self) -> Self {
+        let mut seen = self.clone();
+        if seen.operation == Operation::Chat {
+            seen.name = "";
+        }
+        let calls = seen.model.iter_mut().flat_map(|model| &mut model.calls);
+        let asked = calls.chain(&mut seen.tool).filter_map(|tool| tool.arguments.as_mut());
+        asked.for_each(|asked| asked.text = None);
+        if seen.operation == Operation::ExecuteTool {
+            seen.output = None;
+        }
+        seen.input.iter_mut().for_each(|said| said.text = None);
+        seen
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Of a name.
+    pub(super) fn of(name: &'a SessionName) -> Self {
+        Self { attribute: &name.attribute, id: &name.id }
+    }
+}
+
+impl<'a> Tool<'a> {
+    /// What counts of a call.
+    pub(super) fn of(facts: &'a ToolFacts) -> Self {
+        Self {
+            name: facts.name.as_deref(),
+            call_id: facts.call_id.as_deref().map(hash),
+            arguments: facts.arguments.as_ref().map(Asked::of),
+            result: facts.result_hash,
+            phantom: facts.phantom,
+        }
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn of(arguments: &'a Arguments) -> Self {
+        let text = arguments.as_str();
+        Self { hash: hash(text), values: arguments.values(), text: Some(text) }
+    }
+}
+
+impl Told {
+    /// What counts of a result.
+    pub(super) fn of(result: &ToolResult) -> Self {
+        Self {
+            call_id: result.call_id.as_deref().map(hash),
+            failed: result.failed,
+            hash: result.hash,
+        }
+    }
+}
+
+impl<'a> Said<'a> {
+    /// A text.
+    pub(super) fn of(text: &'a Text) -> Self {
+        Self { rank: text.rank, text: Some(&text.text) }
+    }
+}
+
+/// An id that is only compared.
+pub(super) fn hash(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
+}

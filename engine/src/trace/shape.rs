@@ -1,0 +1,454 @@
+//! The shape of a trace: who is below whom, and what is the agent's own behaviour.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
+use std::ops::Deref;
+
+use super::seen::{Model, Seen};
+use crate::span::{Operation, SpanId, Status, TOLD_BY_RECORD, Timestamp};
+
+/// The spans of a trace in order of (start, end, id), and how they hang together.
+pub(super) struct Shape<'a> {
+    /// All spans.
+    pub(super) spans: Vec<Seen<'a>>,
+    // By place: the span above, if it is known.
+    above: Vec<Option<usize>>,
+    // How many known spans are above; those of a cycle each once.
+    depths: Vec<usize>,
+    // Evaluators and all below them: not the agent's behaviour.
+    evaluators: Vec<bool>,
+    // What model calls are told by.
+    model: Operation,
+    // Of model calls that have none below themselves, how many are below.
+    models_below: Vec<usize>,
+    // Some model call has one below it.
+    nested: bool,
+    // Places from the outermost inwards.
+    inwards: Vec<usize>,
+}
+
+/// A model or tool call: a span, or what several say of it together.
+pub(super) struct Call<'s> {
+    seen: &'s Seen<'s>,
+    completed: Option<Box<Seen<'s>>>,
+    // A log record says something of it.
+    recorded: bool,
+}
+
+impl<'s> Call<'s> {
+    fn of(seen: &'s Seen<'s>) -> Self {
+        Self { seen, completed: None, recorded: is_record(seen) }
+    }
+
+    /// What is said of it, to be completed.
+    pub(super) fn to_mut(&mut self) -> &mut Seen<'s> {
+        self.completed.get_or_insert_with(|| Box::new(self.seen.clone()))
+    }
+}
+
+impl<'s> Deref for Call<'s> {
+    type Target = Seen<'s>;
+
+    fn deref(&self) -> &Seen<'s> {
+        self.completed.as_deref().unwrap_or(self.seen)
+    }
+}
+
+impl<'a> Shape<'a> {
+    pub(super) fn new(spans: impl Iterator<Item = Seen<'a>>) -> Self {
+        let mut spans: Vec<Seen<'_>> = spans.collect();
+        // They are large, and often in order.
+        if !spans.is_sorted_by_key(place_in_time) {
+            spans.sort_by_cached_key(place_in_time);
+        }
+        let mut places: Vec<(SpanId, usize)> = Vec::with_capacity(spans.len());
+        for (at, span) in spans.iter_mut().enumerate() {
+            span.at = at;
+            places.push((span.span_id, at));
+        }
+        places.sort_unstable();
+        let place = |id: SpanId| {
+            let found = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+            places.get(found).map(|(_, at)| *at)
+        };
+        let above: Vec<_> = spans.iter().map(|span| span.parent.and_then(place)).collect();
+        let evaluates = |at: usize| spans[at].operation == Operation::Evaluation;
+        let (depths, evaluators) = descend(&above, evaluates);
+        let mut inwards: Vec<usize> = (0..spans.len()).collect();
+        inwards.sort_unstable_by_key(|at| (depths[*at], spans[*at].start, spans[*at].span_id));
+        let (models_below, nested, model) = (Vec::new(), false, Operation::Chat);
+        let mut shape =
+            Self { spans, above, depths, evaluators, model, models_below, nested, inwards };
+        // Where no model call has a span, agent spans that say what all of theirs used stand for them.
+        if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
+            shape.model = Operation::InvokeAgent;
+        }
+        (shape.models_below, shape.nested) = shape.count_models();
+        shape
+    }
+
+    /// The agent's own behaviour, in order.
+    pub(super) fn behaviour(&self) -> impl Iterator<Item = &Seen<'a>> {
+        self.spans.iter().filter(|span| !self.evaluators[span.at])
+    }
+
+    /// The agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
+    pub(super) fn outermost_first(&self) -> impl Iterator<Item = &Seen<'a>> {
+        self.all_outermost_first().filter(|span| !self.evaluators[span.at])
+    }
+
+    /// All spans, evaluators included, from the outermost inwards.
+    pub(super) fn all_outermost_first(&self) -> impl Iterator<Item = &Seen<'a>> {
+        self.inwards.iter().map(|at| &self.spans[*at])
+    }
+
+    /// The earliest span without a parent.
+    pub(super) fn root(&self) -> Option<&Seen<'a>> {
+        self.behaviour().find(|span| span.parent.is_none())
+    }
+
+    /// Model calls without a model call below them, in order; two spans of one call count once.
+    ///
+    /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
+    /// What one of them does not say the other one does.
+    pub(super) fn model_calls(&self) -> Vec<Call<'_>> {
+        let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut calls: Vec<Call<'_>> = Vec::new();
+        for span in self.behaviour().filter(|span| self.is_model(span)) {
+            if self.models_below[span.at] > 0 {
+                continue;
+            }
+            let mut call = self.completed(span);
+            let id = call.model.as_ref().and_then(|model| model.response_id);
+            let again = id.and_then(|id| answers.get(&id).copied());
+            let again = again.or_else(|| calls.iter().position(|other| beside(other, &call)));
+            let again = again.or_else(|| told_of(&calls, &call));
+            match again {
+                Some(at) => {
+                    if worth(&calls[at]) < worth(&call) {
+                        std::mem::swap(&mut calls[at], &mut call);
+                    }
+                    calls[at].recorded |= call.recorded;
+                    complete(calls[at].to_mut(), &call);
+                    // Only the record knows that somebody else made the call: it is where that puts it.
+                    if self.is_aside(&call) {
+                        calls[at].to_mut().at = call.at;
+                    }
+                }
+                None => calls.push(call),
+            }
+            let at = again.unwrap_or_else(|| calls.len().saturating_sub(1));
+            answers.extend(id.map(|id| (id, at)));
+        }
+        calls
+    }
+
+    /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
+    /// places of those calls.
+    pub(super) fn totals(&self, calls: &[&Seen<'_>]) -> Vec<(&Seen<'a>, BTreeSet<usize>)> {
+        let counted = |span: &Seen<'_>| {
+            span.model
+                .as_ref()
+                .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
+        };
+        let mut totals: Vec<(&Seen<'a>, BTreeSet<usize>)> = Vec::new();
+        if !self.nested {
+            return totals;
+        }
+        let outer = self.outermost_first();
+        for span in outer.filter(|span| self.is_model(span) && counted(span)) {
+            let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
+            let below = calls.iter().filter(|call| {
+                call.at != span.at && self.ancestors(call).any(|above| above.at == span.at)
+            });
+            let below: Vec<&&Seen<'_>> = below.collect();
+            if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
+                totals.push((span, below.iter().map(|call| call.at).collect()));
+            }
+        }
+        totals
+    }
+
+    /// Spans of no known operation by name: where tools have no spans of their own, the functions that ran.
+    pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&Seen<'a>>> {
+        let mut functions: BTreeMap<&str, Vec<&Seen<'a>>> = BTreeMap::new();
+        for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
+            functions.entry(span.name).or_default().push(span);
+        }
+        functions
+    }
+
+    /// Tool calls of tool spans, in order; a span inside another of the same call counts once, and so do the records of a call.
+    pub(super) fn tool_spans(&self) -> Vec<Call<'_>> {
+        let mut by_id: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        let mut calls: Vec<Call<'_>> = Vec::new();
+        for span in self.behaviour().filter(|span| span.operation == Operation::ExecuteTool) {
+            let tool = span.tool.unwrap_or_default();
+            if tool.phantom {
+                // Where a call and its execution have spans, it is the latter that fails.
+                let above = self.above[span.at];
+                let call = calls.iter_mut().find(|call| Some(call.at) == above);
+                call.filter(|_| span.failed)
+                    .into_iter()
+                    .for_each(|call| call.to_mut().failed = true);
+                continue;
+            }
+            if tool.name.is_some() && self.ancestors(span).any(|above| is_tool(above, tool.name)) {
+                continue;
+            }
+            let known = tool.call_id.and_then(|id| by_id.get(&id)).into_iter().flatten();
+            let again = known.copied().find(|at| {
+                let other = &calls[*at];
+                other.recorded
+                    || is_record(span)
+                    || other.tool.is_some_and(|other| other.name == tool.name)
+            });
+            match again {
+                Some(at) => complete_tool(&mut calls[at], span),
+                None => {
+                    if let Some(id) = tool.call_id {
+                        by_id.entry(id).or_default().push(calls.len());
+                    }
+                    calls.push(Call::of(span));
+                }
+            }
+        }
+        calls
+    }
+
+    /// The last model call; of a turn that records tell, the last that the agent itself made.
+    pub(super) fn last_model<'m>(&self, models: &[&'m Seen<'m>]) -> Option<&'m Seen<'m>> {
+        let last = |span: &&&Seen<'_>| (span.end, span.span_id);
+        let own = models.iter().filter(|span| !self.is_aside(span)).max_by_key(last);
+        own.or_else(|| models.iter().max_by_key(last)).copied()
+    }
+
+    /// Whether a record says that somebody else than the turn's agent did it.
+    fn is_aside(&self, span: &Seen<'_>) -> bool {
+        self.ancestors(span).any(|above| is_record(above) && above.parent.is_some())
+    }
+
+    /// Whether a span is part of a tool call.
+    pub(super) fn is_inside_tool(&self, span: &Seen<'_>) -> bool {
+        self.ancestors(span).any(|above| above.operation == Operation::ExecuteTool)
+    }
+
+    fn is_model(&self, span: &Seen<'_>) -> bool {
+        span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
+    }
+
+    /// A model call with what the model spans around it say, as far as they are around this one alone.
+    fn completed<'s>(&'s self, span: &'s Seen<'a>) -> Call<'s> {
+        let mut call = Call::of(span);
+        let around = self.ancestors(span).filter(|above| self.is_model(above));
+        for outer in around.filter(|above| self.models_below[above.at] == 1) {
+            complete(call.to_mut(), outer);
+        }
+        call
+    }
+
+    fn count_models(&self) -> (Vec<usize>, bool) {
+        let mut below = vec![0; self.spans.len()];
+        let models = || self.spans.iter().filter(|span| self.is_model(span));
+        let mut outer = vec![false; self.spans.len()];
+        models().flat_map(|model| self.ancestors(model)).for_each(|above| outer[above.at] = true);
+        for model in models().filter(|model| !outer[model.at]) {
+            self.ancestors(model).for_each(|above| below[above.at] += 1);
+        }
+        (below, models().any(|model| outer[model.at]))
+    }
+
+    /// The known spans above one, the nearest first; ends at a cycle.
+    fn ancestors(&self, span: &Seen<'_>) -> impl Iterator<Item = &Seen<'a>> {
+        let next = |at: &usize| self.above[*at];
+        let above = iter::successors(self.above[span.at], next).take(self.depths[span.at]);
+        above.map(|at| &self.spans[at])
+    }
+}
+
+fn place_in_time(span: &Seen<'_>) -> (Timestamp, Timestamp, SpanId) {
+    (span.start, span.end, span.span_id)
+}
+
+/// How many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
+/// else in its cycle, as is everything else in it.
+fn descend(above: &[Option<usize>], evaluates: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<bool>) {
+    const UNKNOWN: usize = usize::MAX;
+    let (mut depths, mut evaluators) = (vec![UNKNOWN; above.len()], vec![false; above.len()]);
+    let mut path = Vec::new();
+    // By place: on the path, at which step of it.
+    let mut steps = vec![UNKNOWN; above.len()];
+    for first in 0..above.len() {
+        let mut next = Some(first);
+        while let Some(at) = next.filter(|at| depths[*at] == UNKNOWN && steps[*at] == UNKNOWN) {
+            steps[at] = path.len();
+            path.push(at);
+            next = above[at];
+        }
+        // A path ends at a root, at what is known, or in a cycle: at a step of its own.
+        let (mut depth, mut inside) = match next {
+            None => (0, false),
+            Some(at) if depths[at] != UNKNOWN => (depths[at] + 1, evaluators[at]),
+            Some(at) => {
+                let cycle = path.split_off(steps[at]);
+                let inside = cycle.iter().any(|at| evaluates(*at));
+                for at in &cycle {
+                    (depths[*at], evaluators[*at]) = (cycle.len() - 1, inside);
+                }
+                (cycle.len(), inside)
+            }
+        };
+        while let Some(at) = path.pop() {
+            inside |= evaluates(at);
+            (depths[at], evaluators[at]) = (depth, inside);
+            depth += 1;
+        }
+    }
+    (depths, evaluators)
+}
+
+/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
+/// longer, to a millisecond, and they do not contradict each other.
+fn beside(one: &Seen<'_>, other: &Seen<'_>) -> bool {
+    const MILLISECOND: u64 = 1_000_000;
+    let within = |inner: &Seen<'_>, outer: &Seen<'_>| {
+        inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
+            && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
+    };
+    let (Some(a), Some(b)) = (&one.model, &other.model) else { return false };
+    let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    let ids_differ = a.response_id.is_some() && b.response_id.is_some();
+    one.scope != other.scope
+        && one.parent == other.parent
+        && (within(one, other) || within(other, one))
+        && agree(a.tokens.input, b.tokens.input)
+        && agree(a.tokens.output, b.tokens.output)
+        && !ids_differ
+}
+
+/// Whether a log record told it.
+fn is_record(span: &Seen<'_>) -> bool {
+    span.scope == TOLD_BY_RECORD
+}
+
+/// The call that a record tells of too, or whose record this is: of those that have no other record, that were going on at the same
+/// time and do not contradict it, the one that ended at most nearly the same time.
+fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
+    // What a client takes from the end of a call until it writes that down.
+    const LATE: u64 = 1_000_000_000;
+    let overlap = |one: &Seen<'_>, other: &Seen<'_>| {
+        one.start.0 <= other.end.0.saturating_add(LATE)
+            && other.start.0 <= one.end.0.saturating_add(LATE)
+    };
+    let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    let same = |other: &Call<'_>| {
+        let (Some(a), Some(b)) = (&other.model, &call.model) else { return false };
+        is_record(other) != is_record(call)
+            && !(other.recorded && call.recorded)
+            && overlap(other, call)
+            && other.failed == call.failed
+            && agree(a.tokens.input, b.tokens.input)
+            && agree(a.tokens.output, b.tokens.output)
+    };
+    let candidates = calls.iter().enumerate().filter(|(_, other)| same(other));
+    candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
+}
+
+/// Whether it is a call of this tool.
+fn is_tool(span: &Seen<'_>, name: Option<&str>) -> bool {
+    let tool = span.tool.filter(|_| span.operation == Operation::ExecuteTool);
+    tool.is_some_and(|tool| tool.name == name)
+}
+
+/// Fills in what a record says of a tool call. A record has all of the arguments, and a span the name that the model used.
+fn complete_tool<'s>(call: &mut Call<'s>, other: &'s Seen<'s>) {
+    if !call.recorded && !is_record(other) {
+        return;
+    }
+    let recorded = is_record(other);
+    call.recorded |= recorded;
+    let call = call.to_mut();
+    call.failed |= other.failed;
+    // A span tells of a call that is over.
+    let over = if recorded { other.status } else { Status::Ok };
+    call.status = call.status.max(over);
+    call.end = call.end.max(other.end);
+    call.output = call.output.or(other.output);
+    let (Some(tool), Some(more)) = (&mut call.tool, &other.tool) else { return };
+    let (first, second) = if recorded { (more, &*tool) } else { (&*tool, more) };
+    let arguments = first.arguments.or(second.arguments);
+    let name = if recorded { tool.name.or(more.name) } else { more.name.or(tool.name) };
+    (tool.arguments, tool.name) = (arguments, name);
+    tool.result = tool.result.or(more.result);
+}
+
+/// Fills in what one span does not say of a call from another span of it.
+fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
+    call.input = call.input.or(other.input);
+    call.output = call.output.or(other.output);
+    call.failed |= other.failed;
+    let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
+    model.name = model.name.or(more.name);
+    model.response_id = model.response_id.or(more.response_id);
+    model.tokens.input = model.tokens.input.or(more.tokens.input);
+    model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
+    model.tokens.cache_written = model.tokens.cache_written.or(more.tokens.cache_written);
+    model.tokens.output = model.tokens.output.or(more.tokens.output);
+    model.cost = model.cost.or(more.cost);
+    model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
+    if model.calls.is_empty() {
+        model.calls.clone_from(&more.calls);
+    }
+    if model.results.is_empty() {
+        model.results.clone_from(&more.results);
+    }
+}
+
+/// How good a witness a model span is: a span is better than a record, and then whichever knows more.
+fn worth(span: &Seen<'_>) -> (bool, usize) {
+    (!is_record(span), known(span))
+}
+
+/// How much a model span knows of its call: of two spans for one call, the better counts.
+fn known(span: &Seen<'_>) -> usize {
+    let count = |model: &Model<'_>| {
+        usize::from(model.tokens.input.is_some())
+            + usize::from(model.tokens.output.is_some())
+            + usize::from(model.cost.is_some())
+    };
+    span.model.as_ref().map_or(0, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The ancestors of each, one after the other, until one comes again.
+    fn slowly(above: &[Option<usize>], from: usize) -> Vec<usize> {
+        let mut found = Vec::new();
+        let mut next = above[from];
+        while let Some(at) = next.filter(|at| *at != from && !found.contains(at)) {
+            found.push(at);
+            next = above[at];
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn depths_are_numbers_of_ancestors_whatever_hangs_on_what(
+            sent in prop::collection::vec((prop::option::of(0_usize..12), any::<bool>()), 1..12),
+        ) {
+            let above: Vec<Option<usize>> =
+                sent.iter().map(|(above, _)| above.filter(|at| *at < sent.len())).collect();
+            let (depths, evaluators) = descend(&above, |at| sent[at].1);
+            for at in 0..sent.len() {
+                let ancestors = slowly(&above, at);
+                prop_assert_eq!(depths[at], ancestors.len());
+                prop_assert_eq!(evaluators[at], sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The tool calls of a trace: from tool spans, else from the model's output.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Logs;
+use super::seen::{Seen, Told, Tool};
+use super::shape::Shape;
+use crate::update::{CallResult, ToolCall};
+
+/// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
+/// arguments has those that the model called it with. A call of which a record tells no more than that it began is left out while its
+/// trace goes on: what becomes of it is counted once.
+pub(super) fn of(
+    shape: &Shape<'_>,
+    models: &[&Seen<'_>],
+    logs: &Logs<'_>,
+    done: bool,
+) -> Vec<ToolCall> {
+    let spans = shape.tool_spans();
+    let spans = spans.iter().filter(|call| done || !call.is_begun());
+    let spans: Vec<&Seen<'_>> = spans.map(|call| &**call).collect();
+    let called = models
+        .iter()
+        .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
+    let results = results(models, logs);
+    let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
+    if spans.is_empty() {
+        let mut functions = shape.functions();
+        let tool = |(model, mut tool): (&Seen<'_>, Tool<'_>)| {
+            let ran = tool.name.and_then(|name| functions.get_mut(name));
+            let ran = ran.and_then(|ran| {
+                let at = ran.iter().position(|span| span.start >= model.start)?;
+                Some(ran.remove(at))
+            });
+            let result = result(&tool);
+            let failed =
+                ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
+            tool.result = tool.result.or_else(|| result?.hash);
+            match ran {
+                Some(ran) => tool_call(&tool, ran, failed),
+                None => ToolCall { timed: false, ..tool_call(&tool, model, failed) },
+            }
+        };
+        return called.map(tool).collect();
+    }
+    let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
+    let by_id: BTreeMap<u64, &Tool<'_>> =
+        called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
+    let call = |span: &&Seen<'_>| {
+        let mut tool = span.tool.unwrap_or_default();
+        let asked = tool.call_id.and_then(|id| by_id.get(&id));
+        if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span)) {
+            tool.name = Some(name);
+        }
+        tool.arguments = tool.arguments.or_else(|| asked?.arguments);
+        tool.result = tool.result.or_else(|| result(&tool)?.hash);
+        tool_call(&tool, span, span.failed)
+    };
+    spans.iter().map(call).collect()
+}
+
+/// The tool that a span is of whose name no model called, but whose arguments one called another tool with: some
+/// libraries name the span after the tool's class.
+fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
+    let by_name = called.iter().any(|call| call.name == tool.name);
+    if by_name || tool.call_id.is_some() || tool.arguments.is_none() {
+        return None;
+    }
+    let same = |call: &&Tool<'_>| {
+        call.arguments.map(|arguments| arguments.hash) == tool.arguments.map(|own| own.hash)
+    };
+    called.iter().find(same)?.name
+}
+
+/// What models were told of calls, by the id of the call.
+fn results(models: &[&Seen<'_>], logs: &Logs<'_>) -> BTreeMap<u64, Told> {
+    let own = models.iter().filter_map(|model| model.model.as_ref());
+    let own = own.flat_map(|model| model.results.iter().copied());
+    let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(Told::of);
+    own.chain(logged).filter_map(|told| Some((told.call_id?, told))).collect()
+}
+
+/// The tool calls in a model's output, each once, on its span or in the log records of it.
+pub(super) fn called<'s>(model: &'s Seen<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> {
+    let own = model.model.as_ref().map(|model| model.calls.as_slice()).unwrap_or_default();
+    let mut calls: Vec<Tool<'s>> = own.to_vec();
+    if calls.is_empty() {
+        let logged = logs.of_span(model).flat_map(|log| &log.tool_calls);
+        calls = logged.map(Tool::of).collect();
+    }
+    let mut seen = BTreeSet::new();
+    calls.retain(|tool| !tool.phantom && tool.call_id.is_none_or(|id| seen.insert(id)));
+    calls
+}
+
+fn tool_call(tool: &Tool<'_>, span: &Seen<'_>, failed: bool) -> ToolCall {
+    let arguments = tool.arguments;
+    ToolCall {
+        name: tool.name.unwrap_or_default().to_owned(),
+        arguments: arguments.and_then(|arguments| arguments.text).map(str::to_owned),
+        result_hash: tool.result,
+        error: (failed || !span.is_begun()).then_some(failed),
+        start_unix_nano: span.start.0,
+        end_unix_nano: span.end.0,
+        arguments_hash: arguments.map(|arguments| arguments.hash),
+        argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
+        call_id: tool.call_id,
+        timed: true,
+        span_id: span.span_id,
+    }
+}
+
+/// The calls as they are sent on: arguments only where content is kept, what runs are followed by only where one may
+/// go on in another trace.
+pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool) -> Vec<ToolCall> {
+    let published = |call: ToolCall| ToolCall {
+        arguments: call.arguments.filter(|_| keep_content),
+        argument_values: if goes_on { call.argument_values } else { Vec::new() },
+        call_id: call.call_id.filter(|_| goes_on),
+        ..call
+    };
+    calls.into_iter().map(published).collect()
+}
+
+/// What models were told of calls that may be those of an earlier trace.
+pub(super) fn results_told(models: &[&Seen<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
+    let results = results(models, logs).into_iter();
+    results
+        .map(|(call_id, told)| CallResult { call_id, failed: told.failed, hash: told.hash })
+        .collect()
+}

@@ -1,0 +1,318 @@
+//! What a judge is shown of a trace: bounded, in order, and as it was said.
+//!
+//! ```text
+//! input, final output, ended in error
+//! steps: model and tool calls by start; over the bound those in the middle are left out, and counted
+//! ```
+//!
+//! A question and an answer get a quarter of the bound each, a text of a step an eighth. Tool results are there where
+//! the conventions were told to keep them.
+
+use serde::Serialize;
+
+use super::seen::{Said, Seen, Tool};
+use super::shape::Shape;
+use super::tools;
+use super::{Laid, Logs, Turn};
+use crate::span::{Log, Operation, SpanId, Text};
+
+/// A trace as texts.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Transcript {
+    /// The user's text; `None`: not on the wire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// The final answer; `None`: not on the wire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The root failed.
+    pub ended_in_error: bool,
+    /// Model and tool calls, in order of start.
+    pub steps: Vec<Step>,
+    /// Steps left out of the middle, for their size.
+    pub steps_left_out: usize,
+}
+
+/// A model or tool call.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Step {
+    /// `model`, `tool` or `agent`.
+    pub kind: &'static str,
+    /// The tool, the agent or the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// A tool's arguments as canonical JSON; what an agent was asked; a model's last user message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// A tool's result; a model's or an agent's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The tool calls that a model asked for, as `name(arguments)`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<String>,
+    /// It failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+impl Transcript {
+    /// Bytes of all texts in it.
+    pub fn bytes(&self) -> usize {
+        let own = self.input.iter().chain(&self.output).map(String::len);
+        own.chain(self.steps.iter().map(Step::bytes)).sum()
+    }
+}
+
+impl Step {
+    /// Bytes of all texts in it.
+    fn bytes(&self) -> usize {
+        let texts = self.name.iter().chain(&self.input).chain(&self.output).chain(&self.calls);
+        texts.map(String::len).sum()
+    }
+}
+
+/// The transcript of a trace, of at most about `max_bytes` bytes, and the id of its root, or of its outermost span where
+/// the root is not there.
+pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
+    let Laid { shape, logs, .. } = trace;
+    let models = shape.model_calls();
+    let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
+    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
+    let turn = Turn { shape, outermost: &outermost, models: &models, logs };
+    let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text, max_bytes / 4));
+    let (input, output) = (text(turn.input()), text(turn.output()));
+    let own = input.iter().chain(&output).map(String::len).sum();
+    let root = shape.root();
+    let steps = steps(shape, &models, logs, max_bytes / 8);
+    let (steps, steps_left_out) = bounded(steps, max_bytes.saturating_sub(own));
+    let ended_in_error = root.is_some_and(|root| root.failed);
+    let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out };
+    let judged = root.map(|root| root.span_id).or_else(|| Some(outermost.first()?.span_id));
+    (transcript, judged)
+}
+
+fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
+    let tools = shape.tool_spans();
+    let root = shape.root().map(|root| root.span_id);
+    let below =
+        |span: &&Seen<'_>| span.operation == Operation::InvokeAgent && Some(span.span_id) != root;
+    let agents: Vec<&Seen<'_>> = shape.behaviour().filter(below).collect();
+    let tools = tools.iter().map(|call| &**call);
+    let mut spans: Vec<&Seen<'_>> = models.iter().copied().chain(tools).chain(agents).collect();
+    spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+    let mut asked = None;
+    let step = |span: &Seen<'_>| {
+        let mut step = step(span, logs, max_text);
+        // Every call of a turn has the user's message before it; once is enough.
+        if step.kind == "model" {
+            if step.input == asked {
+                step.input = None;
+            } else {
+                asked.clone_from(&step.input);
+            }
+        }
+        step
+    };
+    spans.into_iter().map(step).collect()
+}
+
+fn step(span: &Seen<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
+    let cut = |text: &str| cut(text, max_text);
+    let text = |said: Option<Said<'_>>| said?.text.map(cut);
+    let own = Step { failed: span.failed, ..Step::default() };
+    if let Some(tool) = &span.tool {
+        return Step {
+            kind: "tool",
+            name: tool.name.map(str::to_owned),
+            input: tool.arguments.and_then(|arguments| arguments.text).map(cut),
+            output: text(span.output),
+            ..own
+        };
+    }
+    let Some(model) = &span.model else {
+        return Step {
+            kind: "agent",
+            name: span.agent_name.map(str::to_owned),
+            input: text(span.input),
+            output: text(span.output),
+            ..own
+        };
+    };
+    let logged = |of: fn(&Log) -> Option<&Text>| {
+        let logged = logs.of_span(span).rev().find_map(of);
+        logged.map(|text| cut(&text.text))
+    };
+    let calls = tools::called(span, logs);
+    let (input, output) = (text(span.input), text(span.output));
+    Step {
+        kind: "model",
+        name: model.name.map(str::to_owned),
+        input: input.or_else(|| logged(|log| log.input.as_ref())),
+        output: output.or_else(|| logged(|log| log.output.as_ref())),
+        calls: calls.iter().map(|call| cut(&call_text(call))).collect(),
+        ..own
+    }
+}
+
+fn call_text(call: &Tool<'_>) -> String {
+    let arguments = call.arguments.and_then(|arguments| arguments.text);
+    format!("{}({})", call.name.unwrap_or("?"), arguments.unwrap_or_default())
+}
+
+/// The first and the last steps that there is room for, half of it each, and how many that leaves out.
+fn bounded(steps: Vec<Step>, room: usize) -> (Vec<Step>, usize) {
+    // A step without texts still takes room when it is written.
+    let size = |step: &Step| step.bytes() + 32;
+    let count = steps.len();
+    let fitting = |sizes: &mut dyn Iterator<Item = usize>, room: usize| {
+        let mut used = 0_usize;
+        let fits = |size: &usize| {
+            used = used.saturating_add(*size);
+            used <= room
+        };
+        sizes.take_while(fits).count()
+    };
+    if fitting(&mut steps.iter().map(size), room) == count {
+        return (steps, 0);
+    }
+    let first = fitting(&mut steps.iter().map(size), room / 2);
+    let last = fitting(&mut steps.iter().rev().map(size), room / 2).min(count - first);
+    let left_out = count - first - last;
+    let kept = steps.into_iter().enumerate();
+    let kept = kept.filter(|(at, _)| *at < first || *at >= first + left_out);
+    (kept.map(|(_, step)| step).collect(), left_out)
+}
+
+/// A text of at most `max` bytes, and a note where that is not all of it.
+fn cut(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let kept = whole_words(text, max);
+    format!("{kept} [{} bytes left out]", text.len() - kept.len())
+}
+
+/// At most `max` bytes of a text, without the word that they break off in, if that is not too long to be one. Half of a key is
+/// not known for one any more.
+pub fn whole_words(text: &str, max: usize) -> &str {
+    let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
+    let (beginning, rest) = text.split_at(text.floor_char_boundary(max));
+    if !rest.starts_with(of_word) {
+        return beginning;
+    }
+    let before = beginning.trim_end_matches(of_word);
+    let is_word = !before.is_empty() && beginning.len() - before.len() <= MAX_WORD_BYTES;
+    if is_word { before } else { beginning }
+}
+
+/// Bytes of the longest key that is expected: some tokens are whole documents.
+const MAX_WORD_BYTES: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::span::{Arguments, ModelFacts, Span, Timestamp, ToolFacts};
+    use crate::trace::{Parts, Symbols};
+
+    fn span(id: u8, operation: Operation) -> Span {
+        Span {
+            span_id: SpanId([id; 8]),
+            parent: (id > 1).then_some(SpanId([1; 8])),
+            start: Timestamp(u64::from(id)),
+            end: Timestamp(100),
+            operation,
+            ..Span::default()
+        }
+    }
+
+    fn text(text: &str) -> Text {
+        Text { rank: 0, text: Arc::from(text) }
+    }
+
+    fn parts(spans: &[Span]) -> Parts {
+        let mut parts = Parts::default();
+        for span in spans {
+            parts.spans.add(span, &span.resource, &mut Symbols::default(), true);
+        }
+        parts
+    }
+
+    fn turn(result: &str) -> Parts {
+        let root = Span {
+            input: Some(text("refund?")),
+            output: Some(text("done")),
+            ..span(1, Operation::InvokeAgent)
+        };
+        let facts = ToolFacts {
+            name: Some(Arc::from("search")),
+            arguments: Some(Arguments::from_canonical("{\"q\":1}", vec![])),
+            ..ToolFacts::default()
+        };
+        let model = |id| Span {
+            model: Some(ModelFacts { tool_calls: vec![facts.clone()], ..ModelFacts::default() }),
+            input: Some(text("refund?")),
+            ..span(id, Operation::Chat)
+        };
+        let tool = Span {
+            tool: Some(facts.clone()),
+            output: Some(text(result)),
+            failed: true,
+            ..span(3, Operation::ExecuteTool)
+        };
+        parts(&[root, model(2), tool, model(4)])
+    }
+
+    #[test]
+    fn steps_stand_in_order_and_the_question_once() {
+        let (transcript, root) = transcript(&turn("none").laid_out(), 10_000);
+        assert_eq!(root, Some(SpanId([1; 8])));
+        assert_eq!(
+            (transcript.input.as_deref(), transcript.output.as_deref()),
+            (Some("refund?"), Some("done"))
+        );
+        let kinds: Vec<_> = transcript.steps.iter().map(|step| (step.kind, step.failed)).collect();
+        assert_eq!(kinds, [("model", false), ("tool", true), ("model", false)]);
+        let [first, tool, second] = transcript.steps.as_slice() else { panic!() };
+        assert_eq!(first.calls, ["search({\"q\":1})"]);
+        assert_eq!(
+            (tool.input.as_deref(), tool.output.as_deref()),
+            (Some("{\"q\":1}"), Some("none"))
+        );
+        assert_eq!((first.input.is_some(), second.input.is_some()), (true, false));
+    }
+
+    #[test]
+    fn no_word_is_cut_in_two() {
+        for (text, max, kept) in [
+            ("the key sk-abcdef is", 13, "the key  [12 bytes left out]"),
+            ("the key sk-abcdef is", 17, "the key sk-abcdef [3 bytes left out]"),
+            ("the key sk-abcdef is", 8, "the key  [12 bytes left out]"),
+            ("{\"a\":\"eyJh.eyJz.x\"}", 12, "{\"a\":\" [13 bytes left out]"),
+            ("abcdef", 3, "abc [3 bytes left out]"),
+            ("a é", 3, "a  [2 bytes left out]"),
+        ] {
+            assert_eq!(cut(text, max), kept, "{text} {max}");
+        }
+        let long = format!("a {}", "x".repeat(9_000));
+        assert_eq!(cut(&long, 8_000).len(), 8_000 + " [1002 bytes left out]".len());
+    }
+
+    #[test]
+    fn the_bound_holds_whatever_comes() {
+        let mut spans = Vec::new();
+        for id in 1..=60 {
+            let facts =
+                ToolFacts { name: Some(Arc::from(format!("t{id}"))), ..ToolFacts::default() };
+            let tool = span(id, Operation::ExecuteTool);
+            spans.push(Span { tool: Some(facts), output: Some(text(&"é".repeat(1_000))), ..tool });
+        }
+        let (transcript, _) = transcript(&parts(&spans).laid_out(), 4_000);
+        assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
+        assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
+        assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);
+        let (one, _) = super::transcript(&turn(&"x".repeat(9_000)).laid_out(), 800);
+        assert!(one.steps[1].output.as_ref().unwrap().ends_with("[8900 bytes left out]"));
+    }
+}

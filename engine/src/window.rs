@@ -1,0 +1,270 @@
+//! Panes added up: what is known of an agent over one window.
+//!
+//! Risks are on a grid of 1e-4, a sparse map from level to count, so a window is exact on that grid, panes are
+//! added and taken back without drift, and the sum over shards has the same bits in any order. The scores are within
+//! 5e-5 of the formula over unrounded risks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::math::{Quanta, ratio};
+use super::predict::{EffortSums, Population};
+use super::score::agent_consistency::AgentConsistency;
+use super::score::agent_reliability::reliability;
+use super::score::risk::FLAG_OVER;
+use super::span::Timestamp;
+use super::update::{LastTrace, PaneSum};
+use super::view::WindowView;
+
+/// Panes before the open one that make a window.
+pub const PANES: u64 = 60;
+
+/// Levels of a risk of one.
+const LEVELS: i128 = 10_000;
+
+/// The least level of a trace that fails: its risk is over one half.
+const FAILING: i32 = 5_001;
+
+/// The sum of some panes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Window {
+    traces: u64,
+    sessions: u64,
+    risks: u64,
+    levels: BTreeMap<i32, u64>,
+    judged_levels: BTreeMap<i32, u64>,
+    consistency: AgentConsistency,
+    signals: BTreeMap<String, (u64, i128)>,
+    efforts: EffortSums,
+}
+
+impl Window {
+    /// Its sessions, of whose outcomes nothing is known.
+    pub fn population(&self) -> Population {
+        Population { sessions: self.sessions, efforts: self.efforts, ..Population::default() }
+    }
+
+    /// Adds a pane.
+    pub fn add(&mut self, pane: &PaneSum) {
+        self.traces += pane.traces;
+        self.sessions += pane.sessions;
+        self.efforts.merge(&pane.efforts);
+        self.risks += pane.risk_count;
+        for level in &pane.levels {
+            *self.levels.entry(level.level).or_default() += level.count;
+        }
+        for level in &pane.judged_levels {
+            *self.judged_levels.entry(level.level).or_default() += level.count;
+        }
+        self.consistency.merge(consistency(pane));
+        for (name, sum) in &pane.signals {
+            self.add_signal(name, sum.count, sum.sum_quanta);
+        }
+    }
+
+    /// Takes back a pane that was added.
+    pub fn remove(&mut self, pane: &PaneSum) {
+        self.traces -= pane.traces;
+        self.sessions -= pane.sessions;
+        self.efforts.unmerge(&pane.efforts);
+        self.risks -= pane.risk_count;
+        for (held, levels) in
+            [(&mut self.levels, &pane.levels), (&mut self.judged_levels, &pane.judged_levels)]
+        {
+            for level in levels {
+                if let Some(count) = held.get_mut(&level.level) {
+                    *count -= level.count;
+                }
+            }
+            held.retain(|_, count| *count > 0);
+        }
+        self.consistency.unmerge(consistency(pane));
+        for (name, sum) in &pane.signals {
+            if let Some(held) = self.signals.get_mut(name) {
+                held.0 -= sum.count;
+                held.1 -= sum.sum_quanta;
+            }
+        }
+        self.signals.retain(|_, (count, _)| *count > 0);
+    }
+
+    /// Adds all that another window holds.
+    pub fn merge(&mut self, other: &Self) {
+        self.traces += other.traces;
+        self.sessions += other.sessions;
+        self.efforts.merge(&other.efforts);
+        self.risks += other.risks;
+        for (level, count) in &other.levels {
+            *self.levels.entry(*level).or_default() += count;
+        }
+        for (level, count) in &other.judged_levels {
+            *self.judged_levels.entry(*level).or_default() += count;
+        }
+        self.consistency.merge(other.consistency);
+        for (name, (count, sum)) in &other.signals {
+            self.add_signal(name, *count, *sum);
+        }
+    }
+
+    fn add_signal(&mut self, name: &str, count: u64, sum: i128) {
+        if let Some(held) = self.signals.get_mut(name) {
+            held.0 += count;
+            held.1 += sum;
+        } else {
+            self.signals.insert(name.to_owned(), (count, sum));
+        }
+    }
+
+    /// The scores; each is `None` over nothing.
+    pub fn view(&self) -> WindowView {
+        let over = |levels: &BTreeMap<i32, u64>, traces: u64| {
+            let greatest_first =
+                levels.iter().rev().map(|(level, count)| (i128::from(*level), *count));
+            reliability(traces, greatest_first, LEVELS)
+        };
+        let judged = self.judged_levels.values().sum::<u64>();
+        let (reliability, with_judge) =
+            (over(&self.levels, self.risks), over(&self.judged_levels, judged));
+        let mean = |(name, (count, sum)): (&String, &(u64, i128))| {
+            (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
+        };
+        let failing = self.levels.range(FAILING..).map(|(_, count)| count).sum::<u64>();
+        let whole = i128::from(self.risks);
+        WindowView {
+            traces: self.traces,
+            sessions: self.sessions,
+            traces_evaluated: self.risks,
+            traces_with_confidence: self.consistency.count,
+            traces_judged: judged,
+            judged_reliability: with_judge.map(|found| found.score),
+            reliability: reliability.map(|found| found.score),
+            failure_ratio: (self.risks > 0).then(|| ratio(i128::from(failing), whole)),
+            consistency: self.consistency.result().map(|found| found.score),
+            max_risk: reliability.map(|found| found.max_risk),
+            signals: self.signals.iter().map(mean).collect(),
+        }
+    }
+}
+
+/// The scores of the last traces, unrounded; the greatest `max` by (start, trace id) count.
+pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) -> WindowView {
+    let mut traces: Vec<&LastTrace> = traces.collect();
+    traces.sort_by(|a, b| (b.start_unix_nano, &b.trace_id).cmp(&(a.start_unix_nano, &a.trace_id)));
+    traces.truncate(max);
+    let mut risks: Vec<i64> = traces.iter().filter_map(|trace| trace.risk_quanta).collect();
+    risks.sort_unstable_by(|a, b| b.cmp(a));
+    let failing = risks.iter().take_while(|risk| **risk > FLAG_OVER.0).count() as u64;
+    let whole = i128::from(risks.len() as u64);
+    let greatest_first = risks.iter().map(|risk| (i128::from(*risk), 1));
+    let found = reliability(risks.len() as u64, greatest_first, i128::from(Quanta::ONE));
+    let mut judged: Vec<i64> = traces.iter().filter_map(|trace| trace.judged_quanta).collect();
+    judged.sort_unstable_by(|a, b| b.cmp(a));
+    let greatest_first = judged.iter().map(|risk| (i128::from(*risk), 1));
+    let with_judge = reliability(judged.len() as u64, greatest_first, i128::from(Quanta::ONE));
+    let mut consistency = AgentConsistency::default();
+    traces
+        .iter()
+        .filter_map(|trace| trace.uncertainty_quanta)
+        .for_each(|one| consistency.observe(Quanta(one)));
+    WindowView {
+        traces: traces.len() as u64,
+        traces_evaluated: risks.len() as u64,
+        traces_with_confidence: consistency.count,
+        traces_judged: judged.len() as u64,
+        judged_reliability: with_judge.map(|found| found.score),
+        reliability: found.map(|found| found.score),
+        failure_ratio: (whole > 0).then(|| ratio(i128::from(failing), whole)),
+        consistency: consistency.result().map(|found| found.score),
+        max_risk: found.map(|found| found.max_risk),
+        ..WindowView::default()
+    }
+}
+
+fn consistency(pane: &PaneSum) -> AgentConsistency {
+    AgentConsistency { count: pane.uncertainty_count, squares: pane.uncertainty_squares }
+}
+
+/// A window's name as people who write queries know it: `90s`, `5m`, `24h`.
+pub fn window_name(window: Duration) -> String {
+    let seconds = window.as_secs();
+    match seconds {
+        seconds if seconds > 0 && seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
+        seconds if seconds > 0 && seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
+}
+
+/// The least end of what is in a window.
+pub(super) fn window_begin(window: Duration, wall: Timestamp) -> Timestamp {
+    let width = pane_width(window);
+    Timestamp((wall.0 / width).saturating_sub(PANES) * width)
+}
+
+/// A sixtieth of the window, at least a nanosecond.
+pub(super) fn pane_width(window: Duration) -> u64 {
+    u64::try_from(window.as_nanos() / u128::from(PANES)).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::score::agent_reliability::AgentReliability;
+    use crate::update::Level;
+
+    #[test]
+    fn windows_are_named_as_queries_write_them() {
+        let names =
+            [90, 300, 3_600, 86_400].map(|seconds| window_name(Duration::from_secs(seconds)));
+        assert_eq!(names, ["90s", "5m", "1h", "24h"]);
+    }
+
+    fn pane(risks: &[f64]) -> PaneSum {
+        let level =
+            |risk: &f64| Level { level: format!("{:.0}", risk * 1e4).parse().unwrap(), count: 1 };
+        PaneSum {
+            traces: risks.len() as u64,
+            risk_count: risks.len() as u64,
+            levels: risks.iter().map(level).collect(),
+            ..PaneSum::default()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_is_within_half_a_level_of_the_formula(risks in prop::collection::vec(0.0..1.0_f64, 1..200), split in 0..200_usize) {
+            let (left, right) = risks.split_at(split.min(risks.len()));
+            let mut window = Window::default();
+            window.add(&pane(left));
+            window.add(&pane(right));
+            let mut exact = AgentReliability::default();
+            risks.iter().for_each(|risk| exact.observe(Quanta::from_f64(*risk).unwrap()));
+            let difference = window.view().reliability.unwrap() - exact.result().unwrap().score;
+            prop_assert!(difference.abs() <= 5e-5 + 1e-12, "{difference}");
+        }
+
+        #[test]
+        fn taking_a_pane_back_undoes_adding_it(left in prop::collection::vec(0.0..1.0_f64, 0..20), right in prop::collection::vec(0.0..1.0_f64, 0..20)) {
+            let mut window = Window::default();
+            window.add(&pane(&left));
+            let before = window.clone();
+            window.add(&pane(&right));
+            window.remove(&pane(&right));
+            prop_assert_eq!(window, before);
+        }
+    }
+
+    #[test]
+    fn the_last_traces_are_the_greatest_by_start_and_id() {
+        let trace = |start: u64, risk: i64| LastTrace {
+            start_unix_nano: start,
+            risk_quanta: Some(risk * Quanta::ONE / 10),
+            ..LastTrace::default()
+        };
+        let traces = [trace(3, 2), trace(1, 9), trace(2, 1)];
+        let view = last_traces(traces.iter(), 2);
+        assert_eq!((view.traces, view.max_risk), (2, Some(0.2)));
+        assert_eq!(last_traces([].iter(), 2).reliability, None);
+    }
+}
