@@ -24,12 +24,12 @@ pub struct Health {
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: IntGaugeVec,
     open: IntGaugeVec,
-    seen: Mutex<Seen>,
+    seen: Mutex<LastTotals>,
 }
 
 /// What was last told, by who told it, so that totals over shards come out right.
 #[derive(Debug, Default)]
-struct Seen {
+struct LastTotals {
     counts: BTreeMap<(String, &'static str, String), u64>,
     held: BTreeMap<(&'static str, String), u64>,
     open: BTreeMap<String, [u64; AGES.len()]>,

@@ -10,7 +10,7 @@ use std::env;
 use std::sync::Arc;
 
 use agentgauge::engine::assemble::Assemble;
-use agentgauge::engine::assemble::texts::Together;
+use agentgauge::engine::assemble::texts::SpanBatch;
 use agentgauge::engine::judging::Attention;
 use agentgauge::engine::options::{AssembleOptions, ConventionOptions, CostOptions, LoopOptions};
 use agentgauge::engine::span::Timestamp;
@@ -103,7 +103,7 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
         let batch =
             decoder.decode_plain(Signal::Traces, Encoding::Protobuf, request).expect("valid");
         let places = (0..batch.spans.len()).collect();
-        stage.spans(Together { all: Arc::new(batch.spans), places }, now);
+        stage.spans(SpanBatch { all: Arc::new(batch.spans), places }, now);
         drain(&mut stage, now);
     }
     let last = Timestamp(START + REQUESTS * SECOND);

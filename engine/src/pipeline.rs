@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::agent_update::AgentUpdate;
 use super::agents::{Agents, AgentsOptions};
-use super::assemble::texts::Together;
+use super::assemble::texts::SpanBatch;
 use super::assemble::{Assemble, Input};
 use super::detect::DropOptions;
 use super::drift::DriftOptions;
@@ -21,7 +21,7 @@ use super::resolve::Resolve;
 use super::route::Route;
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
-use super::sessions::{Attic, Nowhere, Sessions};
+use super::sessions::{Nowhere, SessionStore, Sessions};
 use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
 use super::time::WallShift;
 use super::update::{AgentKey, TraceUpdate};
@@ -67,7 +67,7 @@ pub struct Stages {
     /// Stage 2, by shard.
     pub sessions: Vec<Sessions>,
     /// Where sessions of each shard go for which there is no room.
-    pub attics: Vec<Box<dyn Attic + Send>>,
+    pub session_stores: Vec<Box<dyn SessionStore + Send>>,
     /// Stage 3.
     pub agents: Agents,
     /// The agents as they stand.
@@ -81,7 +81,7 @@ pub struct Pipeline {
     assemble: Vec<Assemble>,
     sessions: Vec<Sessions>,
     // Invariant: one for each of these.
-    attics: Vec<Box<dyn Attic + Send>>,
+    session_stores: Vec<Box<dyn SessionStore + Send>>,
     agents: Agents,
     board: BTreeMap<AgentKey, AgentUpdate>,
     // The board is of no interest yet.
@@ -119,7 +119,7 @@ impl Pipeline {
                     Sessions::new(shard, options.session.clone(), loops, options.agents.clone())
                 })
                 .collect(),
-            attics: (0..route.shards()).map(|_| Box::new(Nowhere) as _).collect(),
+            session_stores: (0..route.shards()).map(|_| Box::new(Nowhere) as _).collect(),
             agents: Agents::new(AgentsOptions {
                 agents: options.agents.clone(),
                 tasks: options.tasks.clone(),
@@ -133,8 +133,8 @@ impl Pipeline {
     }
 
     /// Sessions over `max_sessions` leave for these, one for each shard.
-    pub fn keep_away(&mut self, attics: Vec<Box<dyn Attic + Send>>) {
-        self.attics = attics;
+    pub fn keep_away(&mut self, session_stores: Vec<Box<dyn SessionStore + Send>>) {
+        self.session_stores = session_stores;
         self.sessions.iter_mut().for_each(Sessions::keep_away);
     }
 
@@ -158,7 +158,7 @@ impl Pipeline {
             group.iter().for_each(|span| self.resolve_waiting(span, now));
             let places = (first..first + group.len()).collect();
             first += group.len();
-            let together = Together { all: Arc::clone(&all), places };
+            let together = SpanBatch { all: Arc::clone(&all), places };
             self.assemble[self.route.trace(group[0].trace_id)].spans(together, now);
         }
         for log in logs {
@@ -201,8 +201,8 @@ impl Pipeline {
             self.resolve.handle_timeout(due);
             self.assemble.iter_mut().for_each(|stage| stage.handle_timeout(due));
             self.flow(due);
-            for (stage, attic) in self.sessions.iter_mut().zip(&mut self.attics) {
-                stage.run_timers(due, attic.as_mut());
+            for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
+                stage.run_timers(due, session_store.as_mut());
             }
             self.agents.handle_timeout(due);
             self.flow(due);
@@ -223,8 +223,8 @@ impl Pipeline {
     pub fn finish(&mut self, now: Timestamp) {
         self.assemble.iter_mut().for_each(|stage| stage.finish(now));
         self.flow(now);
-        for (stage, attic) in self.sessions.iter_mut().zip(&mut self.attics) {
-            stage.bring_all(attic.as_mut());
+        for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
+            stage.bring_all(session_store.as_mut());
             stage.finish(now);
         }
         self.flow(now);
@@ -271,8 +271,8 @@ impl Pipeline {
         self.unseen = false;
         self.flow(now);
         self.agents.restart_counts();
-        let Self { route, resolve, assemble, sessions, attics, agents, board, .. } = self;
-        Stages { route, resolve, assemble, sessions, attics, agents, board }
+        let Self { route, resolve, assemble, sessions, session_stores, agents, board, .. } = self;
+        Stages { route, resolve, assemble, sessions, session_stores, agents, board }
     }
 
     /// The stages, whose state outlives a process.
@@ -312,7 +312,7 @@ impl Pipeline {
             }
             Target::Session { tenant, id, .. } => {
                 let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
-                self.sessions[shard].bring_for_report(&report, self.attics[shard].as_mut());
+                self.sessions[shard].bring_for_report(&report, self.session_stores[shard].as_mut());
                 self.sessions[shard].report(report, now);
             }
             Target::Run(_) | Target::Agent(_) => self.agents.report(report, now),
@@ -332,14 +332,14 @@ impl Pipeline {
         for update in updates {
             let session = update.session.clone().unwrap_or_default();
             let shard = self.route.session(&session.tenant, &session.id);
-            self.sessions[shard].bring_for(&update, self.attics[shard].as_mut());
+            self.sessions[shard].bring_for(&update, self.session_stores[shard].as_mut());
             self.sessions[shard].handle(update, now);
         }
-        for (stage, attic) in self.sessions.iter_mut().zip(&mut self.attics) {
+        for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
             for update in stage.drain() {
                 self.agents.handle(update, now);
             }
-            stage.fit(attic.as_mut());
+            stage.fit(session_store.as_mut());
         }
         if self.unseen {
             self.agents.settle();

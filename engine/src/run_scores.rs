@@ -39,7 +39,7 @@ pub struct RunScores {
 #[derive(Debug)]
 pub struct AgentRuns {
     runs: Runs,
-    held: Held,
+    held: RunTable,
     views: Vec<View>,
     /// When something was last said of a run.
     touched: Timestamp,
@@ -63,7 +63,7 @@ pub(super) struct SavedAgentRuns(Saved<SavedRuns>);
 
 /// The runs that there are. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
 #[derive(Debug, Default)]
-struct Held {
+struct RunTable {
     runs: BTreeMap<RunKey, Arc<Run>>,
     by_start: BTreeSet<(Timestamp, RunKey)>,
     by_task: BTreeMap<Arc<str>, BTreeSet<(Timestamp, Arc<str>)>>,
@@ -112,7 +112,7 @@ impl AgentRuns {
         }
         Self {
             runs: Runs::new(options.max_runs),
-            held: Held::default(),
+            held: RunTable::default(),
             views,
             touched: Timestamp::default(),
             scores: None,
@@ -281,7 +281,7 @@ impl AgentRuns {
     }
 }
 
-impl Held {
+impl RunTable {
     fn insert(&mut self, key: RunKey, run: Arc<Run>) {
         if let Some(task) = &key.task {
             let at_task = self.by_task.entry(Arc::clone(task)).or_default();
@@ -342,7 +342,7 @@ impl View {
     }
 
     /// Makes a view of the last runs whole again. Invariant: its members are the greatest of all by (start, key).
-    fn fill(&mut self, held: &Held, counts: &mut Counts) {
+    fn fill(&mut self, held: &RunTable, counts: &mut Counts) {
         let Scope::Last(most) = self.scope else { return };
         while self.members.len() < most {
             let next = match self.members.first() {
@@ -357,7 +357,7 @@ impl View {
     }
 
     /// Lets earlier runs at the task of one that went be compared again.
-    fn refill(&mut self, gone: &RunKey, held: &Held) {
+    fn refill(&mut self, gone: &RunKey, held: &RunTable) {
         let Some(task) = &gone.task else { return };
         if !self.tasks.lacks_earlier(task) {
             return;

@@ -21,7 +21,7 @@ use crate::export::prometheus::{Exposition, Format};
 use crate::health::Health;
 use crate::ingest::Sink;
 use crate::judge::redact::Redactor;
-use crate::judge::{Given, Handle, Judge, JudgeError};
+use crate::judge::{Handle, Judge, JudgeError, JudgeParts};
 
 /// Those that are configured.
 pub(super) struct Askers {
@@ -73,7 +73,7 @@ fn judge(
         return Ok(None);
     }
     let key = key::read("judge.api_key_file", &options.api_key_file, &options.api_key_env)?;
-    let given = Given {
+    let given = JudgeParts {
         key,
         cost: &config.cost,
         empty_is_one: config.session.empty_score == EmptyScore::One,

@@ -28,15 +28,15 @@ use crate::engine::expect::Suite;
 use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Attic, Sessions};
+use crate::engine::sessions::{SessionStore, Sessions};
 use crate::engine::span::{Report, Timestamp, TraceId};
 use crate::engine::time::WallShift;
 use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
 use crate::ingest::{Batch, Overloaded, Request};
 use crate::store::{
-    Budget, Committer, Disk, Durability, FileAttic, Folder, KEPT, Kind, Lock, Opened, Record,
-    Section, Snapshot, SnapshotWriter, StoreError, Ticket,
+    Budget, Committer, Disk, Durability, FileSessionStore, Folder, KEPT, Kind, Lock, Opened,
+    Record, Section, Snapshot, SnapshotWriter, StoreError, Ticket,
 };
 
 /// When a sender whose request could not be made durable should come back.
@@ -408,8 +408,8 @@ pub(super) fn recover(
         None => fresh(),
     };
     let restored = clock.elapsed().saturating_sub(begun);
-    let attics = attics(config, &opened, &mut pipeline)?;
-    pipeline.keep_away(attics);
+    let session_stores = session_stores(config, &opened, &mut pipeline)?;
+    pipeline.keep_away(session_stores);
     pipeline.leave_board();
     let (replayed, items) = replay(config, &mut last, &opened, &mut pipeline)?;
     clock.resume(last.now, last.shift);
@@ -433,16 +433,17 @@ pub(super) fn recover(
 }
 
 /// Where sessions of each shard go for which there is no room.
-fn attics(
+fn session_stores(
     config: &Config,
     opened: &Opened,
     pipeline: &mut Pipeline,
-) -> Result<Vec<Box<dyn Attic + Send>>, StoreError> {
+) -> Result<Vec<Box<dyn SessionStore + Send>>, StoreError> {
     let (_, _, sessions, _) = pipeline.lasting();
     let open = |(shard, stage): (usize, &mut Sessions)| {
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
         let of = (shard, config.store.segment_bytes);
-        FileAttic::open(disk, budget, of, stage.attic_places()).map(|attic| Box::new(attic) as _)
+        FileSessionStore::open(disk, budget, of, stage.session_places())
+            .map(|session_store| Box::new(session_store) as _)
     };
     sessions.iter_mut().enumerate().map(open).collect()
 }

@@ -19,7 +19,7 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::sessions::Nowhere;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
-use crate::fleet::{FleetError, Gateway, Role, Share, WAITING};
+use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING};
 use crate::health::Health;
 use crate::ingest::{grpc, http};
 
@@ -56,7 +56,7 @@ pub(super) fn start(
         ..config.engine_options(expected)
     };
     let (working, halting) = watch::channel(false);
-    let share = Share {
+    let share = InstanceParts {
         kafka: &config.kafka,
         fleet: &config.fleet,
         engine,

@@ -374,7 +374,8 @@ fn spawn(
     common: &Common,
     durable: Option<Durable>,
 ) -> Result<Running, prometheus::Error> {
-    let Stages { route, resolve, assemble, sessions, attics, agents, board: recovered } = stages;
+    let Stages { route, resolve, assemble, sessions, session_stores, agents, board: recovered } =
+        stages;
     recovered.into_values().for_each(|update| board.apply(update));
     let (flushed_sender, flushed) = watch::channel(0);
     let (agents_sender, agents_inbox) = mpsc::channel(capacity);
@@ -384,7 +385,7 @@ fn spawn(
         vec![tokio::spawn(tasks::agents(agents, agents_inbox, outputs, inputs, common.clone()))];
 
     let mut session_senders = Vec::new();
-    for (shard, stage) in sessions.into_iter().zip(attics).enumerate() {
+    for (shard, stage) in sessions.into_iter().zip(session_stores).enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
         let channels = (inbox, agents_sender.clone());
         tasks.push(tokio::spawn(tasks::sessions(shard, stage, channels, inputs, common.clone())));

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 
 use super::durable::{Answers, Durable, section};
-use super::tasks::{Share, ToAgents, ToAssemble, ToSessions};
+use super::tasks::{ShardBatch, ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
@@ -70,7 +70,7 @@ impl Sink for Router {
         let now = batch.arrival;
         let items = batch.spans.len() + batch.logs.len();
         let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
-        let mut parts: BTreeMap<usize, Share> = BTreeMap::new();
+        let mut parts: BTreeMap<usize, ShardBatch> = BTreeMap::new();
         for (at, span) in batch.spans.iter().enumerate() {
             let shard = self.route.trace(span.trace_id);
             parts.entry(shard).or_default().spans.push(at);
@@ -196,7 +196,7 @@ impl Router {
     /// Sends every shard its part and waits until all have applied theirs.
     async fn apply(
         &self,
-        (spans, parts): (Arc<Vec<Span>>, BTreeMap<usize, Share>),
+        (spans, parts): (Arc<Vec<Span>>, BTreeMap<usize, ShardBatch>),
         mut permits: BTreeMap<usize, OwnedPermit<ToAssemble>>,
         now: Timestamp,
     ) -> Result<(), Overloaded> {

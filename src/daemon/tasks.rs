@@ -17,11 +17,13 @@ use super::pace::Pace;
 use crate::clock::Clock;
 use crate::embed;
 use crate::engine::agents::Agents;
-use crate::engine::assemble::texts::Together;
+use crate::engine::assemble::texts::SpanBatch;
 use crate::engine::assemble::{Assemble, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Attic, Found, Nowhere, Part, SessionId, Sessions, Sought, Wanted};
+use crate::engine::sessions::{
+    Found, Nowhere, Part, SessionId, SessionStore, Sessions, Sought, Wanted,
+};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::export::board::Board;
@@ -43,7 +45,7 @@ const SLICE: usize = 16;
 
 /// What one shard has of a batch.
 #[derive(Default)]
-pub(super) struct Share {
+pub(super) struct ShardBatch {
     /// Which of its spans: these stay where they were decoded.
     pub(super) spans: Vec<usize>,
     /// Everything else.
@@ -56,7 +58,7 @@ pub(super) enum ToAssemble {
     Inputs {
         /// All spans of the batch.
         spans: Arc<Vec<Span>>,
-        share: Share,
+        share: ShardBatch,
         now: Timestamp,
         acknowledge: oneshot::Sender<()>,
     },
@@ -156,12 +158,12 @@ struct Waiting<M> {
 }
 
 /// A message that may come from one of the inputs.
-trait Sent {
+trait StageMessage {
     /// Which one.
     fn input(&self) -> Option<usize>;
 }
 
-impl Sent for ToSessions {
+impl StageMessage for ToSessions {
     fn input(&self) -> Option<usize> {
         match self {
             Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
@@ -176,7 +178,7 @@ impl Sent for ToSessions {
     }
 }
 
-impl Sent for ToAgents {
+impl StageMessage for ToAgents {
     fn input(&self) -> Option<usize> {
         match self {
             Self::Updates(from, ..) | Self::Barrier(from, _) => Some(*from),
@@ -185,7 +187,7 @@ impl Sent for ToAgents {
     }
 }
 
-impl<M: Sent> Waiting<M> {
+impl<M: StageMessage> Waiting<M> {
     fn new() -> Self {
         Self { past: BTreeSet::new(), messages: VecDeque::new() }
     }
@@ -211,7 +213,7 @@ impl<M: Sent> Waiting<M> {
 struct SessionTask {
     shard: usize,
     stage: Sessions,
-    attic: Box<dyn Attic + Send>,
+    session_store: Box<dyn SessionStore + Send>,
     agents: mpsc::Sender<ToAgents>,
     alignment: Alignment,
     waiting: Waiting<ToSessions>,
@@ -246,7 +248,7 @@ pub(super) async fn assemble(
             match message {
                 ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
                     taken += share.spans.len() + share.inputs.len();
-                    stage.spans(Together { all: spans, places: share.spans }, arrival);
+                    stage.spans(SpanBatch { all: spans, places: share.spans }, arrival);
                     share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
                     acknowledgements.push(acknowledge);
                 }
@@ -351,14 +353,15 @@ fn save<S: Serialize>(
 /// Runs one session shard until its channel closes.
 pub(super) async fn sessions(
     shard: usize,
-    (stage, attic): (Sessions, Box<dyn Attic + Send>),
+    (stage, session_store): (Sessions, Box<dyn SessionStore + Send>),
     (mut inbox, agents): (mpsc::Receiver<ToSessions>, mpsc::Sender<ToAgents>),
     inputs: usize,
     common: Common,
 ) {
     let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
     let pace = Pace::default();
-    let mut task = SessionTask { shard, stage, attic, agents, alignment, waiting, pace, common };
+    let mut task =
+        SessionTask { shard, stage, session_store, agents, alignment, waiting, pace, common };
     let mut burst = Vec::with_capacity(BURST);
     let mut shift = task.common.clock.shift();
     loop {
@@ -391,8 +394,8 @@ pub(super) async fn sessions(
                 task.take(message);
             }
         }
-        task.stage.run_timers(now, task.attic.as_mut());
-        tell(&mut task.stage, &*task.attic, shift.wall(now), task.common.webhook.as_ref());
+        task.stage.run_timers(now, task.session_store.as_mut());
+        tell(&mut task.stage, &*task.session_store, shift.wall(now), task.common.webhook.as_ref());
         task.pace.note();
         if task.pace.is_due(now) && task.hand_on(now).await.is_err() {
             return;
@@ -403,13 +406,13 @@ pub(super) async fn sessions(
 /// Tells the webhook, if there is one, of sessions that run away.
 pub(super) fn tell(
     stage: &mut Sessions,
-    attic: &dyn Attic,
+    session_store: &dyn SessionStore,
     at: Timestamp,
     webhook: Option<&webhook::Handle>,
 ) {
     for (id, labels) in stage.runaways() {
         let wanted = webhook.filter(|webhook| webhook.wants(labels.severity));
-        let view = || stage.session_in(&id, attic);
+        let view = || stage.session_in(&id, session_store);
         let held = wanted.and_then(|webhook| Some((webhook, view()?)));
         if let Some((webhook, session)) = held {
             let tenant = id.tenant.clone();
@@ -419,10 +422,10 @@ pub(super) fn tell(
 }
 
 /// Answers a question; whoever asked may have gone.
-pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) {
+pub(super) fn answer(stage: &Sessions, session_store: &dyn SessionStore, question: ToSessions) {
     match question {
         ToSessions::One { tenant, id, scope, reply } => {
-            drop(reply.send(stage.found((&tenant, &id, scope.as_deref()), attic)));
+            drop(reply.send(stage.found((&tenant, &id, scope.as_deref()), session_store)));
         }
         ToSessions::Places { after, request, budget, reply } => {
             let most = request.limit.saturating_add(request.offset);
@@ -434,7 +437,7 @@ pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) 
             drop(reply.send(stage.find(&tenant, after.as_ref(), trace, budget)));
         }
         ToSessions::Explain { tenant, id, scope, trace, reply } => {
-            let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, attic);
+            let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, session_store);
             drop(reply.send(explained.map(Box::new)));
         }
         ToSessions::Away { reply } => drop(reply.send(stage.away())),
@@ -445,16 +448,16 @@ pub(super) fn answer(stage: &Sessions, attic: &dyn Attic, question: ToSessions) 
 
 impl SessionTask {
     fn take(&mut self, message: ToSessions) {
-        let Self { stage, attic, .. } = self;
+        let Self { stage, session_store, .. } = self;
         match message {
             ToSessions::Traces(_, updates, now) => {
                 for update in updates {
-                    stage.bring_for(&update, attic.as_mut());
+                    stage.bring_for(&update, session_store.as_mut());
                     stage.handle(update, now);
                 }
             }
             ToSessions::Report(report, now) => {
-                stage.bring_for_report(&report, attic.as_mut());
+                stage.bring_for_report(&report, session_store.as_mut());
                 stage.report(*report, now);
             }
             question @ (ToSessions::One { .. }
@@ -462,7 +465,7 @@ impl SessionTask {
             | ToSessions::Rows { .. }
             | ToSessions::Find { .. }
             | ToSessions::Away { .. }
-            | ToSessions::Explain { .. }) => answer(stage, attic.as_ref(), question),
+            | ToSessions::Explain { .. }) => answer(stage, session_store.as_ref(), question),
             // The loop above looks at these.
             ToSessions::Barrier(..) => {}
         }
@@ -479,14 +482,14 @@ impl SessionTask {
 
     /// Makes what is away as safe as what is about to be saved; returns whether it is.
     async fn keep(&mut self) -> bool {
-        let mut attic = std::mem::replace(&mut self.attic, Box::new(Nowhere));
+        let mut session_store = std::mem::replace(&mut self.session_store, Box::new(Nowhere));
         let kept = spawn_blocking(move || {
-            let safe = attic.keep();
-            (attic, safe)
+            let safe = session_store.keep();
+            (session_store, safe)
         });
         match kept.await {
-            Ok((attic, safe)) => {
-                self.attic = attic;
+            Ok((session_store, safe)) => {
+                self.session_store = session_store;
                 safe
             }
             Err(_) => false,
@@ -507,7 +510,7 @@ impl SessionTask {
             self.agents.send(message).await.map_err(|_| Gone)?;
             tokio::task::yield_now().await;
         }
-        self.stage.fit(self.attic.as_mut());
+        self.stage.fit(self.session_store.as_mut());
         let Self { shard, stage, common, .. } = &*self;
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());

@@ -74,8 +74,8 @@ impl Endpoint {
             self.breaker.record(together || matches!(vectors, Ok(Some(_))), self.clock.now());
             let asked = match vectors {
                 Ok(Some(vectors)) => return Ok(vectors),
-                Ok(None) => return Err(Lost::Together),
-                Err(_) if together => return Err(Lost::Together),
+                Ok(None) => return Err(Lost::SpanBatch),
+                Err(_) if together => return Err(Lost::SpanBatch),
                 Err(error) if !error.is_passing() => return Err(Lost::Now),
                 Err(CallError::Status { retry_after, .. }) => retry_after.unwrap_or_default(),
                 Err(_) => Duration::ZERO,

@@ -161,7 +161,7 @@ impl Embedder {
         while let Some(chunk) = waiting.pop_front() {
             let embedded = match self.source.embed(chunk).await {
                 Ok(embedded) => embedded,
-                Err(Lost::Together) => {
+                Err(Lost::SpanBatch) => {
                     waiting.extend(chunk.chunks(1));
                     continue;
                 }

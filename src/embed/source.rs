@@ -14,7 +14,7 @@ pub(super) enum Lost {
     /// They cannot be had now.
     Now,
     /// They cannot be had together: one of them may be to blame.
-    Together,
+    SpanBatch,
 }
 
 /// An embedding model.
@@ -73,7 +73,7 @@ impl Source {
         let embedded = match self {
             Self::Endpoint(endpoint) => endpoint.embed(texts).await,
             #[cfg(feature = "minilm")]
-            Self::InProcess(model) => model.embed(texts).await.ok_or(Lost::Together),
+            Self::InProcess(model) => model.embed(texts).await.ok_or(Lost::SpanBatch),
         };
         embedded.map_err(|lost| if texts.len() > 1 { lost } else { Lost::Now })
     }

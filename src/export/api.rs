@@ -229,12 +229,12 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/traces/{id}", get(trace::<Q>))
 }
 
-type Asked<T> = Result<Params<T>, QueryRejection>;
+type Queried<T> = Result<Params<T>, QueryRejection>;
 
 async fn agents<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
-    params: Asked<AgentParams>,
+    params: Queried<AgentParams>,
 ) -> Result<Json<AgentsPage>, Refused> {
     exporter.agents(&identity, read(params)?).map(Json)
 }
@@ -242,7 +242,7 @@ async fn agents<Q: Query>(
 async fn fleet<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
-    params: Asked<AgentParams>,
+    params: Queried<AgentParams>,
 ) -> Result<Json<FleetPage>, Refused> {
     exporter.fleet(&identity, read(params)?).map(Json)
 }
@@ -250,7 +250,7 @@ async fn fleet<Q: Query>(
 async fn history<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
-    params: Asked<OneAgent>,
+    params: Queried<OneAgent>,
 ) -> Result<Json<HistoryView>, Refused> {
     exporter.history(&identity, read(params)?).map(Json)
 }
@@ -258,7 +258,7 @@ async fn history<Q: Query>(
 async fn sessions<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
-    params: Asked<SessionParams>,
+    params: Queried<SessionParams>,
 ) -> Result<Response, Refused> {
     let params = read(params)?;
     let detail = params.detail;
@@ -288,7 +288,7 @@ async fn session<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
     id: Result<Path<String>, PathRejection>,
-    whose: Asked<Whose>,
+    whose: Queried<Whose>,
 ) -> Result<Json<SessionView>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
     exporter.session(&identity, &id, read(whose)?).await.map(Json)
@@ -298,7 +298,7 @@ async fn trace<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
     id: Result<Path<String>, PathRejection>,
-    params: Asked<TraceParams>,
+    params: Queried<TraceParams>,
 ) -> Result<Json<TraceExplanation>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
     let params = read(params)?;
@@ -442,7 +442,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
     }
 }
 
-pub(super) fn read<T>(params: Asked<T>) -> Result<T, Refused> {
+pub(super) fn read<T>(params: Queried<T>) -> Result<T, Refused> {
     params.map(|Params(params)| params).map_err(|rejection| bad_request(&rejection.body_text()))
 }
 

@@ -20,13 +20,13 @@ pub(super) struct Families {
     behind: IntGaugeVec,
     lag: GaugeVec,
     complete: IntGauge,
-    standing: Arc<Mutex<BTreeMap<Role, Standing>>>,
+    standing: Arc<Mutex<BTreeMap<Role, WorkerStatus>>>,
     health: Arc<Health>,
 }
 
 /// How one worker stands.
 #[derive(Debug, Default)]
-struct Standing {
+struct WorkerStatus {
     behind: usize,
     partial: usize,
     problem: Option<String>,
@@ -121,7 +121,7 @@ impl Families {
         Ok(())
     }
 
-    fn change(&self, role: Role, change: impl FnOnce(&mut Standing)) {
+    fn change(&self, role: Role, change: impl FnOnce(&mut WorkerStatus)) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         change(standing.entry(role).or_default());
         let complete = standing.values().all(|standing| standing.partial == 0);

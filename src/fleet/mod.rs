@@ -20,14 +20,14 @@ mod context;
 #[cfg(feature = "kafka")]
 mod gateway;
 #[cfg(feature = "kafka")]
-mod held;
-#[cfg(feature = "kafka")]
 mod lease;
 #[cfg(feature = "kafka")]
 mod metrics;
 mod options;
 #[cfg(feature = "kafka")]
 mod outbox;
+#[cfg(feature = "kafka")]
+mod owned;
 #[cfg(feature = "kafka")]
 mod part;
 #[cfg(feature = "kafka")]
@@ -53,6 +53,6 @@ pub use self::{
     lease::Lease,
     question::{Question, WAITING},
     score::Runaways,
-    start::{FleetError, Share, Workers},
+    start::{FleetError, InstanceParts, Workers},
     wire::shards,
 };

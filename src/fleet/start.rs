@@ -45,7 +45,7 @@ pub enum FleetError {
 }
 
 /// What an instance works with.
-pub struct Share<'s> {
+pub struct InstanceParts<'s> {
     /// Where the brokers are.
     pub kafka: &'s KafkaOptions,
     /// Its part.
@@ -80,7 +80,7 @@ pub struct Workers {
 /// A worker is told of by metrics of its own.
 pub(super) struct Deaf;
 
-impl Share<'_> {
+impl InstanceParts<'_> {
     /// Starts a worker for each role that reads.
     ///
     /// # Errors
@@ -211,8 +211,8 @@ impl fmt::Debug for Workers {
     }
 }
 
-impl fmt::Debug for Share<'_> {
+impl fmt::Debug for InstanceParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Share").field("fleet", &self.fleet).finish_non_exhaustive()
+        f.debug_struct("InstanceParts").field("fleet", &self.fleet).finish_non_exhaustive()
     }
 }

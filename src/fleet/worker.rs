@@ -23,11 +23,11 @@ use tokio::sync::watch;
 
 use super::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
 use super::context::Context;
-use super::held::Held;
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::{FleetOptions, Role};
 use super::outbox::{Outbox, RECONNECT_MS};
+use super::owned::OwnedPartition;
 use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::question::{Question, answer};
 use super::wire::{Hop, Map, Record};
@@ -80,7 +80,7 @@ pub(super) struct Worker<S: Stage> {
     lease: Lease,
     questions: Option<Receiver<Question>>,
     stopping: watch::Receiver<bool>,
-    held: BTreeMap<i32, Held<S::Part>>,
+    held: BTreeMap<i32, OwnedPartition<S::Part>>,
     out: Vec<Record>,
     told: Timestamp,
     saved: Timestamp,
@@ -477,7 +477,7 @@ impl<S: Stage> Worker<S> {
         self.metrics.well();
         let whole = checkpoint.is_some() || S::BEGIN == Begin::Everything || next == low;
         let now = checkpoint.as_ref().map_or(Timestamp(0), |checkpoint| checkpoint.now);
-        let mut held = Held {
+        let mut held = OwnedPartition {
             part,
             generation,
             next,

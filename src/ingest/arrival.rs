@@ -55,20 +55,20 @@ struct Watch {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     max_bytes: usize,
-    held: Mutex<Held>,
+    held: Mutex<OpenBodies>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct OpenBodies {
     // Invariant: the sum over `bodies`.
     bytes: usize,
     next: u64,
-    bodies: BTreeMap<u64, Share>,
+    bodies: BTreeMap<u64, OpenBody>,
 }
 
 /// What a larger body holds.
 #[derive(Debug)]
-struct Share {
+struct OpenBody {
     whose: Whose,
     bytes: usize,
     // Its other end is told when this goes.
@@ -206,27 +206,27 @@ impl Arrivals {
         let mut held = self.held();
         let number = held.next;
         held.next += 1;
-        held.bodies.insert(number, Share { whose, bytes: 0, _displaced: sender });
+        held.bodies.insert(number, OpenBody { whose, bytes: 0, _displaced: sender });
         Large { arrivals: Arc::clone(self), number, displaced }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, OpenBodies> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl OpenBodies {
     /// The largest body of the connection that holds most, of the tenant that holds most.
     fn most(&self) -> Option<u64> {
         let mut tenants: BTreeMap<&str, (usize, BTreeMap<u64, usize>)> = BTreeMap::new();
-        for Share { whose, bytes, .. } in self.bodies.values() {
+        for OpenBody { whose, bytes, .. } in self.bodies.values() {
             let (all, connections) = tenants.entry(&whose.tenant).or_default();
             *all += bytes;
             *connections.entry(whose.connection).or_default() += bytes;
         }
         let (tenant, (_, connections)) = tenants.iter().max_by_key(|(_, (bytes, _))| *bytes)?;
         let (connection, _) = connections.iter().max_by_key(|(_, bytes)| **bytes)?;
-        let of = |share: &Share| {
+        let of = |share: &OpenBody| {
             *share.whose.tenant == **tenant && share.whose.connection == *connection
         };
         let bodies = self.bodies.iter().filter(|(_, share)| of(share));

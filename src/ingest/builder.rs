@@ -25,7 +25,7 @@ pub(super) struct Builder<'a> {
 
 /// A span as its encoding has it: ids as bytes, times as numbers.
 #[derive(Default)]
-pub(super) struct Sent<'a> {
+pub(super) struct EncodedSpan<'a> {
     pub(super) trace_id: &'a [u8],
     pub(super) span_id: &'a [u8],
     pub(super) parent: &'a [u8],
@@ -43,7 +43,7 @@ pub(super) struct Sent<'a> {
 
 /// A log record as its encoding has it.
 #[derive(Default)]
-pub(super) struct SentLog<'a> {
+pub(super) struct EncodedLog<'a> {
     pub(super) trace_id: &'a [u8],
     pub(super) span_id: &'a [u8],
     pub(super) time: u64,
@@ -115,7 +115,7 @@ impl<'a> Builder<'a> {
     /// be used again.
     pub(super) fn span<'s>(
         &mut self,
-        sent: Sent<'s>,
+        sent: EncodedSpan<'s>,
         outline: Option<&Outline<'s>>,
         scope: Scope,
     ) -> RawAttributes<'s> {
@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
         raw.attributes.cleared()
     }
 
-    pub(super) fn log(&mut self, sent: SentLog<'_>, scope: Scope) {
+    pub(super) fn log(&mut self, sent: EncodedLog<'_>, scope: Scope) {
         let tally = &mut self.batch.tally;
         let index = u32::try_from(tally.logs).unwrap_or(u32::MAX);
         tally.logs += 1;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Number, Value};
 
-use super::builder::{Builder, Sent, SentLog, event, low32, status};
+use super::builder::{Builder, EncodedLog, EncodedSpan, event, low32, status};
 use super::prescan::{Bounds, Scan};
 use super::repair::Odd;
 use super::{Refusal, Signal};
@@ -193,7 +193,7 @@ impl Reader {
             .objects(span, "links")
             .map(|link| (self.id(link, "traceId"), self.id(link, "spanId")))
             .collect();
-        let sent = Sent {
+        let sent = EncodedSpan {
             trace_id: &ids[0],
             span_id: &ids[1],
             parent: &ids[2],
@@ -220,7 +220,7 @@ impl Reader {
             return builder.reject("malformed_log", true);
         }
         let ids = ["traceId", "spanId"].map(|name| self.id(log, name));
-        let sent = SentLog {
+        let sent = EncodedLog {
             trace_id: &ids[0],
             span_id: &ids[1],
             time: self.number(log, "timeUnixNano"),

@@ -122,7 +122,7 @@ mod tests {
     use crate::engine::convention::{Conventions, Names, RawAttributes, RawScope, RawValue};
     use crate::engine::options::ConventionOptions;
     use crate::ingest::Batch;
-    use crate::ingest::builder::{Sent, SentLog, event, status};
+    use crate::ingest::builder::{EncodedLog, EncodedSpan, event, status};
     use crate::ingest::repair::Repair;
 
     const BOUNDS: Bounds = Bounds { max_items: 1 << 20, max_nesting: 32 };
@@ -155,11 +155,11 @@ mod tests {
         }
     }
 
-    fn span(span: &Span) -> Sent<'_> {
+    fn span(span: &Span) -> EncodedSpan<'_> {
         let events = span.events.iter().map(|sent| {
             event((&*sent.name).into(), sent.time_unix_nano, attributes(&sent.attributes))
         });
-        Sent {
+        EncodedSpan {
             trace_id: &span.trace_id,
             span_id: &span.span_id,
             parent: &span.parent_span_id,
@@ -185,8 +185,8 @@ mod tests {
         }
     }
 
-    fn log(log: &LogRecord) -> SentLog<'_> {
-        SentLog {
+    fn log(log: &LogRecord) -> EncodedLog<'_> {
+        EncodedLog {
             trace_id: &log.trace_id,
             span_id: &log.span_id,
             time: log.time_unix_nano,

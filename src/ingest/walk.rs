@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::{mem, str};
 
-use super::builder::{Builder, Sent, SentLog, event, low32, status};
+use super::builder::{Builder, EncodedLog, EncodedSpan, event, low32, status};
 use super::outline;
 use super::repair::Odd;
 use super::wire::{Fields, Malformed, Wire, pair};
@@ -173,9 +173,9 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(())
     }
 
-    fn span(&mut self, sent: &'a [u8]) -> Result<Sent<'a>> {
+    fn span(&mut self, sent: &'a [u8]) -> Result<EncodedSpan<'a>> {
         let attributes = mem::take(&mut self.attributes);
-        let mut span = Sent { attributes, ..Sent::default() };
+        let mut span = EncodedSpan { attributes, ..EncodedSpan::default() };
         for field in Fields::of(sent) {
             match field? {
                 (1, Wire::Bytes(id)) => span.trace_id = id,
@@ -237,8 +237,8 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(ids)
     }
 
-    fn log(&mut self, sent: &'a [u8]) -> Result<SentLog<'a>> {
-        let mut log = SentLog::default();
+    fn log(&mut self, sent: &'a [u8]) -> Result<EncodedLog<'a>> {
+        let mut log = EncodedLog::default();
         for field in Fields::of(sent) {
             match field? {
                 (1, Wire::Fixed64(time)) => log.time = time,

@@ -21,7 +21,7 @@ use super::prompt::Prompt;
 use super::reply;
 use super::stage::Stage;
 use super::wire::{Call, Dialect};
-use super::worker::{Given, JudgeError};
+use super::worker::{JudgeError, JudgeParts};
 use crate::clock::Clock;
 use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
@@ -75,7 +75,7 @@ impl Asker {
     /// Fails if there can be no client.
     pub(super) fn new(
         options: &JudgeOptions,
-        given: &Given<'_>,
+        given: &JudgeParts<'_>,
         meter: Arc<Meter>,
     ) -> Result<Self, JudgeError> {
         let limits = ClientOptions {
@@ -173,16 +173,16 @@ impl Asker {
             self.settle(most, cost, well);
             self.meter.call(name);
             match outcome {
-                Err(Told::Call(CallError::Status { code: 400 | 422, .. })) => {
+                Err(CallFailure::Call(CallError::Status { code: 400 | 422, .. })) => {
                     let Some(plainer) = dialect.plainer() else {
                         return (Err(Failure { name, again: None }), paid);
                     };
                     dialect = plainer;
                 }
-                Err(told @ (Told::Call(_) | Told::NotAsked)) => {
+                Err(told @ (CallFailure::Call(_) | CallFailure::NotAsked)) => {
                     return (Err(Failure { name, again: told.again() }), paid);
                 }
-                Err(told @ Told::NoAnswer(_)) => {
+                Err(told @ CallFailure::NoAnswer(_)) => {
                     self.understood(question, dialect);
                     return (Err(Failure { name, again: told.again() }), paid);
                 }
@@ -200,7 +200,7 @@ impl Asker {
         question: &Question<'_>,
         dialect: Dialect,
         most: Quanta,
-    ) -> (Result<Value, Told>, Quanta) {
+    ) -> (Result<Value, CallFailure>, Quanta) {
         let format = self.options.format;
         let call = Call {
             model: question.model,
@@ -211,7 +211,7 @@ impl Asker {
             dialect,
         };
         let Some(request) = format.request(&self.options.url, self.key.as_ref(), &call) else {
-            return (Err(Told::NotAsked), Quanta(0));
+            return (Err(CallFailure::NotAsked), Quanta(0));
         };
         let body = request.body.to_string().into_bytes();
         let posted = self.client.post(&request.url, &request.headers, "application/json", body);
@@ -219,12 +219,12 @@ impl Asker {
             Ok(bytes) => bytes,
             Err(error) => {
                 let cost = if error.may_cost() { most } else { Quanta(0) };
-                return (Err(Told::Call(error)), cost);
+                return (Err(CallFailure::Call(error)), cost);
             }
         };
         let reply: Value = match serde_json::from_slice(&bytes) {
             Ok(reply) => reply,
-            Err(_) => return (Err(Told::NoAnswer("not_of_format")), most),
+            Err(_) => return (Err(CallFailure::NoAnswer("not_of_format")), most),
         };
         let (answer, missing) = format.answer(&reply);
         // An endpoint that does not count its tokens is taken to have used the most; a prompt has some.
@@ -233,8 +233,9 @@ impl Asker {
         let cost = self.price(call.model, tokens).unwrap_or(most);
         self.meter.tokens(answer.input_tokens, answer.output_tokens);
         let read = match missing {
-            Some(why) => Err(Told::NoAnswer(why.name())),
-            None => reply::read(call.stage, &answer.text).map_err(|why| Told::NoAnswer(why.name())),
+            Some(why) => Err(CallFailure::NoAnswer(why.name())),
+            None => reply::read(call.stage, &answer.text)
+                .map_err(|why| CallFailure::NoAnswer(why.name())),
         };
         (read, cost)
     }
@@ -250,16 +251,16 @@ impl Asker {
     /// From one that has understood none, however plain, no answers are to be had.
     fn went_well(
         &self,
-        outcome: &Result<Value, Told>,
+        outcome: &Result<Value, CallFailure>,
         question: &Question<'_>,
         dialect: Dialect,
     ) -> Option<bool> {
         match outcome {
-            Err(Told::Call(CallError::Status { code: 400 | 422, .. })) => {
+            Err(CallFailure::Call(CallError::Status { code: 400 | 422, .. })) => {
                 (dialect.plainer().is_none() && !self.has_understood(question)).then_some(false)
             }
-            Err(Told::Call(error)) => Some(!is_down(*error)),
-            Ok(_) | Err(Told::NotAsked | Told::NoAnswer(_)) => Some(true),
+            Err(CallFailure::Call(error)) => Some(!is_down(*error)),
+            Ok(_) | Err(CallFailure::NotAsked | CallFailure::NoAnswer(_)) => Some(true),
         }
     }
 
@@ -340,7 +341,7 @@ const FORM_BYTES: usize = 2_048;
 
 /// What came of a call instead of an answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Told {
+enum CallFailure {
     /// The judge has no format.
     NotAsked,
     /// No reply.
@@ -349,7 +350,7 @@ enum Told {
     NoAnswer(&'static str),
 }
 
-impl Told {
+impl CallFailure {
     fn name(self) -> &'static str {
         match self {
             Self::NotAsked => "not_asked",

@@ -45,12 +45,12 @@ pub(super) struct Waiting {
     /// Why it was not even read, if so: it is given up.
     pub(super) left: Option<&'static str>,
     /// Its share of the bytes that may be held, given back when the trace has been judged.
-    pub(super) share: Share,
+    pub(super) share: HeldBytes,
 }
 
 /// Bytes held by one trace.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct HeldBytes {
     bytes: usize,
     pending: Arc<AtomicUsize>,
     meter: Arc<Meter>,
@@ -106,7 +106,7 @@ impl Handle {
             return self.meter.dropped("unread");
         }
         let bytes = request.bytes();
-        let share = Share::new(bytes, &self.pending, &self.meter);
+        let share = HeldBytes::new(bytes, &self.pending, &self.meter);
         if share.total() > self.max_pending_bytes {
             return self.meter.dropped("memory");
         }
@@ -137,7 +137,7 @@ impl Inbox {
     }
 }
 
-impl Share {
+impl HeldBytes {
     fn new(bytes: usize, pending: &Arc<AtomicUsize>, meter: &Arc<Meter>) -> Self {
         let total = pending.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         meter.pending_bytes.set(i64::try_from(total).unwrap_or(i64::MAX));
@@ -149,7 +149,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         let before = self.pending.fetch_sub(self.bytes, Ordering::Relaxed);
         let left = before.saturating_sub(self.bytes);

@@ -25,7 +25,7 @@ pub(super) struct Judged {
 
 /// The trace that was asked about.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct AskedTrace {
     pub(super) trace_id: TraceId,
     pub(super) root: Option<SpanId>,
     pub(super) agent: AgentKey,
@@ -84,7 +84,7 @@ impl Judged {
 
 impl Verdict {
     /// What others are told.
-    pub(super) fn told(&self, request: &Asked, judge: &str, now: Timestamp) -> Score {
+    pub(super) fn told(&self, request: &AskedTrace, judge: &str, now: Timestamp) -> Score {
         Score {
             trace_id: request.trace_id,
             span_id: request.root,
@@ -124,7 +124,7 @@ pub(super) fn evaluator(model: &str) -> String {
 /// What others are told of rules of expectations: of each what each judge said, a score as a share of the greatest.
 pub(super) fn told_of_rules<'j>(
     judgements: &'j Judgements,
-    request: &'j Asked,
+    request: &'j AskedTrace,
     now: Timestamp,
 ) -> impl Iterator<Item = Score> + 'j {
     let told = move |(rule, verdict): (&'j String, &'j judge::Verdict)| Score {

@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 use super::asking::Asker;
 use super::canary::{Canary, CanaryError, Round, canaries};
 use super::case::Case;
-use super::docket::Docket;
 use super::meter::Meter;
 use super::metric::{Metric, Outcome};
 use super::noise::{Noise, is_picked};
@@ -22,7 +21,8 @@ use super::options::JudgeOptions;
 use super::pace::Pace;
 use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadPattern, Redactor};
-use super::verdict::{Asked, Judged, evaluator, told_of_rules, worth};
+use super::trace_questions::TraceQuestions;
+use super::verdict::{AskedTrace, Judged, evaluator, told_of_rules, worth};
 use crate::clock::Clock;
 use crate::engine::judging::{JudgeReply, JudgeRequest, Score};
 use crate::engine::math::Quanta;
@@ -75,7 +75,7 @@ pub enum JudgeError {
 
 /// What the judge is given by the daemon.
 #[derive(Debug)]
-pub struct Given<'a> {
+pub struct JudgeParts<'a> {
     /// The key, if the endpoint takes one.
     pub key: Option<Secret>,
     /// Prices by model.
@@ -98,7 +98,10 @@ impl Judge {
     /// # Errors
     ///
     /// Fails if the endpoint, the model or a pattern cannot be used.
-    pub fn new(options: &JudgeOptions, given: Given<'_>) -> Result<(Self, Handle), JudgeError> {
+    pub fn new(
+        options: &JudgeOptions,
+        given: JudgeParts<'_>,
+    ) -> Result<(Self, Handle), JudgeError> {
         let url = check("judge.url", "judge.allow_http", &options.url, options.allow_http)?;
         check_keyless("judge.url", &url)?;
         if options.model.is_empty() {
@@ -188,18 +191,20 @@ impl Judge {
         let agent = request.agent.agent_name.as_str();
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
         let mut case = Case::new(metrics, &transcript, &self.options.constraints);
-        let mut docket = Docket::new((self, sink), request.trace_id, due, request.answered);
-        docket.hear(&mut case, &self.options, agent).await;
-        let judgements = docket.rubrics(&case, &request.rubrics, &self.options, agent).await;
+        let mut questions =
+            TraceQuestions::new((self, sink), request.trace_id, due, request.answered);
+        questions.hear(&mut case, &self.options, agent).await;
+        let judgements = questions.rubrics(&case, &request.rubrics, &self.options, agent).await;
         let reply = JudgeReply {
             trace_id: request.trace_id,
             judgements,
             metrics_over: request.metrics,
             rules_over: request.rubrics.into_iter().map(|rubric| rubric.key).collect(),
-            cost: docket.unsaid(),
+            cost: questions.unsaid(),
             ..JudgeReply::default()
         };
-        let asked = Asked { trace_id: request.trace_id, root: request.root, agent: request.agent };
+        let asked =
+            AskedTrace { trace_id: request.trace_id, root: request.root, agent: request.agent };
         let now = self.clock.now();
         told_of_rules(&reply.judgements, &asked, now).for_each(|score| self.tell(score));
         let reports = self.reports(&case, &asked);
@@ -213,8 +218,8 @@ impl Judge {
     /// Judges a trace a second time, to see how far that is from the first.
     async fn judge_again<S: Sink>(&self, first: &Case, mut second: Case, agent: &str, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
-        let mut docket = Docket::passing((self, sink), due);
-        docket.hear(&mut second, &self.options, agent).await;
+        let mut questions = TraceQuestions::passing((self, sink), due);
+        questions.hear(&mut second, &self.options, agent).await;
         for ((metric, first), (_, second)) in first.results().zip(second.results()) {
             let pair = [first, second].map(|result| worth(&result.ok()?));
             if let [Some(first), Some(second)] = pair {
@@ -222,20 +227,20 @@ impl Judge {
                 self.meter.noise(metric, noise.observe(metric, first, second));
             }
         }
-        self.paid(docket.unsaid(), due, sink).await;
+        self.paid(questions.unsaid(), due, sink).await;
     }
 
     /// Judges the traces with known answers.
     async fn round<S: Sink>(&self, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
-        let mut docket = Docket::passing((self, sink), due);
+        let mut questions = TraceQuestions::passing((self, sink), due);
         let mut round = Round::default();
         for canary in &self.canaries {
             let known = |metric: &&Metric| canary.known.contains_key(metric);
             let metrics: Vec<Metric> = self.options.metrics.iter().filter(known).copied().collect();
             let trace = format!("{:#}", canary.trace);
             let mut case = Case::of(&metrics, trace, &self.options.constraints);
-            docket.hear(&mut case, &self.options, "").await;
+            questions.hear(&mut case, &self.options, "").await;
             for (metric, result) in case.results() {
                 self.meter.canary(result_name(&result));
                 let judged = result.ok().and_then(|outcome| worth(&outcome));
@@ -246,7 +251,7 @@ impl Judge {
         }
         let metrics = self.options.metrics.iter();
         metrics.for_each(|metric| self.meter.drift(*metric, round.drift(*metric)));
-        self.paid(docket.unsaid(), due, sink).await;
+        self.paid(questions.unsaid(), due, sink).await;
     }
 
     /// Tells the engine what was paid for no trace.
@@ -295,7 +300,7 @@ impl Judge {
     }
 
     /// What came of the metrics, as reports; others are told of it, too.
-    fn reports(&self, case: &Case, asked: &Asked) -> Vec<Report> {
+    fn reports(&self, case: &Case, asked: &AskedTrace) -> Vec<Report> {
         let wall = self.clock.wall();
         let mut reports = Vec::new();
         for (metric, result) in case.results() {

@@ -12,7 +12,6 @@
 //! off were never acknowledged; recovery gives back a prefix of the log that has every acknowledged one.
 //! What a file holds and how its damage is judged: [`record`], [`snapshot`], [`recover`].
 
-mod attic;
 mod budget;
 mod commit;
 mod disk;
@@ -22,6 +21,7 @@ mod log;
 mod options;
 mod record;
 mod recover;
+mod session_store;
 #[cfg(test)]
 mod simulated;
 mod snapshot;
@@ -30,7 +30,6 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use attic::FileAttic;
 pub use budget::Budget;
 pub use commit::{Committer, Ledger, Ticket, Watch};
 pub use disk::{Disk, DiskFile, Folder};
@@ -39,6 +38,7 @@ pub use lock::Lock;
 pub use options::{DamagedRecords, Durability, StoreOptions};
 pub use record::{Kind, Record};
 pub use recover::{Found, Recovery, Replay};
+pub use session_store::FileSessionStore;
 pub use snapshot::{KEPT, Section, Snapshot, SnapshotWriter};
 
 use self::log::Log;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
-use agentgauge::engine::sessions::{Attic, AtticPlace, Sessions};
+use agentgauge::engine::sessions::{SessionPlace, SessionStore, Sessions};
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::view::Document;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ struct Delivery {
     restart: usize,
 }
 
-/// An attic that outlives the process, and the room in it.
+/// A session store that outlives the process, and the room in it.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Shelf>>);
 
@@ -40,20 +40,20 @@ struct Shelf {
     returned: u64,
 }
 
-impl Attic for Kept {
-    fn put(&mut self, bytes: &[u8]) -> Option<AtticPlace> {
+impl SessionStore for Kept {
+    fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace> {
         let mut shelf = self.0.lock().unwrap();
         let at = shelf.next;
         shelf.next += 1;
         shelf.things.insert(at, bytes.to_vec());
-        Some(AtticPlace { file: 1, at, bytes: 0, sum: 0 })
+        Some(SessionPlace { file: 1, at, bytes: 0, sum: 0 })
     }
 
-    fn get(&self, place: AtticPlace) -> Option<Vec<u8>> {
+    fn get(&self, place: SessionPlace) -> Option<Vec<u8>> {
         self.0.lock().unwrap().things.get(&place.at).cloned()
     }
 
-    fn free(&mut self, place: AtticPlace) {
+    fn free(&mut self, place: SessionPlace) {
         let mut shelf = self.0.lock().unwrap();
         assert!(shelf.things.remove(&place.at).is_some(), "it was let go of before");
         shelf.returned += 1;
@@ -82,27 +82,31 @@ fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
     options
 }
 
-fn attics(attic: Option<&Kept>, shards: u32) -> Vec<Box<dyn Attic + Send>> {
-    (0..shards).filter_map(|_| Some(Box::new(attic?.clone()) as _)).collect()
+fn session_stores(session_store: Option<&Kept>, shards: u32) -> Vec<Box<dyn SessionStore + Send>> {
+    (0..shards).filter_map(|_| Some(Box::new(session_store?.clone()) as _)).collect()
 }
 
-/// The pipeline of the next process: it has what was saved, and what is in the attic.
-fn restarted(mut before: Pipeline, options: &EngineOptions, attic: Option<&Kept>) -> Pipeline {
+/// The pipeline of the next process: it has what was saved, and what is in the session store.
+fn restarted(
+    mut before: Pipeline,
+    options: &EngineOptions,
+    session_store: Option<&Kept>,
+) -> Pipeline {
     let shards = u32::try_from(before.lasting().2.len()).unwrap();
     let mut after = recorded::restarted(before, options, Route::new(shards, 0));
-    if attic.is_some() {
-        after.keep_away(attics(attic, shards));
+    if session_store.is_some() {
+        after.keep_away(session_stores(session_store, shards));
     }
     after
 }
 
-/// What is shown at the end; with an attic sessions leave for it, without one there is room for all.
-fn run(items: &[Item], delivery: &Delivery, attic: Option<&Kept>) -> Document {
-    let room = attic.map_or(10_000, |_| delivery.max_sessions);
+/// What is shown at the end; with a session store sessions leave for it, without one there is room for all.
+fn run(items: &[Item], delivery: &Delivery, session_store: Option<&Kept>) -> Document {
+    let room = session_store.map_or(10_000, |_| delivery.max_sessions);
     let options = options(delivery, room);
     let mut pipeline = Pipeline::new(&options, delivery.shards);
-    if attic.is_some() {
-        pipeline.keep_away(attics(attic, delivery.shards));
+    if session_store.is_some() {
+        pipeline.keep_away(session_stores(session_store, delivery.shards));
     }
     let mut now = Timestamp(1_800_000_000_000_000_000);
     for (number, batch) in items.chunks(delivery.batch).enumerate() {
@@ -112,7 +116,7 @@ fn run(items: &[Item], delivery: &Delivery, attic: Option<&Kept>) -> Document {
         now = now.after(delivery.pause);
         pipeline.advance(now);
         if number % delivery.restart == delivery.restart - 1 {
-            pipeline = restarted(pipeline, &options, attic);
+            pipeline = restarted(pipeline, &options, session_store);
         }
     }
     pipeline.finish(now);
@@ -142,11 +146,11 @@ proptest! {
     fn a_session_that_left_for_want_of_room_comes_back_as_it_was(delivery in deliveries()) {
         let all: Vec<Item> = CAPTURES.into_iter().flat_map(items).collect();
         let items = reordered(&all, &delivery.order);
-        let attic = Kept::default();
+        let session_store = Kept::default();
         let roomy = serde_json::to_string_pretty(&run(&items, &delivery, None)).unwrap();
-        let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&attic))).unwrap();
+        let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&session_store))).unwrap();
         prop_assert_eq!(away, roomy);
-        let shelf = attic.0.lock().unwrap();
+        let shelf = session_store.0.lock().unwrap();
         let few = delivery.shards > 1 || delivery.max_sessions > 1;
         prop_assert!(shelf.returned > 0 || few, "some came back");
         prop_assert!(shelf.things.is_empty(), "at the end all have come back or have gone");

@@ -2,8 +2,8 @@
 
 use std::mem;
 
-use super::hearing::Hearing;
-use super::held::{Held, State};
+use super::judgement::PendingJudgement;
+use super::open_trace::{OpenTrace, State};
 use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceId};
 use crate::embedding::{EmbedRequest, Embedded};
 use crate::judging::{JudgeReply, JudgeRequest};
@@ -32,9 +32,9 @@ impl Assemble {
     /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
     pub fn unanswered(&self) -> Vec<TraceId> {
         let embedding = self.embedding.is_some();
-        let waits = |held: &Held| {
+        let waits = |held: &OpenTrace| {
             let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
-            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            let open = held.judgement.as_ref().is_some_and(|judgement| judgement.is_open());
             open || (embedding && held.texts_asked != embedded)
         };
         self.deadlines.traces().filter(|id| self.traces.get(*id).is_some_and(&waits)).collect()
@@ -45,11 +45,11 @@ impl Assemble {
         let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
             return;
         };
-        let trace = held.parts.laid_out();
+        let trace = held.parts.view();
         let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace) else { return };
         if let Some(rules) = &self.judging
-            && let Some(hearing) = &held.hearing
-            && let Some(asked) = hearing.ask_again(rubrics)
+            && let Some(judgement) = &held.judgement
+            && let Some(asked) = judgement.ask_again(rubrics)
         {
             let rules = (rules, self.attention != Attention::Reads);
             self.requests.push(held.request((id, &trace), &update, asked, rules));
@@ -67,7 +67,7 @@ impl Assemble {
     /// decides that.
     pub(super) fn read_and_ask(&mut self, id: TraceId, undecided: bool) -> Option<TraceUpdate> {
         let held = self.traces.get(id)?;
-        let trace = held.parts.laid_out();
+        let trace = held.parts.view();
         let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;
         if undecided && !update.loops.is_empty() {
             self.put_texts(id);
@@ -76,9 +76,9 @@ impl Assemble {
         let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
         let unread = self.attention != Attention::Reads;
         let request = judging.map(|rules| {
-            let unheard = Hearing::new(held.decided);
-            let hearing = held.hearing.as_deref().unwrap_or(&unheard);
-            let asked = hearing.to_ask(|| rules.pick(&update), rubrics);
+            let unasked = PendingJudgement::new(held.decided);
+            let judgement = held.judgement.as_deref().unwrap_or(&unasked);
+            let asked = judgement.to_ask(|| rules.pick(&update), rubrics);
             asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
         });
         request.into_iter().for_each(|request| self.ask_judge(id, request));
@@ -113,11 +113,11 @@ impl Assemble {
         if let Some(held) = self.traces.get_mut(id) {
             // Of most traces nothing is asked: they have nothing but that.
             held.decided = true;
-            if request.is_some() || held.hearing.is_some() {
-                held.hearing().asked(request.as_ref());
+            if request.is_some() || held.judgement.is_some() {
+                held.judgement().asked(request.as_ref());
             }
             let unread = request.as_ref().is_some_and(|request| request.unread);
-            let open = held.hearing.as_ref().is_some_and(|hearing| hearing.is_open());
+            let open = held.judgement.as_ref().is_some_and(|judgement| judgement.is_open());
             if unread || !open {
                 self.forgo_texts_of_judge(id);
             }
@@ -136,9 +136,9 @@ impl Assemble {
             self.counts.add("late", "judgement_dropped");
             return;
         };
-        let hearing = held.hearing();
-        let changes = hearing.take(reply);
-        if hearing.is_over() {
+        let judgement = held.judgement();
+        let changes = judgement.take(reply);
+        if judgement.is_over() {
             self.forgo_texts_of_judge(id);
         }
         if changes {

@@ -6,7 +6,7 @@ use crate::few::Few;
 use crate::loops::{self, Least};
 use crate::options::LoopOptions;
 use crate::span::{Log, Span, ToolFacts};
-use crate::trace::Parts;
+use crate::trace::TraceContents;
 
 /// Calls by the hash of the tool's name.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct Called {
 
 impl Calls {
     /// Those of these spans and log records.
-    pub(super) fn of(parts: &Parts, options: &LoopOptions) -> Self {
+    pub(super) fn of(parts: &TraceContents, options: &LoopOptions) -> Self {
         let mut calls = Self::default();
         for (tool, arguments) in parts.spans.called_tools() {
             calls.of_span(tool, arguments, options);

@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use super::held::{Held, Look, State};
+use super::open_trace::{OpenTrace, Pending, State};
 use crate::sorted::Sorted;
 use crate::span::{Timestamp, TraceId};
 
@@ -63,23 +63,23 @@ impl Deadlines {
     }
 
     /// Moves the entry of a trace to where it is due.
-    pub(super) fn reschedule(&mut self, id: TraceId, held: &mut Held) {
+    pub(super) fn reschedule(&mut self, id: TraceId, held: &mut OpenTrace) {
         self.remove(&(held.queued, id));
         held.queued = held.due();
         self.insert((held.queued, id), held.state != State::Open);
     }
 
     /// Something new has come: a trace that is re-opened is told of, and its timer may be earlier than it was.
-    pub(super) fn touched(&mut self, id: TraceId, held: &mut Held, reopened: bool) {
-        self.mark(id, held, if reopened { Look::Tell } else { Look::News });
+    pub(super) fn touched(&mut self, id: TraceId, held: &mut OpenTrace, reopened: bool) {
+        self.mark(id, held, if reopened { Pending::Tell } else { Pending::News });
         if reopened || held.due() < held.queued {
             self.reschedule(id, held);
         }
     }
 
     /// Has the trace looked at with the next drain.
-    pub(super) fn mark(&mut self, id: TraceId, held: &mut Held, look: Look) {
-        if held.look == Look::No && look != Look::No {
+    pub(super) fn mark(&mut self, id: TraceId, held: &mut OpenTrace, look: Pending) {
+        if held.look == Pending::No && look != Pending::No {
             self.marked.push(id);
         }
         held.look = held.look.max(look);

@@ -10,9 +10,9 @@ mod ages;
 mod asking;
 mod calls;
 mod deadlines;
-mod hearing;
-mod held;
+mod judgement;
 mod names;
+mod open_trace;
 mod over;
 mod parents;
 mod recent;
@@ -35,12 +35,12 @@ pub use self::ages::AGES;
 
 use self::ages::Ages;
 use self::deadlines::Deadlines;
-use self::held::{Held, Look, State};
 use self::names::Names;
+use self::open_trace::{OpenTrace, Pending, State};
 use self::parents::Parents;
 use self::resources::Resources;
 use self::sealed::Sealed;
-use self::texts::{Came, Keeping, Together};
+use self::texts::{Keeping, RecentBatches, SpanBatch};
 use self::traces::Traces;
 use self::turns::Turns;
 use self::waiting::Waiting;
@@ -53,7 +53,7 @@ use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
-use super::trace::{Laid, Rules, Symbols, evaluate, expectations, ignored};
+use super::trace::{Rules, Symbols, TraceView, evaluate, expectations, ignored};
 use super::update::{OverBy, TraceUpdate};
 
 /// What the stage is fed.
@@ -82,7 +82,7 @@ pub struct Assemble {
     judging: Option<JudgeRules>,
     attention: Attention,
     // Since the last drain.
-    came: Came,
+    came: RecentBatches,
     // Of all traces: what their spans say of long texts that only people and models read.
     text_bytes: usize,
     requests: Vec<JudgeRequest>,
@@ -136,7 +136,7 @@ impl Assemble {
             suites: Arc::default(),
             judging: None,
             attention: Attention::default(),
-            came: Came::default(),
+            came: RecentBatches::default(),
             text_bytes: 0,
             requests: Vec::new(),
             embedding: None,
@@ -202,7 +202,7 @@ impl Assemble {
         if self.came.is_empty() {
             self.group(iter::once(&span), now);
         } else {
-            self.together(Together::one(span), now);
+            self.together(SpanBatch::one(span), now);
         }
     }
 
@@ -244,7 +244,7 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         if held.state == State::Open && held.tell_at <= due {
             held.tell_at = NEVER;
-            self.deadlines.mark(id, held, Look::Tell);
+            self.deadlines.mark(id, held, Pending::Tell);
         }
         self.deadlines.reschedule(id, held);
     }
@@ -266,7 +266,7 @@ impl Assemble {
         for id in self.deadlines.open().collect::<Vec<_>>() {
             let Some(held) = self.traces.get_mut(id) else { continue };
             if mem::replace(&mut held.tell_at, NEVER) != NEVER {
-                self.deadlines.mark(id, held, Look::Tell);
+                self.deadlines.mark(id, held, Pending::Tell);
             }
         }
     }
@@ -290,7 +290,7 @@ impl Assemble {
     fn tell(&mut self, id: TraceId, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
-        let due = look == Look::Tell || held.state != State::Open || held.is_linked();
+        let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
         if mem::take(&mut held.root_is_new) && !due && !may_loop {
@@ -465,7 +465,7 @@ impl Assemble {
             self.evict();
             let due = now.after(self.options.trace_idle);
             self.ages.add(now);
-            let mut held = Box::new(Held::new(id, tenant.clone(), now, due));
+            let mut held = Box::new(OpenTrace::new(id, tenant.clone(), now, due));
             self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
             self.traces.insert(held);
@@ -491,7 +491,7 @@ impl Assemble {
 
     /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
     /// model said: these need its texts, which stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &Held, trace: &Laid<'_>) -> Option<Reading> {
+    fn read(&self, id: TraceId, held: &OpenTrace, trace: &TraceView<'_>) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
             let mut update = evaluate(id, trace, &self.rules, done)?;
@@ -501,7 +501,7 @@ impl Assemble {
         let mut update = evaluate(id, trace, &self.with_texts, done)?;
         self.name((held, trace), &mut update);
         let none = Judgements::new();
-        let judgements = held.hearing.as_ref().map_or(&none, |hearing| hearing.judgements());
+        let judgements = held.judgement.as_ref().map_or(&none, |judgement| judgement.judgements());
         let (expected, rubrics) = expectations((&update, trace), &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
@@ -528,7 +528,7 @@ impl Assemble {
         held.revision += 1;
         held.touched = held.touched.max(now);
         if held.state != State::Open {
-            return self.deadlines.mark(id, held, Look::News);
+            return self.deadlines.mark(id, held, Pending::News);
         }
         // What is new of an open trace is told in a while, if nothing tells it before.
         held.wait_to_tell(now, &self.options);
@@ -553,7 +553,7 @@ impl Assemble {
         }
         held.state = State::Sealed;
         held.revision += 1;
-        self.deadlines.mark(id, held, Look::News);
+        self.deadlines.mark(id, held, Pending::News);
         self.note_sealed(id);
     }
 

@@ -14,10 +14,10 @@
 //! without a root time and again, and none ever came, are they final after `late_horizon`.
 
 use super::ages::AGES;
-use super::held::{Held, Look, State};
+use super::open_trace::{OpenTrace, Pending, State};
 use super::{Assemble, Timestamp, TraceId};
 use crate::span::Span;
-use crate::trace::{Laid, named_agent, scope_by_agent, source};
+use crate::trace::{TraceView, named_agent, scope_by_agent, source};
 use crate::update::{AgentKey, OverBy, TraceUpdate};
 
 impl Assemble {
@@ -63,7 +63,7 @@ impl Assemble {
         self.ages.remove(held.opened);
         let evidence = if rooted { OverBy::Root } else { evidence };
         held.close((now, evidence), never, &self.options);
-        self.deadlines.mark(id, held, Look::News);
+        self.deadlines.mark(id, held, Pending::News);
         self.deadlines.reschedule(id, held);
         self.count_forgotten();
     }
@@ -128,7 +128,11 @@ impl Assemble {
 
     /// Whose trace it is, and whether that is certain: it is once a root is in, and, if nobody has named the agent, once nobody
     /// may do so any more. Then it goes by the name of its service; before, by that of the one agent which is known there.
-    pub(super) fn name(&self, (held, trace): (&Held, &Laid<'_>), update: &mut TraceUpdate) {
+    pub(super) fn name(
+        &self,
+        (held, trace): (&OpenTrace, &TraceView<'_>),
+        update: &mut TraceUpdate,
+    ) {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
         let over = sealed || (update.complete && held.state != State::Open);
@@ -156,7 +160,7 @@ impl Assemble {
         let spans = &held.parts.spans;
         let mut sources = spans.sources();
         if sources.any(|(resource, scope)| self.names.knows_none((resource, scope)))
-            && let Some(agent) = named_agent(&held.parts.laid_out())
+            && let Some(agent) = named_agent(&held.parts.view())
         {
             self.names.learn(spans.sources(), &agent, held.touched);
         }

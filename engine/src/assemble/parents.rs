@@ -17,12 +17,12 @@ use crate::update::OverBy;
 /// What earlier traces showed.
 #[derive(Clone, Debug)]
 pub(super) struct Parents {
-    kinds: Recent<Shown>,
+    kinds: Recent<ParentsSeen>,
 }
 
 /// What spans of one kind showed of their parents.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ParentsSeen {
     /// When one last came.
     came: Option<Timestamp>,
     /// How many traces, one after the other, were quiet for `rootless_idle` without it.
@@ -35,7 +35,7 @@ pub(super) struct Shown {
 const FEW: u8 = 3;
 const MANY: u8 = 16;
 
-impl Shown {
+impl ParentsSeen {
     /// Traces became final without it, one after the other.
     fn never(self) -> bool {
         self.without >= if self.came.is_some() { MANY } else { FEW }
@@ -76,7 +76,7 @@ impl Parents {
     /// A trace is done: of spans whose parents are in, parents come.
     pub(super) fn came(&mut self, spans: &Spans, now: Timestamp) {
         for key in kinds(spans, true) {
-            *self.learn(key) = Shown { came: Some(now), ..Shown::default() };
+            *self.learn(key) = ParentsSeen { came: Some(now), ..ParentsSeen::default() };
         }
     }
 
@@ -108,12 +108,12 @@ impl Parents {
     }
 
     /// What outlives the process.
-    pub(super) fn save(&self) -> Saved<&Shown> {
+    pub(super) fn save(&self) -> Saved<&ParentsSeen> {
         self.kinds.save()
     }
 
     /// Takes over what an earlier process knew.
-    pub(super) fn restore(&mut self, saved: Saved<Shown>) {
+    pub(super) fn restore(&mut self, saved: Saved<ParentsSeen>) {
         self.kinds.restore(saved);
     }
 
@@ -129,7 +129,7 @@ impl Parents {
         })
     }
 
-    fn learn(&mut self, key: u64) -> &mut Shown {
+    fn learn(&mut self, key: u64) -> &mut ParentsSeen {
         self.kinds.learn(key)
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::held::{Held, State};
 use super::names::Agents;
-use super::parents::Shown;
+use super::open_trace::{OpenTrace, State};
+use super::parents::ParentsSeen;
 use super::recent;
 use super::sealed::Sealed;
 use super::turns::Turns;
@@ -45,10 +45,10 @@ impl Serialize for Written<'_> {
 pub struct SavedTraces(Read);
 
 type Read = Saved<
-    Vec<(TraceId, Box<Held>)>,
+    Vec<(TraceId, Box<OpenTrace>)>,
     Sealed,
     Reports,
-    recent::Saved<Shown>,
+    recent::Saved<ParentsSeen>,
     recent::Saved<Agents>,
     Turns,
 >;

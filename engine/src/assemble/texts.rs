@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
-use super::{Assemble, Attention, Counts, Held, JudgeRules, Operation, Span, Timestamp, TraceId};
+use super::{
+    Assemble, Attention, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceId,
+};
 use crate::trace::Spans;
 
 /// Spans that came together, and which of them are meant.
 #[derive(Clone, Debug)]
-pub struct Together {
+pub struct SpanBatch {
     /// Those of a whole request, for everybody that takes a share.
     pub all: Arc<Vec<Span>>,
     /// The places of those that are meant.
@@ -20,10 +22,10 @@ pub struct Together {
 
 /// What came since the last drain, as long as texts may be missing.
 #[derive(Debug, Default)]
-pub(super) struct Came {
+pub(super) struct RecentBatches {
     // By their roots they are not judged unless they are flagged; in order.
     passed_over: Vec<TraceId>,
-    batches: Vec<Together>,
+    batches: Vec<SpanBatch>,
     // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
     places: Vec<(TraceId, usize, usize)>,
 }
@@ -39,7 +41,7 @@ pub(super) struct Keeping<'a> {
     judge: Option<&'a JudgeRules>,
 }
 
-impl Together {
+impl SpanBatch {
     /// A span that came alone.
     pub fn one(span: Span) -> Self {
         Self { all: Arc::new(vec![span]), places: vec![0] }
@@ -53,7 +55,7 @@ impl Together {
 
 impl Assemble {
     /// Applies spans that came together at `now`.
-    pub fn spans(&mut self, mut together: Together, now: Timestamp) {
+    pub fn spans(&mut self, mut together: SpanBatch, now: Timestamp) {
         let of_turn = |place: &usize| together.all.get(*place).is_some_and(Span::is_of_turn);
         let (turns, others): (Vec<_>, _) = together.places.iter().copied().partition(of_turn);
         together.places = others;
@@ -65,7 +67,7 @@ impl Assemble {
     }
 
     /// Applies spans of known traces that came together.
-    pub(super) fn together(&mut self, together: Together, now: Timestamp) {
+    pub(super) fn together(&mut self, together: SpanBatch, now: Timestamp) {
         self.came.passed_over = self.passed_over(&together);
         let trace = |place: &usize| together.all.get(*place).map(|span| span.trace_id);
         for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
@@ -119,7 +121,7 @@ impl Assemble {
     }
 
     /// The traces all of whose roots among these pass them over, in order.
-    fn passed_over(&self, together: &Together) -> Vec<TraceId> {
+    fn passed_over(&self, together: &SpanBatch) -> Vec<TraceId> {
         let keeping = Keeping::new(self.has_readers(), self.attention, self.judging.as_ref());
         if keeping.judge.is_none() {
             return Vec::new();
@@ -160,7 +162,7 @@ impl<'a> Keeping<'a> {
     }
 
     /// Notes what a span, with or without its texts, tells of who is going to read the trace.
-    pub(super) fn note(&self, held: &mut Held, span: &Span, texts: bool) {
+    pub(super) fn note(&self, held: &mut OpenTrace, span: &Span, texts: bool) {
         let passed_over = texts && self.passes_over(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
         held.untold |= self.judged && !texts;
@@ -174,7 +176,7 @@ impl<'a> Keeping<'a> {
     }
 }
 
-impl Came {
+impl RecentBatches {
     /// Whether nothing has to be at hand.
     pub(super) fn is_empty(&self) -> bool {
         self.batches.is_empty()
@@ -187,7 +189,7 @@ impl Came {
     }
 
     /// Does without the texts of a trace that begins, if its root is among what comes and says so.
-    pub(super) fn begins(&self, id: TraceId, held: &mut Held) {
+    pub(super) fn begins(&self, id: TraceId, held: &mut OpenTrace) {
         if self.passed_over.binary_search(&id).is_ok() {
             held.forgo_texts();
             held.bare = true;
@@ -210,7 +212,7 @@ impl Came {
     }
 }
 
-impl Held {
+impl OpenTrace {
     /// Whether what its spans said when they came gives a judge no reason to read it: nothing failed, no root is sampled, and no
     /// other process takes part in it, of which more may come. Whether it has a loop takes longer to say.
     pub(super) fn is_unwanted(&self) -> bool {

@@ -3,12 +3,12 @@
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::held::Held;
+use super::open_trace::OpenTrace;
 use crate::span::TraceId;
 
 /// All traces.
 #[derive(Debug, Default)]
-pub(super) struct Traces(HashTable<Box<Held>>);
+pub(super) struct Traces(HashTable<Box<OpenTrace>>);
 
 impl Traces {
     /// How many there are.
@@ -22,22 +22,22 @@ impl Traces {
     }
 
     /// The trace of this id.
-    pub(super) fn get(&self, id: TraceId) -> Option<&Held> {
+    pub(super) fn get(&self, id: TraceId) -> Option<&OpenTrace> {
         self.0.find(hash(id), |held| held.id == id).map(Box::as_ref)
     }
 
     /// The trace of this id, to be changed.
-    pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut Held> {
+    pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut OpenTrace> {
         self.0.find_mut(hash(id), |held| held.id == id).map(Box::as_mut)
     }
 
     /// Keeps a trace; there is none of its id.
-    pub(super) fn insert(&mut self, held: Box<Held>) {
+    pub(super) fn insert(&mut self, held: Box<OpenTrace>) {
         self.0.insert_unique(hash(held.id), held, |held| hash(held.id));
     }
 
     /// Takes a trace out.
-    pub(super) fn remove(&mut self, id: TraceId) -> Option<Box<Held>> {
+    pub(super) fn remove(&mut self, id: TraceId) -> Option<Box<OpenTrace>> {
         let (held, _) = self.0.find_entry(hash(id), |held| held.id == id).ok()?.remove();
         // Gives memory back after a burst.
         if self.0.capacity() > 4 * self.0.len().max(1_024) {

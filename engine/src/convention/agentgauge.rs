@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::draft::{Draft, name};
 use super::lines::{Line, Says, line, success_named};
 use super::raw::{RawAttributes, RawLog, RawSpan};
-use super::{Convention, LogDraft, Look};
+use super::{Convention, LogDraft, Trigger};
 use crate::span::Violation;
 
 /// The convention.
@@ -75,8 +75,8 @@ impl Convention for AgentGauge {
         ]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
-        &[Look::Event, Look::Key("agentgauge.constraint.id")]
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Event, Trigger::Key("agentgauge.constraint.id")]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

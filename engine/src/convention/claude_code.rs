@@ -7,7 +7,7 @@ use super::draft::{Draft, count, flag, meant, name};
 use super::json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawLog, RawSpan, RawValue};
-use super::spoken::{Aside, Dialect, Heard, Keys, Tells, by_prompt, keys};
+use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, by_prompt, keys};
 use super::{Convention, Mark, text};
 use crate::span::Operation;
 
@@ -145,7 +145,7 @@ impl Convention for ClaudeCode {
     }
 }
 
-fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
     let cached = tokens("cache_read_tokens").saturating_add(tokens("cache_creation_tokens"));
     heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(cached));
@@ -155,10 +155,10 @@ fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
     let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
     let main = |source: &&str| *source == "sdk" || source.starts_with("repl_main_thread");
     heard.aside = if let Some(agent) = agent.and(named).or(unnamed) {
-        Some(Aside::Agent(agent.to_owned().into()))
+        Some(Helper::Agent(agent.to_owned().into()))
     } else {
         let part = source.filter(|source| !main(source));
-        part.map(|part| Aside::Part(part.to_owned().into()))
+        part.map(|part| Helper::Part(part.to_owned().into()))
     };
     if heard.tells == Some(Tells::ToolBegun) {
         heard.failed = raw.attributes.str("decision") == Some("reject");

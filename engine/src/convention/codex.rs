@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::arguments;
 use super::draft::{count, meant};
 use super::raw::{RawLog, RawValue};
-use super::spoken::{Aside, Dialect, Heard, Keys, Tells, by_prompt, keys};
+use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, by_prompt, keys};
 use super::{Convention, Mark};
 
 /// The convention.
@@ -78,7 +78,7 @@ impl Convention for Codex {
     }
 }
 
-fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let failed = raw.attributes.str("error.message").is_some();
     match heard.tells {
         // An event for each part of a stream, and its end twice: once with what it took.
@@ -95,7 +95,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
         Some(Tells::Tool) => {
             let agent = raw.attributes.str("agent_name").and_then(meant);
             let other = agent.filter(|agent| *agent != "/root");
-            heard.aside = other.map(|agent| Aside::Agent(agent.to_owned().into()));
+            heard.aside = other.map(|agent| Helper::Agent(agent.to_owned().into()));
             let output = raw.attributes.str("output").map(without_measures);
             heard.result = output.map(|text| arguments::result_hash(&RawValue::Str(text)));
         }

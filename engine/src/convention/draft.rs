@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::json::{self, Json};
-use super::messages::{Asked, Said};
+use super::messages::{InputFacts, Said};
 use super::raw::RawValue;
 use super::{messages, text};
 use crate::math::Quanta;
@@ -103,7 +103,7 @@ impl<'v> Draft<'v> {
     }
 
     /// Offers an input: its text, and what it tells of the turn.
-    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> Asked<'v>) {
+    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> InputFacts<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.input.wants(rank) || model && self.asked_by_user.wants(rank)) {
             return;

@@ -10,7 +10,7 @@ use super::draft::{meant, name, number};
 use super::finish::capped;
 use super::index::Hits;
 use super::raw::{RawAttributes, RawSpan, RawValue};
-use super::{Conventions, Look};
+use super::{Conventions, Trigger};
 use crate::math::Quanta;
 use crate::signal::CONSTRAINT_VIOLATION;
 use crate::span::{Operation, Report, Source, Target, Timestamp, TraceId};
@@ -22,16 +22,16 @@ pub(super) const RESULT: &str = "gen_ai.evaluation.result";
 const CONFIDENCE: &str = "agentgauge.confidence";
 
 /// What there is on a span that has results.
-pub(super) const LOOKS_FOR: &[Look] = &[
-    Look::Event,
-    Look::Key(CONFIDENCE),
-    Look::Key("gen_ai.evaluation.name"),
-    Look::Keys("annotations."),
-    Look::Keys("evaluations."),
-    Look::Keys("trace.annotations."),
-    Look::Keys("trace.evaluations."),
-    Look::Keys("session.annotations."),
-    Look::Keys("session.evaluations."),
+pub(super) const LOOKS_FOR: &[Trigger] = &[
+    Trigger::Event,
+    Trigger::Key(CONFIDENCE),
+    Trigger::Key("gen_ai.evaluation.name"),
+    Trigger::Keys("annotations."),
+    Trigger::Keys("evaluations."),
+    Trigger::Keys("trace.annotations."),
+    Trigger::Keys("trace.evaluations."),
+    Trigger::Keys("session.annotations."),
+    Trigger::Keys("session.evaluations."),
 ];
 
 /// Results of one span or record, and why some were none.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::arguments;
-use super::messages::{Asked, Said};
+use super::messages::{InputFacts, Said};
 use super::raw::{RawAttributes, RawValue};
 use crate::span::{ToolFacts, ToolResult};
 
@@ -63,7 +63,7 @@ impl<'a> Messages<'a> {
     }
 
     /// What they say as a model's input.
-    pub(super) fn asked(&self) -> Asked<'a> {
+    pub(super) fn asked(&self) -> InputFacts<'a> {
         let is_user = |message: &&Message<'_>| matches!(message.role, "user" | "human");
         let last_first = || self.0.values().rev();
         let mut results: Vec<ToolResult> = last_first()
@@ -77,7 +77,7 @@ impl<'a> Messages<'a> {
             })
             .collect();
         results.reverse();
-        Asked {
+        InputFacts {
             text: last_first().find(is_user).and_then(Message::text),
             results,
             by_user: last_first().next().map(|message| is_user(&message)),

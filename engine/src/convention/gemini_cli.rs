@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::draft::{count, meant};
 use super::json::{self, Json};
 use super::raw::{RawLog, RawSpan};
-use super::spoken::{Aside, Dialect, Heard, Keys, Tells, Turn, by_prompt, keys};
+use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, Turn, by_prompt, keys};
 use super::{Convention, Mark};
 use crate::span::Operation;
 
@@ -92,7 +92,7 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
     by_prompt(session, prompt.filter(numbered))
 }
 
-fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
     let (thoughts, tools) = (tokens("thoughts_token_count"), tokens("tool_token_count"));
     heard.tokens.output = heard.tokens.output.map(|output| output.saturating_add(thoughts));
@@ -100,7 +100,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut Heard<'_>) -> bool {
     heard.output = raw.attributes.str("response_text").and_then(answer).map(Cow::Owned);
     let part = raw.attributes.str("role").and_then(meant).filter(|role| *role != "main");
     if matches!(heard.tells, Some(Tells::Model | Tells::ModelError)) {
-        heard.aside = part.map(|part| Aside::Part(part.to_owned().into()));
+        heard.aside = part.map(|part| Helper::Part(part.to_owned().into()));
     }
     true
 }

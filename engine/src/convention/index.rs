@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::lines::Says;
 use super::plan::Step;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
-use super::{CONVENTIONS, Look, Mark, custom, evaluation};
+use super::{CONVENTIONS, Mark, Trigger, custom, evaluation};
 use crate::options::ConventionOptions;
 
 /// All lines of all conventions and of the configuration.
@@ -242,16 +242,16 @@ impl Index {
         self.look_for(SCORES, evaluation::LOOKS_FOR);
     }
 
-    fn look_for(&mut self, asked: u64, looks_for: &[Look]) {
+    fn look_for(&mut self, asked: u64, looks_for: &[Trigger]) {
         for look in looks_for {
             match look {
-                Look::Key(key) => self.keys.of(key).asked |= asked,
-                Look::Keys(start) => {
+                Trigger::Key(key) => self.keys.of(key).asked |= asked,
+                Trigger::Keys(start) => {
                     self.starts[first(start)] |= 1 << self.by_start.len();
                     self.by_start.push((start, asked));
                 }
-                Look::Event => self.by_event |= asked,
-                Look::Span(name) => self.by_name.push((name, asked)),
+                Trigger::Event => self.by_event |= asked,
+                Trigger::Span(name) => self.by_name.push((name, asked)),
             }
         }
     }

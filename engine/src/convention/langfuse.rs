@@ -7,7 +7,7 @@ use super::draft::{Draft, lower};
 use super::json::Json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Look, messages};
+use super::{Convention, Trigger, messages};
 use crate::span::Operation;
 
 /// The convention.
@@ -64,8 +64,8 @@ impl Convention for Langfuse {
         ]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
-        &[Look::Key("langfuse.environment"), Look::Key("langfuse.observation.usage_details")]
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Key("langfuse.environment"), Trigger::Key("langfuse.observation.usage_details")]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

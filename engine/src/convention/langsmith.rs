@@ -6,7 +6,7 @@
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::raw::RawSpan;
-use super::{Convention, Look, langchain, operation_named};
+use super::{Convention, Trigger, langchain, operation_named};
 
 /// The convention.
 pub(super) struct LangSmith;
@@ -44,8 +44,8 @@ impl Convention for LangSmith {
         &["A root of kind `chain` is the workflow."]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
-        &[Look::Key("langsmith.span.kind")]
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Key("langsmith.span.kind")]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

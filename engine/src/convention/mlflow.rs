@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::raw::RawSpan;
-use super::{Convention, Look, langchain, messages};
+use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
 
 /// The convention.
@@ -52,8 +52,8 @@ impl Convention for Mlflow {
         ]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
-        &[Look::Key("mlflow.chat.tokenUsage"), Look::Key("mlflow.spanType")]
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Key("mlflow.chat.tokenUsage"), Trigger::Key("mlflow.spanType")]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

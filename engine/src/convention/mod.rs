@@ -115,7 +115,7 @@ trait Convention: Sync {
 
     /// What its code looks for on a span: where none of it is there, `operation` and `read` have nothing to say and are
     /// not called. One that has marks, or whose code is there only for log records, need not tell.
-    fn looks_for(&self) -> &'static [Look] {
+    fn looks_for(&self) -> &'static [Trigger] {
         &[]
     }
 
@@ -147,7 +147,7 @@ enum Mark {
 
 /// What a convention's code looks for on a span.
 #[derive(Clone, Copy, Debug)]
-enum Look {
+enum Trigger {
     /// An attribute.
     Key(&'static str),
     /// Attributes that begin with this; it ends in a dot.

@@ -10,7 +10,7 @@ use super::draft::{Draft, name};
 use super::flat::Messages;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Look, messages, operation_named};
+use super::{Convention, Trigger, messages, operation_named};
 use crate::span::Operation;
 
 /// The convention.
@@ -63,13 +63,13 @@ impl Convention for OpenLlmetry {
         ]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
+    fn looks_for(&self) -> &'static [Trigger] {
         &[
-            Look::Event,
-            Look::Key("traceloop.entity.name"),
-            Look::Key("traceloop.entity.output"),
-            Look::Keys("gen_ai.prompt."),
-            Look::Keys("gen_ai.completion."),
+            Trigger::Event,
+            Trigger::Key("traceloop.entity.name"),
+            Trigger::Key("traceloop.entity.output"),
+            Trigger::Keys("gen_ai.prompt."),
+            Trigger::Keys("gen_ai.completion."),
         ]
     }
 

@@ -11,7 +11,7 @@ use super::draft::Draft;
 use super::json::Json;
 use super::lines::{Line, Says, line, present};
 use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
-use super::{Convention, LogDraft, Look, messages, operation_named, text};
+use super::{Convention, LogDraft, Trigger, messages, operation_named, text};
 use crate::span::Operation;
 
 /// The convention.
@@ -100,8 +100,8 @@ impl Convention for OtelGenAi {
         &["agent", "default", "invoke_agent", "OpenAI Agent", "unknown"]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
-        &[Look::Event, Look::Span(super::evaluation::RESULT)]
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Event, Trigger::Span(super::evaluation::RESULT)]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

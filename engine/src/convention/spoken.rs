@@ -40,7 +40,7 @@ pub(super) struct Dialect {
     /// What a prompt's id tells, by session and id.
     pub(super) turn: fn(&str, Option<&str>) -> Turn,
     /// What no key says; returns whether the record counts.
-    pub(super) mend: fn(&RawLog<'_>, &mut Heard<'_>) -> bool,
+    pub(super) mend: fn(&RawLog<'_>, &mut RecordFacts<'_>) -> bool,
 }
 
 /// What a record tells.
@@ -102,7 +102,7 @@ pub(super) enum Turn {
 
 /// What a record says, before it is a span.
 #[derive(Debug, Default)]
-pub(super) struct Heard<'r> {
+pub(super) struct RecordFacts<'r> {
     pub(super) tells: Option<Tells>,
     pub(super) input: Option<Cow<'r, str>>,
     pub(super) output: Option<Cow<'r, str>>,
@@ -112,12 +112,12 @@ pub(super) struct Heard<'r> {
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
     /// Who did it, where that was not the agent itself.
-    pub(super) aside: Option<Aside<'r>>,
+    pub(super) aside: Option<Helper<'r>>,
 }
 
 /// Who is at work beside the agent itself.
 #[derive(Debug)]
-pub(super) enum Aside<'r> {
+pub(super) enum Helper<'r> {
     /// An agent that it has begun.
     Agent(Cow<'r, str>),
     /// A part of the client: it makes titles, or makes the conversation shorter.
@@ -224,11 +224,11 @@ impl Dialect {
     }
 
     /// What the record says, as far as attributes tell.
-    fn hear<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> Heard<'r> {
+    fn hear<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> RecordFacts<'r> {
         let keys = &self.keys;
         let tokens = |list: &Names| get(raw, list).and_then(count);
         let success = get(raw, &keys.success).and_then(flag);
-        Heard {
+        RecordFacts {
             tells: Some(tells),
             input: get(raw, &keys.input).and_then(RawValue::as_str).map(Cow::from),
             output: get(raw, &keys.output).and_then(RawValue::as_str).map(Cow::from),
@@ -241,7 +241,7 @@ impl Dialect {
             result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
             tool: None,
-            aside: get(raw, &keys.sub_agent).and_then(name).map(Aside::Agent),
+            aside: get(raw, &keys.sub_agent).and_then(name).map(Helper::Agent),
         }
     }
 }
@@ -250,7 +250,7 @@ impl Dialect {
 struct Record<'r, 'a> {
     dialect: &'r Dialect,
     raw: &'r RawLog<'a>,
-    heard: Heard<'r>,
+    heard: RecordFacts<'r>,
     session: SessionName,
     trace_id: TraceId,
     span_id: SpanId,
@@ -451,8 +451,8 @@ impl Conventions {
     fn below_another(&self, record: &Record<'_, '_>, call: Span, spans: &mut Vec<Span>) {
         let (operation, who) = match &record.heard.aside {
             None => return spans.push(call),
-            Some(Aside::Agent(who)) => (Operation::InvokeAgent, self.capped_name(who)),
-            Some(Aside::Part(who)) => (Operation::Other, self.capped_name(who)),
+            Some(Helper::Agent(who)) => (Operation::InvokeAgent, self.capped_name(who)),
+            Some(Helper::Part(who)) => (Operation::Other, self.capped_name(who)),
         };
         // One for each record: it goes where that goes.
         let span_id = SpanId::of(&[&record.span_id.0, b"aside"]);

@@ -6,7 +6,7 @@
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Look, text};
+use super::{Convention, Trigger, text};
 use crate::span::Operation;
 
 /// The convention.
@@ -45,8 +45,8 @@ impl Convention for Strands {
         &["Strands Agents"]
     }
 
-    fn looks_for(&self) -> &'static [Look] {
-        &[Look::Event]
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Event]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -15,7 +15,7 @@ pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked};
 pub use quality::Quality;
 pub use spread::{EffortSums, LEAST_RUNS, Measure, Spread};
 
-use self::success::{Others, Told, success_ratio};
+use self::success::{LabelledRun, Others, success_ratio};
 use super::span::Timestamp;
 use super::view::{AgentView, PredictionView, SessionView, SuccessView};
 
@@ -98,9 +98,9 @@ fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Opti
             .map(|(measure, (mean, deviation))| (bucket(*measure) - mean) / deviation);
         deviations.sum::<f64>() / measures.len().max(1) as f64
     };
-    let told: Vec<Told> = known
+    let told: Vec<LabelledRun> = known
         .iter()
-        .map(|run| Told {
+        .map(|run| LabelledRun {
             label: if run.failed { 0.0 } else { 1.0 },
             predictor: mean_of(&|measure| measure.bucket(&run.effort)),
         })

@@ -20,7 +20,7 @@ const LEAST_TOLD: usize = 5;
 
 /// A run of which the outcome is told.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Told {
+pub(super) struct LabelledRun {
     /// 1 for a success, 0 for none.
     pub(super) label: f64,
     /// What is known of every run.
@@ -50,7 +50,7 @@ struct Mean {
 }
 
 /// The mean of labels by prediction-powered inference; without a weight it is tuned. `None` without labels or without others.
-fn powered_mean(told: &[Told], others: Others, weight: Option<f64>) -> Option<Mean> {
+fn powered_mean(told: &[LabelledRun], others: Others, weight: Option<f64>) -> Option<Mean> {
     if told.is_empty() || others.runs == 0 {
         return None;
     }
@@ -72,7 +72,7 @@ fn powered_mean(told: &[Told], others: Others, weight: Option<f64>) -> Option<Me
 
 /// The share of successes with Wilson's interval. What predictions are worth counts as so many more runs that are told, so that the
 /// interval is one where all or none succeed; they are left out where they would make it wider. `None` below [`LEAST_TOLD`].
-pub(super) fn success_ratio(told: &[Told], others: Option<Others>) -> Option<SuccessView> {
+pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Option<SuccessView> {
     if told.len() < LEAST_TOLD {
         return None;
     }
@@ -116,7 +116,7 @@ fn variance(values: impl Iterator<Item = f64> + Clone) -> f64 {
 }
 
 /// The variance of the predictor over all runs, over one less than their number.
-fn pooled(told: &[Told], others: Others) -> f64 {
+fn pooled(told: &[LabelledRun], others: Others) -> f64 {
     let (runs, many) = (told.len() as f64, others.runs as f64);
     let own = mean(told.iter().map(|run| run.predictor));
     let squares = variance(told.iter().map(|run| run.predictor)) * runs;
@@ -147,9 +147,11 @@ mod tests {
         Others { runs: values.len() as u64, mean: mean(all()), variance: variance(all()) }
     }
 
-    fn told(labels: &[f64], predictors: &[f64]) -> Vec<Told> {
+    fn told(labels: &[f64], predictors: &[f64]) -> Vec<LabelledRun> {
         let pairs = labels.iter().zip(predictors);
-        pairs.map(|(label, predictor)| Told { label: *label, predictor: *predictor }).collect()
+        pairs
+            .map(|(label, predictor)| LabelledRun { label: *label, predictor: *predictor })
+            .collect()
     }
 
     #[test]
@@ -196,9 +198,12 @@ mod tests {
             let mut next = || draws.next().unwrap();
             let mut run = || {
                 let predictor = next();
-                Told { label: if next() < 0.95 - 0.5 * predictor { 1.0 } else { 0.0 }, predictor }
+                LabelledRun {
+                    label: if next() < 0.95 - 0.5 * predictor { 1.0 } else { 0.0 },
+                    predictor,
+                }
             };
-            let runs: Vec<Told> = (0..300).map(|_| run()).collect();
+            let runs: Vec<LabelledRun> = (0..300).map(|_| run()).collect();
             let (few, many) = runs.split_at(30);
             let predictors: Vec<f64> = many.iter().map(|run| run.predictor).collect();
             let powered = success_ratio(few, Some(others(&predictors))).unwrap();

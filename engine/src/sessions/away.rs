@@ -1,13 +1,13 @@
 //! Sessions that had to leave because there was no room, and come back when they are spoken of.
 //!
 //! ```text
-//! over max_sessions:  the quietest session --> bytes in an attic, and a stub here
+//! over max_sessions:  the quietest session --> bytes in a session store, and a stub here
 //! a word about it, or its timer:     bytes --> the session, as it was
 //! ```
 //!
 //! Nothing is closed or forgotten by that: what a session gives to sums stays, and it is scored as if it had never left. The
-//! attic is an argument, as the time is: whoever has the stage has the disk. The stubs are saved with the stage, so what is in
-//! the attic then has to be there as long as that state may be read.
+//! session store is an argument, as the time is: whoever has the stage has the disk. The stubs are saved with the stage, so what is in
+//! the session store then has to be there as long as that state may be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{Agent, SessionId};
 use super::reports::target;
-use super::session::{Restless, Session, Shared, Standing};
+use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::loops::LoopLabels;
@@ -26,24 +26,24 @@ use crate::span::{Report, Timestamp};
 use crate::update::TraceUpdate;
 
 /// Where bytes are kept for which there is no room in memory.
-pub trait Attic {
+pub trait SessionStore {
     /// Puts bytes away; `None` if there is no room.
-    fn put(&mut self, bytes: &[u8]) -> Option<AtticPlace>;
+    fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace>;
 
     /// What was put there; `None` if that cannot be read, or is not what it was.
-    fn get(&self, place: AtticPlace) -> Option<Vec<u8>>;
+    fn get(&self, place: SessionPlace) -> Option<Vec<u8>>;
 
     /// Lets go of what was put there.
-    fn free(&mut self, place: AtticPlace);
+    fn free(&mut self, place: SessionPlace);
 
     /// Makes what is there as safe as a state that is about to be saved, and removes what no saved state needs; returns
     /// whether it is safe.
     fn keep(&mut self) -> bool;
 }
 
-/// Where something is in an attic.
+/// Where something is in a session store.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct AtticPlace {
+pub struct SessionPlace {
     /// The number of the file.
     pub file: u64,
     /// The byte at which it begins.
@@ -54,20 +54,20 @@ pub struct AtticPlace {
     pub sum: u32,
 }
 
-/// No attic: where nothing outlives the process, sessions are evicted.
+/// No session store: where nothing outlives the process, sessions are evicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nowhere;
 
-impl Attic for Nowhere {
-    fn put(&mut self, _: &[u8]) -> Option<AtticPlace> {
+impl SessionStore for Nowhere {
+    fn put(&mut self, _: &[u8]) -> Option<SessionPlace> {
         None
     }
 
-    fn get(&self, _: AtticPlace) -> Option<Vec<u8>> {
+    fn get(&self, _: SessionPlace) -> Option<Vec<u8>> {
         None
     }
 
-    fn free(&mut self, _: AtticPlace) {}
+    fn free(&mut self, _: SessionPlace) {}
 
     fn keep(&mut self) -> bool {
         true
@@ -87,12 +87,12 @@ pub(super) struct Away {
 /// What is known here of a session that is away.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Stub {
-    place: AtticPlace,
+    place: SessionPlace,
     /// Since when it is quiet, and whether it is closed.
     quiet: Timestamp,
     closed: bool,
     deadline: Option<Timestamp>,
-    gives: Box<Gives>,
+    gives: Box<GaugeShare>,
     /// When a timer of it is due: it follows from these and the options.
     #[serde(skip)]
     due: Timestamp,
@@ -100,7 +100,7 @@ pub(super) struct Stub {
 
 /// What a session gives to gauges: to be taken back should its bytes be lost.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Gives {
+struct GaugeShare {
     held: Vec<(Agent, u64)>,
     placed: Option<(Agent, SessionScores)>,
     looping: BTreeSet<(Agent, LoopLabels)>,
@@ -161,7 +161,7 @@ impl Away {
     }
 }
 
-impl Gives {
+impl GaugeShare {
     fn of(session: &Session) -> Self {
         let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
         session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
@@ -200,7 +200,7 @@ impl Gives {
 }
 
 impl Sessions {
-    /// From now on sessions over `max_sessions` leave for an attic, and are not evicted: whoever says so calls
+    /// From now on sessions over `max_sessions` leave for a session store, and are not evicted: whoever says so calls
     /// [`Sessions::bring_for`] and [`Sessions::bring_for_report`] before each word, [`Sessions::run_timers`] for the
     /// timers, and [`Sessions::fit`] after each drain.
     pub fn keep_away(&mut self) {
@@ -213,77 +213,81 @@ impl Sessions {
     }
 
     /// Where those are that are away.
-    pub fn attic_places(&self) -> impl Iterator<Item = AtticPlace> + '_ {
+    pub fn session_places(&self) -> impl Iterator<Item = SessionPlace> + '_ {
         self.away.stubs.values().map(|stub| stub.place)
     }
 
     /// Brings the session back that an update is about, if it is away.
-    pub fn bring_for(&mut self, update: &TraceUpdate, attic: &mut dyn Attic) {
+    pub fn bring_for(&mut self, update: &TraceUpdate, session_store: &mut dyn SessionStore) {
         if self.away.stubs.is_empty() {
             return;
         }
         let Some((id, _)) = address(update) else { return };
         if update.tombstone {
             // What was reported of the session may be another one's of its id.
-            self.bring_all_of(&id.tenant, &id.id, attic);
+            self.bring_all_of(&id.tenant, &id.id, session_store);
         }
-        self.come_back(&id, attic);
+        self.come_back(&id, session_store);
     }
 
     /// Likewise for a report.
-    pub fn bring_for_report(&mut self, report: &Report, attic: &mut dyn Attic) {
+    pub fn bring_for_report(&mut self, report: &Report, session_store: &mut dyn SessionStore) {
         if let Some((tenant, id, _)) = target(report) {
-            self.bring_all_of(tenant, id, attic);
+            self.bring_all_of(tenant, id, session_store);
         }
     }
 
     /// Brings all back, however many, for the end of input. None leaves after that.
-    pub fn bring_all(&mut self, attic: &mut dyn Attic) {
+    pub fn bring_all(&mut self, session_store: &mut dyn SessionStore) {
         self.away.keeps = false;
         while let Some((_, id)) = self.away.due.first().cloned() {
-            self.come_back(&id, attic);
+            self.come_back(&id, session_store);
         }
     }
 
     /// Brings those of one id back, of whatever scope.
-    fn bring_all_of(&mut self, tenant: &str, id: &str, attic: &mut dyn Attic) {
+    fn bring_all_of(&mut self, tenant: &str, id: &str, session_store: &mut dyn SessionStore) {
         for id in self.away.of_id(tenant, id) {
-            self.come_back(&id, attic);
+            self.come_back(&id, session_store);
         }
     }
 
     /// Runs timers, of those that are away too: these one after the other, so that few are here at a time.
-    pub fn run_timers(&mut self, now: Timestamp, attic: &mut dyn Attic) {
+    pub fn run_timers(&mut self, now: Timestamp, session_store: &mut dyn SessionStore) {
         self.advance(now);
         let now = self.shared.now;
         while let Some((_, id)) = self.away.due.first().filter(|(due, _)| *due <= now).cloned() {
-            self.come_back(&id, attic);
+            self.come_back(&id, session_store);
             self.handle_timeout(now);
-            self.fit(attic);
+            self.fit(session_store);
         }
         self.handle_timeout(now);
-        self.fit(attic);
+        self.fit(session_store);
     }
 
     /// Lets the quietest leave until the others fit. One with verdicts that are not counted stays until it is drained.
-    pub fn fit(&mut self, attic: &mut dyn Attic) {
+    pub fn fit(&mut self, session_store: &mut dyn SessionStore) {
         while self.away.keeps && self.sessions.len() > self.max_sessions {
             let Some((standing, id)) = self.first_to_go() else { return };
             if self.sessions.get(&id).is_some_and(Session::is_unsettled) {
                 return;
             }
-            if !self.leave(&id, attic) {
+            if !self.leave(&id, session_store) {
                 self.push_out(standing, &id);
             }
         }
     }
 
     /// A session, in memory or not.
-    pub(super) fn look(&self, id: &SessionId, attic: &dyn Attic) -> Option<Seen<'_>> {
+    pub(super) fn look(
+        &self,
+        id: &SessionId,
+        session_store: &dyn SessionStore,
+    ) -> Option<Seen<'_>> {
         if let Some(session) = self.sessions.get(id) {
             return Some(Seen::Here(session));
         }
-        let bytes = attic.get(self.away.stubs.get(id)?.place)?;
+        let bytes = session_store.get(self.away.stubs.get(id)?.place)?;
         Some(Seen::Away(Box::new(rmp_serde::from_slice(&bytes).ok()?)))
     }
 
@@ -296,10 +300,10 @@ impl Sessions {
     }
 
     /// A session comes back, if it is away; one of which the bytes are damaged is lost.
-    fn come_back(&mut self, id: &SessionId, attic: &mut dyn Attic) {
+    fn come_back(&mut self, id: &SessionId, session_store: &mut dyn SessionStore) {
         let Some((id, stub)) = self.away.remove(id) else { return };
-        let bytes = attic.get(stub.place);
-        attic.free(stub.place);
+        let bytes = session_store.get(stub.place);
+        session_store.free(stub.place);
         let session = bytes.and_then(|bytes| rmp_serde::from_slice::<Session>(&bytes).ok());
         if let Some(mut session) = session {
             session.settle_in(&mut self.shared);
@@ -313,18 +317,18 @@ impl Sessions {
     }
 
     /// A session leaves; returns whether there was room for it.
-    fn leave(&mut self, id: &Arc<SessionId>, attic: &mut dyn Attic) -> bool {
+    fn leave(&mut self, id: &Arc<SessionId>, session_store: &mut dyn SessionStore) -> bool {
         let Some(session) = self.sessions.remove(id) else { return false };
         self.unfile(&session);
         let bytes = rmp_serde::to_vec_named(&session).ok();
-        let Some(place) = bytes.and_then(|bytes| attic.put(&bytes)) else {
+        let Some(place) = bytes.and_then(|bytes| session_store.put(&bytes)) else {
             self.file(session);
             return false;
         };
         self.shared.counts.add("away", "left");
         let (standing, quiet) = session.place();
-        let (closed, deadline) = (standing == Standing::Closed, session.deadline);
-        let (gives, due) = (Box::new(Gives::of(&session)), quiet);
+        let (closed, deadline) = (standing == EvictionOrder::Closed, session.deadline);
+        let (gives, due) = (Box::new(GaugeShare::of(&session)), quiet);
         let stub = Stub { place, quiet, closed, deadline, gives, due };
         self.away.insert(Arc::clone(&session.id), stub, self.shared.rules.session_idle);
         true

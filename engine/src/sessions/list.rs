@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::key::SessionId;
-use super::outline::glance;
+use super::outline::peek;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::Session;
-use super::shelf::{Shelf, named};
+use super::table::{SessionTable, named};
 use super::view::{agent, dollars, is_flagged};
 use crate::explained::{SessionFilter, SessionRow, Sort};
 use crate::loops::worst;
@@ -70,14 +70,14 @@ pub enum Found {
 
 /// The first of the sessions after `after` that fit, until `budget` traces were looked at.
 pub(super) fn places(
-    sessions: &Shelf,
+    sessions: &SessionTable,
     after: Option<&SessionId>,
     wanted: &Wanted<'_>,
     (budget, rules): (usize, &Rules),
 ) -> Part {
     let (mut part, mut looked) = (Part::default(), 0);
     for session in sessions.following(wanted.filter.agent.tenant.as_deref(), after) {
-        let glance = glance(session, wanted, rules);
+        let glance = peek(session, wanted, rules);
         // What it takes to tell that a session does not fit is little, whatever its size.
         looked += 1 + glance.looked;
         if let Some(outline) = glance.outline {
@@ -95,7 +95,7 @@ pub(super) fn places(
 
 /// Rows of sessions, until `budget` traces were looked at.
 pub(super) fn rows(
-    sessions: &Shelf,
+    sessions: &SessionTable,
     ids: &[SessionId],
     (budget, rules): (usize, &Rules),
 ) -> Vec<Option<SessionRow>> {
@@ -113,7 +113,7 @@ pub(super) fn rows(
 
 /// Looks for a trace in `budget` sessions after `after`.
 pub(super) fn find(
-    sessions: &Shelf,
+    sessions: &SessionTable,
     tenant: &str,
     after: Option<&SessionId>,
     (trace, budget): (TraceId, usize),

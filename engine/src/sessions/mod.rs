@@ -58,8 +58,8 @@ mod rules;
 mod run;
 mod scoring;
 mod session;
-mod shelf;
 mod summary;
+mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -73,7 +73,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-pub use away::{Attic, AtticPlace, Nowhere};
+pub use away::{Nowhere, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
 pub use list::{Found, Part, Place, Sought, Wanted};
@@ -84,9 +84,9 @@ use common::Common;
 use departed::{Departed, Fate};
 use fleet::Fleet;
 use rules::Rules;
-use session::{Session, Shared, Standing};
-use shelf::Shelf;
+use session::{EvictionOrder, Session, Shared};
 use summary::Summary;
+use table::SessionTable;
 use tally::Tally;
 use waiting::Waiting;
 
@@ -102,7 +102,7 @@ use super::view::SessionView;
 /// The sessions of one shard.
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    sessions: Shelf,
+    sessions: SessionTable,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
     // In no order; some may be gone, or be there twice.
     unsettled: Vec<Arc<SessionId>>,
@@ -117,7 +117,7 @@ pub struct Sessions {
 /// A shard as it is written down; `restored.rs` reads it.
 #[derive(Serialize)]
 struct Saved<'a> {
-    sessions: &'a Shelf,
+    sessions: &'a SessionTable,
     departed: departed::Saved<&'a Fate>,
     waiting: &'a Waiting,
     fleet: fleet::Saved<&'a Summary>,
@@ -139,7 +139,7 @@ impl Sessions {
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
-            sessions: Shelf::default(),
+            sessions: SessionTable::default(),
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
             away: Away::default(),
@@ -210,11 +210,11 @@ impl Sessions {
                 let id = Arc::clone(&session.id);
                 match standing {
                     _ if self.sessions.refile(&id) => {}
-                    Standing::Open => {
+                    EvictionOrder::Open => {
                         self.change_known(&id, |session, shared| session.close(IDLE, shared));
                     }
-                    Standing::Closed if self.stays(&id) => {}
-                    Standing::Empty | Standing::Closed => self.evict(&id),
+                    EvictionOrder::Closed if self.stays(&id) => {}
+                    EvictionOrder::Empty | EvictionOrder::Closed => self.evict(&id),
                 }
             }
         }
@@ -241,7 +241,7 @@ impl Sessions {
         self.advance(now);
         let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
         let mut open: Vec<_> =
-            places.filter(|((standing, _), _)| *standing == Standing::Open).collect();
+            places.filter(|((standing, _), _)| *standing == EvictionOrder::Open).collect();
         open.sort_unstable();
         for (_, id) in open {
             self.change_known(&id, |session, shared| session.close(FINISHED, shared));
@@ -276,18 +276,28 @@ impl Sessions {
     }
 
     /// What has this id, and, if it is told, this scope; of those that are away too: one that is stays away.
-    pub fn found(&self, session: (&str, &str, Option<&str>), attic: &dyn Attic) -> Found {
+    pub fn found(
+        &self,
+        session: (&str, &str, Option<&str>),
+        session_store: &dyn SessionStore,
+    ) -> Found {
         let known = self.known(session);
         match &known[..] {
             [] => Found::Nothing,
-            [id] => self.session_in(id, attic).map(Box::new).map_or(Found::Nothing, Found::One),
+            [id] => {
+                self.session_in(id, session_store).map(Box::new).map_or(Found::Nothing, Found::One)
+            }
             several => Found::Several(several.iter().map(|id| id.scope.clone()).collect()),
         }
     }
 
     /// One session, explained, in memory or away; `None` if it is not there.
-    pub fn session_in(&self, id: &SessionId, attic: &dyn Attic) -> Option<SessionView> {
-        let session = self.look(id, attic)?;
+    pub fn session_in(
+        &self,
+        id: &SessionId,
+        session_store: &dyn SessionStore,
+    ) -> Option<SessionView> {
+        let session = self.look(id, session_store)?;
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
@@ -317,10 +327,10 @@ impl Sessions {
         &self,
         session: (&str, &str, Option<&str>),
         trace: TraceId,
-        attic: &dyn Attic,
+        session_store: &dyn SessionStore,
     ) -> Option<TraceExplanation> {
         let known = self.known(session).into_iter();
-        let mut seen = known.filter_map(|id| self.look(&id, attic));
+        let mut seen = known.filter_map(|id| self.look(&id, session_store));
         seen.find_map(|session| explain::explain(&session, trace, &self.shared.rules))
     }
 
@@ -424,8 +434,8 @@ impl Sessions {
         let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
         change(session, &mut self.shared);
         let after = session.place();
-        self.open -= usize::from(before.0 == Standing::Open);
-        self.open += usize::from(after.0 == Standing::Open);
+        self.open -= usize::from(before.0 == EvictionOrder::Open);
+        self.open += usize::from(after.0 == EvictionOrder::Open);
         if deadline != session.deadline {
             if let Some(at) = deadline {
                 self.loops.remove(&(at, Arc::clone(&session.id)));
@@ -457,7 +467,7 @@ impl Sessions {
 
     /// Takes a session out of the indexes.
     fn unfile(&mut self, session: &Session) {
-        self.open -= usize::from(session.place().0 == Standing::Open);
+        self.open -= usize::from(session.place().0 == EvictionOrder::Open);
         if let Some(deadline) = session.deadline {
             self.loops.remove(&(deadline, Arc::clone(&session.id)));
         }
@@ -465,7 +475,7 @@ impl Sessions {
 
     /// Puts a session where it belongs.
     fn file(&mut self, session: Box<Session>) {
-        self.open += usize::from(session.place().0 == Standing::Open);
+        self.open += usize::from(session.place().0 == EvictionOrder::Open);
         if let Some(deadline) = session.deadline {
             self.loops.insert((deadline, Arc::clone(&session.id)));
         }
@@ -483,7 +493,7 @@ impl Sessions {
     }
 
     /// A session that is empty, or the one that closed first, or the quietest.
-    fn first_to_go(&mut self) -> Option<(Standing, Arc<SessionId>)> {
+    fn first_to_go(&mut self) -> Option<(EvictionOrder, Arc<SessionId>)> {
         while let Some((_, id)) = self.sessions.first_to_go()
             && self.sessions.refile(&id)
         {}
@@ -491,11 +501,15 @@ impl Sessions {
     }
 
     /// Closes a session and lets go of it, as there is no room.
-    fn push_out(&mut self, standing: Standing, id: &Arc<SessionId>) {
-        if standing == Standing::Open {
+    fn push_out(&mut self, standing: EvictionOrder, id: &Arc<SessionId>) {
+        if standing == EvictionOrder::Open {
             self.change_known(id, |session, shared| session.close(EVICTED, shared));
         }
-        self.shared.counts.add_many("sessions", "evicted", u64::from(standing != Standing::Empty));
+        self.shared.counts.add_many(
+            "sessions",
+            "evicted",
+            u64::from(standing != EvictionOrder::Empty),
+        );
         self.evict(id);
     }
 
@@ -522,12 +536,12 @@ impl Sessions {
     }
 
     /// When the session of this standing that is due first is, and its number.
-    fn next_quiet(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+    fn next_quiet(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
         let idle = self.shared.rules.session_idle;
         let (quiet, number) = self.sessions.quietest(standing)?;
         let due = match standing {
-            Standing::Empty | Standing::Open => quiet.after(idle),
-            Standing::Closed => quiet.after(idle).after(idle),
+            EvictionOrder::Empty | EvictionOrder::Open => quiet.after(idle),
+            EvictionOrder::Closed => quiet.after(idle).after(idle),
         };
         Some((due, number))
     }
@@ -543,7 +557,8 @@ fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
 }
 
 /// All standings; a session that closes may be due to be let go of right away.
-const STANDINGS: [Standing; 3] = [Standing::Open, Standing::Closed, Standing::Empty];
+const STANDINGS: [EvictionOrder; 3] =
+    [EvictionOrder::Open, EvictionOrder::Closed, EvictionOrder::Empty];
 
 /// Why sessions close.
 const IDLE: &str = "idle";

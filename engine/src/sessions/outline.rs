@@ -22,7 +22,7 @@ pub(super) struct Outline {
 
 /// What came of looking at a session.
 #[derive(Debug, Default)]
-pub(super) struct Glance {
+pub(super) struct Peeked {
     /// What is to be known of it, if it fits.
     pub(super) outline: Option<Outline>,
     /// How many of its traces that took.
@@ -30,19 +30,19 @@ pub(super) struct Glance {
 }
 
 /// Looks at a session as far as it takes.
-pub(super) fn glance(session: &Session, wanted: &Wanted<'_>, rules: &Rules) -> Glance {
+pub(super) fn peek(session: &Session, wanted: &Wanted<'_>, rules: &Rules) -> Peeked {
     let Some(first) = session.first().filter(|first| {
         wanted.filter.open.is_none_or(|open| open != session.closed)
             && wanted.filter.agent.admits_key(Some(first.named()))
     }) else {
-        return Glance::default();
+        return Peeked::default();
     };
     let mut outline = Outline { start: first.start.0, ..Outline::default() };
     session.traces.iter().for_each(|record| outline.add(record));
     let by_score = wanted.sort == Sort::Reliability;
     outline.reliability = by_score.then(|| session.scores(rules).reliability).flatten();
     let fits = wanted.filter.loops.is_none_or(|loops| loops == (outline.loops > 0));
-    Glance { outline: fits.then_some(outline), looked: session.traces.len() }
+    Peeked { outline: fits.then_some(outline), looked: session.traces.len() }
 }
 
 impl Outline {

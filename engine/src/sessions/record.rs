@@ -148,7 +148,7 @@ pub(super) struct Past {
 
 /// What a trace has given, as it must be taken back.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct Contribution {
     pub(super) agent: Agent,
     pub(super) scored: Arc<Scored>,
     pub(super) start: Timestamp,
@@ -386,8 +386,8 @@ impl TraceRecord {
     }
 
     /// What it gives; `None` while it is not done.
-    pub(super) fn given(&self) -> Option<Given> {
-        (!self.panes.is_empty()).then(|| Given {
+    pub(super) fn given(&self) -> Option<Contribution> {
+        (!self.panes.is_empty()).then(|| Contribution {
             agent: self.agent().clone(),
             scored: Arc::clone(&self.scored),
             start: self.start,
@@ -398,7 +398,7 @@ impl TraceRecord {
     }
 
     /// Returns whether it would give exactly this, with these scores.
-    pub(super) fn gives(&self, given: &Given, scored: &Scored) -> bool {
+    pub(super) fn gives(&self, given: &Contribution, scored: &Scored) -> bool {
         self.is_done()
             && given.agent == *self.agent()
             && (given.start, given.end) == (self.start, self.end())

@@ -10,7 +10,7 @@ use super::common::Common;
 use super::fleet::Fleet;
 use super::key::{Agent, SessionId};
 use super::pane::PaneSet;
-use super::record::{Given, Past, TraceRecord};
+use super::record::{Contribution, Past, TraceRecord};
 use super::rules::Rules;
 use super::run;
 use super::scoring::{Scoring, SignalName};
@@ -32,7 +32,7 @@ use crate::update::{AgentKey, DoneTrace, Effort, TraceState, TraceUpdate};
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Standing {
+pub(super) enum EvictionOrder {
     /// Its traces all went elsewhere.
     #[default]
     Empty,
@@ -90,7 +90,7 @@ pub(super) struct Session {
     pub(super) reports: BTreeMap<Arc<str>, Report>,
     /// Where it stands in the order in which sessions go, at the latest.
     #[serde(skip)]
-    pub(super) filed: (Standing, Timestamp),
+    pub(super) filed: (EvictionOrder, Timestamp),
     /// Arrival time of the newest thing.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
@@ -133,7 +133,7 @@ impl Session {
             traces: Traces::default(),
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
-            filed: <(Standing, Timestamp)>::default(),
+            filed: <(EvictionOrder, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,
             close_counted: false,
@@ -169,11 +169,11 @@ impl Session {
     }
 
     /// Where it belongs in the order in which sessions go.
-    pub(super) fn place(&self) -> (Standing, Timestamp) {
+    pub(super) fn place(&self) -> (EvictionOrder, Timestamp) {
         let standing = match (self.traces.is_empty(), self.closed) {
-            (true, _) => Standing::Empty,
-            (false, true) => Standing::Closed,
-            (false, false) => Standing::Open,
+            (true, _) => EvictionOrder::Empty,
+            (false, true) => EvictionOrder::Closed,
+            (false, false) => EvictionOrder::Open,
         };
         (standing, self.touched)
     }
@@ -237,7 +237,7 @@ impl Session {
         tally: Option<Tally>,
         (stale, places): (&mut Vec<TraceId>, &mut Vec<(Timestamp, TraceId)>),
         shared: &mut Shared,
-    ) -> Option<Given> {
+    ) -> Option<Contribution> {
         let place = record.position();
         let Some(number) = self.traces.number(record.id) else {
             record.go_on_from(Past::from(tally.unwrap_or_default()));
@@ -461,7 +461,12 @@ impl Session {
 
     /// Scores a trace anew, after an earlier form of it has given so much, if it is new itself; returns how many reported scores are
     /// none.
-    fn rescore(&mut self, trace: TraceId, former: Option<Given>, shared: &mut Shared) -> u64 {
+    fn rescore(
+        &mut self,
+        trace: TraceId,
+        former: Option<Contribution>,
+        shared: &mut Shared,
+    ) -> u64 {
         let Some(number) = self.traces.number(trace) else { return 0 };
         let record = &self.traces[number];
         let outcome = if number + 1 == self.traces.len() { self.outcome() } else { None };
@@ -536,8 +541,8 @@ impl Session {
     }
 
     /// Takes back what a trace, which does not give it any more, has given.
-    fn retract(&mut self, given: &Given, trace: TraceId, shared: &mut Shared) {
-        let Given { agent, scored, start, end, panes, effort } = given;
+    fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
+        let Contribution { agent, scored, start, end, panes, effort } = given;
         shared.fleet.summary(agent).forget((*start, *end, trace), scored, *panes);
         scored.risk.risk.into_iter().for_each(|risk| self.reliability.forget(risk));
         let uncertainty = scored.risk.uncertainty.into_iter();

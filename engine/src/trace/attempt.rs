@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Parts;
+use super::TraceContents;
 use super::shape::Shape;
 use crate::span::{Attempt as Said, Violation};
 use crate::update::{self, Attempt};
 
 /// Of each concept the first value from the outermost span inwards, evaluators included, then the resources'; of
 /// documents and violations all.
-pub(super) fn of(shape: &Shape<'_>, parts: &Parts) -> Option<Attempt> {
+pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents) -> Option<Attempt> {
     let own = shape.all_outermost_first().filter_map(|span| span.attempt);
     let resources = shape.all_outermost_first().filter_map(|span| span.resource.attempt.as_deref());
     let said: Vec<&Said> = own.chain(resources).collect();

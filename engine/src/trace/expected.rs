@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::Laid;
+use super::TraceView;
 use super::observed::observed;
 use crate::expect::spec::{CorrectnessSpec, Rubric};
 use crate::expect::{Details, Judgements, LayerResult, LayerStatus, QueryResult, Suite};
@@ -15,7 +15,7 @@ use crate::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 /// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
 /// have come to be judged, and are not in `judgements`.
 pub fn expectations(
-    (trace, laid): (&TraceUpdate, &Laid<'_>),
+    (trace, laid): (&TraceUpdate, &TraceView<'_>),
     suites: &[Suite],
     judgements: &Judgements,
 ) -> (Vec<Expectation>, Vec<RubricRequest>) {

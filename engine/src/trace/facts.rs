@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::rows::Rare;
-use super::seen::{Asked, Model, Said, Told, Tool, hash};
+use super::span_view::{ArgumentsView, Model, ResultView, Said, Tool, hash};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
 use crate::span::{Arguments, ModelFacts, Text, Tokens, ToolFacts};
@@ -36,7 +36,7 @@ pub(super) struct ModelRow {
     pub(super) tokens: Tokens,
     cost: Option<Quanta>,
     pub(super) calls: Vec<ToolRow>,
-    results: Vec<Told>,
+    results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
 }
 
@@ -73,7 +73,7 @@ impl ToolRow {
         Tool {
             name: self.name.as_deref(),
             call_id: self.call_id,
-            arguments: self.arguments.as_ref().map(|arguments| Asked {
+            arguments: self.arguments.as_ref().map(|arguments| ArgumentsView {
                 hash: arguments.hash,
                 values: &arguments.values,
                 text: arguments.text.as_deref(),
@@ -104,7 +104,7 @@ impl ModelRow {
             tokens: facts.tokens,
             cost: facts.cost,
             calls: calls.map(|call| ToolRow::of(call, symbols, texts)).collect(),
-            results: facts.tool_results.iter().map(Told::of).collect(),
+            results: facts.tool_results.iter().map(ResultView::of).collect(),
             asked_by_user: facts.asked_by_user,
         }
     }

@@ -7,8 +7,8 @@ mod expected;
 mod facts;
 mod observed;
 mod rows;
-mod seen;
 mod shape;
+mod span_view;
 mod symbol;
 mod tools;
 mod transcript;
@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
-use self::seen::{Model, Said, Seen};
 use self::shape::{Call, Shape};
+use self::span_view::{Model, Said, SpanView};
 pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::convention::{is_generic, is_random};
@@ -38,7 +38,7 @@ use super::update::{
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Parts {
+pub struct TraceContents {
     /// Spans by id.
     pub spans: Spans,
     /// Log records by id; few traces have any.
@@ -51,16 +51,16 @@ pub struct Parts {
 type Reports = BTreeMap<(Arc<str>, Arc<str>), Report>;
 
 /// A trace laid out to be read, by whoever has something to read in it.
-pub struct Laid<'a> {
-    parts: &'a Parts,
+pub struct TraceView<'a> {
+    parts: &'a TraceContents,
     shape: Shape<'a>,
     logs: Logs<'a>,
 }
 
-impl Parts {
+impl TraceContents {
     /// Lays the trace out.
-    pub fn laid_out(&self) -> Laid<'_> {
-        Laid { parts: self, shape: Shape::new(self.spans.iter()), logs: Logs::of(self) }
+    pub fn view(&self) -> TraceView<'_> {
+        TraceView { parts: self, shape: Shape::new(self.spans.iter()), logs: Logs::of(self) }
     }
 
     /// Log records in order of their ids.
@@ -95,7 +95,7 @@ pub struct Rules {
 }
 
 /// Why a trace is no agent's.
-pub fn ignored(parts: &Parts) -> &'static str {
+pub fn ignored(parts: &TraceContents) -> &'static str {
     let has = |operation| parts.spans.operations().any(|other| other == operation);
     if has(Operation::Evaluation) {
         "evaluator"
@@ -114,11 +114,11 @@ pub fn ignored(parts: &Parts) -> &'static str {
 /// done: a text that still grows is not worth it.
 pub fn evaluate(
     trace_id: TraceId,
-    Laid { parts, shape, logs }: &Laid<'_>,
+    TraceView { parts, shape, logs }: &TraceView<'_>,
     rules: &Rules,
     done: bool,
 ) -> Option<TraceUpdate> {
-    let behaves = |span: &Seen<'_>| {
+    let behaves = |span: &SpanView<'_>| {
         matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
     };
     if !shape.behaviour().any(behaves) {
@@ -126,9 +126,9 @@ pub fn evaluate(
     }
     let mut models = shape.model_calls();
     blame_last(&mut models, shape, logs);
-    let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
+    let models: Vec<&SpanView<'_>> = models.iter().map(|model| &**model).collect();
     let calls = tools::of(shape, &models, logs, done);
-    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
+    let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
         trace_id,
         session: Some(session(trace_id, shape, &outermost, rules)),
@@ -161,18 +161,18 @@ pub fn evaluate(
 }
 
 /// The agent that the spans of a trace name, if they do.
-pub fn named_agent(Laid { shape, .. }: &Laid<'_>) -> Option<AgentKey> {
-    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
+pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> {
+    let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     agent(&outermost).0.filter(|agent| !agent.agent_name.is_empty())
 }
 
 /// Where the outermost span of a trace comes from.
-pub fn source<'a>(Laid { shape, .. }: &Laid<'a>) -> Option<(&'a Arc<Resource>, u64)> {
+pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Resource>, u64)> {
     shape.outermost_first().next().map(|span| (span.resource, span.scope))
 }
 
 /// How it ended.
-fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Seen<'_>]) {
+fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&SpanView<'_>]) {
     let root = shape.root();
     let last = shape.last_model(models);
     update.complete = root.is_some();
@@ -184,7 +184,7 @@ fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&Seen<'_>]) {
 fn spent(
     update: &mut TraceUpdate,
     shape: &Shape<'_>,
-    models: &[&Seen<'_>],
+    models: &[&SpanView<'_>],
     prices: &Prices,
 ) -> Vec<Spend> {
     let totals = shape.totals(models);
@@ -271,7 +271,7 @@ struct Logs<'a> {
 }
 
 impl<'a> Logs<'a> {
-    fn of(parts: &'a Parts) -> Self {
+    fn of(parts: &'a TraceContents) -> Self {
         let mut by_span: BTreeMap<SpanId, Vec<&Log>> = BTreeMap::new();
         let mut all: Vec<&Log> = parts.logs().collect();
         all.sort_by_key(|log| (log.time, log.index, log.id));
@@ -283,7 +283,10 @@ impl<'a> Logs<'a> {
         Self { by_span, all }
     }
 
-    fn of_span(&self, span: &Seen<'_>) -> impl DoubleEndedIterator<Item = &'a Log> + use<'a, '_> {
+    fn of_span(
+        &self,
+        span: &SpanView<'_>,
+    ) -> impl DoubleEndedIterator<Item = &'a Log> + use<'a, '_> {
         self.by_span.get(&span.span_id).into_iter().flatten().copied()
     }
 }
@@ -291,12 +294,12 @@ impl<'a> Logs<'a> {
 /// The sum of what model calls know, and how many do not know: a failed call that says nothing used nothing, and one that a total
 /// covers is in there. `None` if none knows.
 fn sum_known(
-    models: &[&Seen<'_>],
-    totals: &[(&Seen<'_>, BTreeSet<usize>)],
+    models: &[&SpanView<'_>],
+    totals: &[(&SpanView<'_>, BTreeSet<usize>)],
     of: fn(&Tokens) -> Option<u64>,
 ) -> (Option<u64>, u64) {
-    let known = |span: &Seen<'_>| span.model.as_ref().and_then(|model| of(&model.tokens));
-    let covered = |span: &Seen<'_>| {
+    let known = |span: &SpanView<'_>| span.model.as_ref().and_then(|model| of(&model.tokens));
+    let covered = |span: &SpanView<'_>| {
         totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
     };
     let silent = models.iter().filter(|span| known(span).is_none());
@@ -308,7 +311,7 @@ fn sum_known(
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.
-fn wasted(models: &[&Seen<'_>], calls: &[ToolCall]) -> u64 {
+fn wasted(models: &[&SpanView<'_>], calls: &[ToolCall]) -> u64 {
     let mut seen = BTreeSet::new();
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
@@ -322,8 +325,8 @@ fn wasted(models: &[&Seen<'_>], calls: &[ToolCall]) -> u64 {
 /// Where the texts of the turn are.
 struct Turn<'s> {
     shape: &'s Shape<'s>,
-    outermost: &'s [&'s Seen<'s>],
-    models: &'s [&'s Seen<'s>],
+    outermost: &'s [&'s SpanView<'s>],
+    models: &'s [&'s SpanView<'s>],
     logs: &'s Logs<'s>,
 }
 
@@ -362,7 +365,7 @@ impl<'s> Turn<'s> {
     }
 
     /// Whether a user's message ends a model call's input, on its span or in the last record of it.
-    fn asked_by_user(&self, model: &Seen<'_>) -> Option<bool> {
+    fn asked_by_user(&self, model: &SpanView<'_>) -> Option<bool> {
         let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
     }
@@ -370,7 +373,7 @@ impl<'s> Turn<'s> {
     /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
     fn input(&self) -> Option<Said<'s>> {
         let said = |text: &'s Text| Said::of(text);
-        let of_model = |span: &&'s Seen<'s>| {
+        let of_model = |span: &&'s SpanView<'s>| {
             let logged =
                 || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
             span.input.or_else(logged)
@@ -393,11 +396,12 @@ impl<'s> Turn<'s> {
     }
 
     /// The spans that speak for the whole turn.
-    fn owners(&self) -> impl Iterator<Item = &'s Seen<'s>> + '_ {
+    fn owners(&self) -> impl Iterator<Item = &'s SpanView<'s>> + '_ {
         let agent =
             self.outermost.iter().copied().find(|span| span.operation == Operation::InvokeAgent);
-        let speaks =
-            |span: &&Seen<'_>| !matches!(span.operation, Operation::Chat | Operation::ExecuteTool);
+        let speaks = |span: &&SpanView<'_>| {
+            !matches!(span.operation, Operation::Chat | Operation::ExecuteTool)
+        };
         self.shape.root().filter(speaks).into_iter().chain(agent)
     }
 }
@@ -419,7 +423,7 @@ fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
 fn session(
     trace_id: TraceId,
     shape: &Shape<'_>,
-    outermost: &[&Seen<'_>],
+    outermost: &[&SpanView<'_>],
     rules: &Rules,
 ) -> SessionKey {
     let namespace = outermost.iter().find_map(|span| span.resource.service_namespace.as_deref());
@@ -432,10 +436,10 @@ fn session(
         scope: namespace.unwrap_or_default().to_owned(),
         source: source.to_owned(),
     };
-    let of_resource = |span: &&Seen<'_>| {
+    let of_resource = |span: &&SpanView<'_>| {
         span.resource.session.as_ref().map(|name| key(&name.attribute, &name.id))
     };
-    let of_span = |session: seen::Session<'_>| key(session.attribute, session.id);
+    let of_span = |session: span_view::Session<'_>| key(session.attribute, session.id);
     let named = outermost.iter().find_map(|span| span.session).map(of_span);
     let named = named.or_else(|| outermost.iter().find_map(of_resource));
     let in_json = || outermost.iter().find_map(|span| span.session_in_json).map(of_span);
@@ -465,7 +469,7 @@ pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
 /// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
 /// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
 /// outermost workflow and the agent's id do; empty if nobody says one. And the other agents in it.
-fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
+fn agent(outermost: &[&SpanView<'_>]) -> (Option<AgentKey>, Vec<String>) {
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
     let named = agents().chain(outermost).find_map(|span| Some((span, agent_name(span)?)));
     let chosen = named
@@ -479,7 +483,8 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
     // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
-    let outer = |of: fn(&Seen<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
+    let outer =
+        |of: fn(&SpanView<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
     let workflow = || outer(|span| span.workflow.map(str::to_owned));
     let id = || outer(|span| span.agent_id.map(str::to_owned));
     let is_own = |name: &String| !is_generic(name) && !is_random(name);
@@ -510,7 +515,7 @@ fn agent(outermost: &[&Seen<'_>]) -> (Option<AgentKey>, Vec<String>) {
 }
 
 /// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.
-fn agent_name(span: &Seen<'_>) -> Option<String> {
+fn agent_name(span: &SpanView<'_>) -> Option<String> {
     let agent = span.operation == Operation::InvokeAgent;
     let from_span = || {
         let name = span.name.trim_start_matches("invoke_agent").trim();
@@ -522,7 +527,7 @@ fn agent_name(span: &Seen<'_>) -> Option<String> {
 }
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.
-fn reported(parts: &Parts) -> Vec<ReportedScore> {
+fn reported(parts: &TraceContents) -> Vec<ReportedScore> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
     let rank =
         |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);

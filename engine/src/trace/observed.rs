@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value};
 
-use super::seen::{Said, Seen};
 use super::shape::Shape;
-use super::{Laid, Logs, agent_name};
+use super::span_view::{Said, SpanView};
+use super::{Logs, TraceView, agent_name};
 use crate::expect::Observed;
 use crate::expect::observed::{Handoffs, ObservedSpan, ObservedTool};
 use crate::expect::span_spec::SpanKind;
@@ -16,7 +16,10 @@ use crate::span::{Log, Operation, Text};
 use crate::update::TraceUpdate;
 
 /// What is known of a trace that still has its texts.
-pub(super) fn observed(trace: &TraceUpdate, Laid { shape, logs, .. }: &Laid<'_>) -> Observed {
+pub(super) fn observed(
+    trace: &TraceUpdate,
+    TraceView { shape, logs, .. }: &TraceView<'_>,
+) -> Observed {
     let content = trace.content.clone().unwrap_or_default();
     // Where the question was sent along, an answer would have been, too.
     let silent = content.input.is_some().then(String::new);
@@ -83,7 +86,7 @@ fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
     let nodes = shape
         .behaviour()
         .filter(|span| matches!(span.operation, Operation::InvokeAgent | Operation::Other));
-    let nodes = nodes.map(|span: &Seen<'_>| {
+    let nodes = nodes.map(|span: &SpanView<'_>| {
         let agent = Some(span).filter(|span| span.operation == Operation::InvokeAgent);
         let name = agent.and_then(agent_name).unwrap_or_else(|| span.name.to_owned());
         observed_span(SpanKind::Node, name, said(span.input), said(span.output))

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Deref;
 
-use super::seen::{Model, Seen};
+use super::span_view::{Model, SpanView};
 use crate::span::{Operation, SpanId, Status, TOLD_BY_RECORD, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
     /// All spans.
-    pub(super) spans: Vec<Seen<'a>>,
+    pub(super) spans: Vec<SpanView<'a>>,
     // By place: the span above, if it is known.
     above: Vec<Option<usize>>,
     // How many known spans are above; those of a cycle each once.
@@ -29,34 +29,34 @@ pub(super) struct Shape<'a> {
 
 /// A model or tool call: a span, or what several say of it together.
 pub(super) struct Call<'s> {
-    seen: &'s Seen<'s>,
-    completed: Option<Box<Seen<'s>>>,
+    seen: &'s SpanView<'s>,
+    completed: Option<Box<SpanView<'s>>>,
     // A log record says something of it.
     recorded: bool,
 }
 
 impl<'s> Call<'s> {
-    fn of(seen: &'s Seen<'s>) -> Self {
+    fn of(seen: &'s SpanView<'s>) -> Self {
         Self { seen, completed: None, recorded: is_record(seen) }
     }
 
     /// What is said of it, to be completed.
-    pub(super) fn to_mut(&mut self) -> &mut Seen<'s> {
+    pub(super) fn to_mut(&mut self) -> &mut SpanView<'s> {
         self.completed.get_or_insert_with(|| Box::new(self.seen.clone()))
     }
 }
 
 impl<'s> Deref for Call<'s> {
-    type Target = Seen<'s>;
+    type Target = SpanView<'s>;
 
-    fn deref(&self) -> &Seen<'s> {
+    fn deref(&self) -> &SpanView<'s> {
         self.completed.as_deref().unwrap_or(self.seen)
     }
 }
 
 impl<'a> Shape<'a> {
-    pub(super) fn new(spans: impl Iterator<Item = Seen<'a>>) -> Self {
-        let mut spans: Vec<Seen<'_>> = spans.collect();
+    pub(super) fn new(spans: impl Iterator<Item = SpanView<'a>>) -> Self {
+        let mut spans: Vec<SpanView<'_>> = spans.collect();
         // They are large, and often in order.
         if !spans.is_sorted_by_key(place_in_time) {
             spans.sort_by_cached_key(place_in_time);
@@ -88,22 +88,22 @@ impl<'a> Shape<'a> {
     }
 
     /// The agent's own behaviour, in order.
-    pub(super) fn behaviour(&self) -> impl Iterator<Item = &Seen<'a>> {
+    pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> {
         self.spans.iter().filter(|span| !self.evaluators[span.at])
     }
 
     /// The agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
-    pub(super) fn outermost_first(&self) -> impl Iterator<Item = &Seen<'a>> {
+    pub(super) fn outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
         self.all_outermost_first().filter(|span| !self.evaluators[span.at])
     }
 
     /// All spans, evaluators included, from the outermost inwards.
-    pub(super) fn all_outermost_first(&self) -> impl Iterator<Item = &Seen<'a>> {
+    pub(super) fn all_outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
         self.inwards.iter().map(|at| &self.spans[*at])
     }
 
     /// The earliest span without a parent.
-    pub(super) fn root(&self) -> Option<&Seen<'a>> {
+    pub(super) fn root(&self) -> Option<&SpanView<'a>> {
         self.behaviour().find(|span| span.parent.is_none())
     }
 
@@ -145,13 +145,13 @@ impl<'a> Shape<'a> {
 
     /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
     /// places of those calls.
-    pub(super) fn totals(&self, calls: &[&Seen<'_>]) -> Vec<(&Seen<'a>, BTreeSet<usize>)> {
-        let counted = |span: &Seen<'_>| {
+    pub(super) fn totals(&self, calls: &[&SpanView<'_>]) -> Vec<(&SpanView<'a>, BTreeSet<usize>)> {
+        let counted = |span: &SpanView<'_>| {
             span.model
                 .as_ref()
                 .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
         };
-        let mut totals: Vec<(&Seen<'a>, BTreeSet<usize>)> = Vec::new();
+        let mut totals: Vec<(&SpanView<'a>, BTreeSet<usize>)> = Vec::new();
         if !self.nested {
             return totals;
         }
@@ -161,7 +161,7 @@ impl<'a> Shape<'a> {
             let below = calls.iter().filter(|call| {
                 call.at != span.at && self.ancestors(call).any(|above| above.at == span.at)
             });
-            let below: Vec<&&Seen<'_>> = below.collect();
+            let below: Vec<&&SpanView<'_>> = below.collect();
             if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
                 totals.push((span, below.iter().map(|call| call.at).collect()));
             }
@@ -170,8 +170,8 @@ impl<'a> Shape<'a> {
     }
 
     /// Spans of no known operation by name: where tools have no spans of their own, the functions that ran.
-    pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&Seen<'a>>> {
-        let mut functions: BTreeMap<&str, Vec<&Seen<'a>>> = BTreeMap::new();
+    pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&SpanView<'a>>> {
+        let mut functions: BTreeMap<&str, Vec<&SpanView<'a>>> = BTreeMap::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
             functions.entry(span.name).or_default().push(span);
         }
@@ -217,28 +217,28 @@ impl<'a> Shape<'a> {
     }
 
     /// The last model call; of a turn that records tell, the last that the agent itself made.
-    pub(super) fn last_model<'m>(&self, models: &[&'m Seen<'m>]) -> Option<&'m Seen<'m>> {
-        let last = |span: &&&Seen<'_>| (span.end, span.span_id);
+    pub(super) fn last_model<'m>(&self, models: &[&'m SpanView<'m>]) -> Option<&'m SpanView<'m>> {
+        let last = |span: &&&SpanView<'_>| (span.end, span.span_id);
         let own = models.iter().filter(|span| !self.is_aside(span)).max_by_key(last);
         own.or_else(|| models.iter().max_by_key(last)).copied()
     }
 
     /// Whether a record says that somebody else than the turn's agent did it.
-    fn is_aside(&self, span: &Seen<'_>) -> bool {
+    fn is_aside(&self, span: &SpanView<'_>) -> bool {
         self.ancestors(span).any(|above| is_record(above) && above.parent.is_some())
     }
 
     /// Whether a span is part of a tool call.
-    pub(super) fn is_inside_tool(&self, span: &Seen<'_>) -> bool {
+    pub(super) fn is_inside_tool(&self, span: &SpanView<'_>) -> bool {
         self.ancestors(span).any(|above| above.operation == Operation::ExecuteTool)
     }
 
-    fn is_model(&self, span: &Seen<'_>) -> bool {
+    fn is_model(&self, span: &SpanView<'_>) -> bool {
         span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
     }
 
     /// A model call with what the model spans around it say, as far as they are around this one alone.
-    fn completed<'s>(&'s self, span: &'s Seen<'a>) -> Call<'s> {
+    fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> Call<'s> {
         let mut call = Call::of(span);
         let around = self.ancestors(span).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.models_below[above.at] == 1) {
@@ -259,14 +259,14 @@ impl<'a> Shape<'a> {
     }
 
     /// The known spans above one, the nearest first; ends at a cycle.
-    fn ancestors(&self, span: &Seen<'_>) -> impl Iterator<Item = &Seen<'a>> {
+    fn ancestors(&self, span: &SpanView<'_>) -> impl Iterator<Item = &SpanView<'a>> {
         let next = |at: &usize| self.above[*at];
         let above = iter::successors(self.above[span.at], next).take(self.depths[span.at]);
         above.map(|at| &self.spans[at])
     }
 }
 
-fn place_in_time(span: &Seen<'_>) -> (Timestamp, Timestamp, SpanId) {
+fn place_in_time(span: &SpanView<'_>) -> (Timestamp, Timestamp, SpanId) {
     (span.start, span.end, span.span_id)
 }
 
@@ -309,9 +309,9 @@ fn descend(above: &[Option<usize>], evaluates: impl Fn(usize) -> bool) -> (Vec<u
 
 /// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
 /// longer, to a millisecond, and they do not contradict each other.
-fn beside(one: &Seen<'_>, other: &Seen<'_>) -> bool {
+fn beside(one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
     const MILLISECOND: u64 = 1_000_000;
-    let within = |inner: &Seen<'_>, outer: &Seen<'_>| {
+    let within = |inner: &SpanView<'_>, outer: &SpanView<'_>| {
         inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
             && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
     };
@@ -327,7 +327,7 @@ fn beside(one: &Seen<'_>, other: &Seen<'_>) -> bool {
 }
 
 /// Whether a log record told it.
-fn is_record(span: &Seen<'_>) -> bool {
+fn is_record(span: &SpanView<'_>) -> bool {
     span.scope == TOLD_BY_RECORD
 }
 
@@ -336,7 +336,7 @@ fn is_record(span: &Seen<'_>) -> bool {
 fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
     // What a client takes from the end of a call until it writes that down.
     const LATE: u64 = 1_000_000_000;
-    let overlap = |one: &Seen<'_>, other: &Seen<'_>| {
+    let overlap = |one: &SpanView<'_>, other: &SpanView<'_>| {
         one.start.0 <= other.end.0.saturating_add(LATE)
             && other.start.0 <= one.end.0.saturating_add(LATE)
     };
@@ -355,13 +355,13 @@ fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
 }
 
 /// Whether it is a call of this tool.
-fn is_tool(span: &Seen<'_>, name: Option<&str>) -> bool {
+fn is_tool(span: &SpanView<'_>, name: Option<&str>) -> bool {
     let tool = span.tool.filter(|_| span.operation == Operation::ExecuteTool);
     tool.is_some_and(|tool| tool.name == name)
 }
 
 /// Fills in what a record says of a tool call. A record has all of the arguments, and a span the name that the model used.
-fn complete_tool<'s>(call: &mut Call<'s>, other: &'s Seen<'s>) {
+fn complete_tool<'s>(call: &mut Call<'s>, other: &'s SpanView<'s>) {
     if !call.recorded && !is_record(other) {
         return;
     }
@@ -383,7 +383,7 @@ fn complete_tool<'s>(call: &mut Call<'s>, other: &'s Seen<'s>) {
 }
 
 /// Fills in what one span does not say of a call from another span of it.
-fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
+fn complete<'s>(call: &mut SpanView<'s>, other: &SpanView<'s>) {
     call.input = call.input.or(other.input);
     call.output = call.output.or(other.output);
     call.failed |= other.failed;
@@ -405,12 +405,12 @@ fn complete<'s>(call: &mut Seen<'s>, other: &Seen<'s>) {
 }
 
 /// How good a witness a model span is: a span is better than a record, and then whichever knows more.
-fn worth(span: &Seen<'_>) -> (bool, usize) {
+fn worth(span: &SpanView<'_>) -> (bool, usize) {
     (!is_record(span), known(span))
 }
 
 /// How much a model span knows of its call: of two spans for one call, the better counts.
-fn known(span: &Seen<'_>) -> usize {
+fn known(span: &SpanView<'_>) -> usize {
     let count = |model: &Model<'_>| {
         usize::from(model.tokens.input.is_some())
             + usize::from(model.tokens.output.is_some())

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Logs;
-use super::seen::{Seen, Told, Tool};
 use super::shape::Shape;
+use super::span_view::{ResultView, SpanView, Tool};
 use crate::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
@@ -12,13 +12,13 @@ use crate::update::{CallResult, ToolCall};
 /// trace goes on: what becomes of it is counted once.
 pub(super) fn of(
     shape: &Shape<'_>,
-    models: &[&Seen<'_>],
+    models: &[&SpanView<'_>],
     logs: &Logs<'_>,
     done: bool,
 ) -> Vec<ToolCall> {
     let spans = shape.tool_spans();
     let spans = spans.iter().filter(|call| done || !call.is_begun());
-    let spans: Vec<&Seen<'_>> = spans.map(|call| &**call).collect();
+    let spans: Vec<&SpanView<'_>> = spans.map(|call| &**call).collect();
     let called = models
         .iter()
         .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
@@ -26,7 +26,7 @@ pub(super) fn of(
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
     if spans.is_empty() {
         let mut functions = shape.functions();
-        let tool = |(model, mut tool): (&Seen<'_>, Tool<'_>)| {
+        let tool = |(model, mut tool): (&SpanView<'_>, Tool<'_>)| {
             let ran = tool.name.and_then(|name| functions.get_mut(name));
             let ran = ran.and_then(|ran| {
                 let at = ran.iter().position(|span| span.start >= model.start)?;
@@ -46,7 +46,7 @@ pub(super) fn of(
     let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
     let by_id: BTreeMap<u64, &Tool<'_>> =
         called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
-    let call = |span: &&Seen<'_>| {
+    let call = |span: &&SpanView<'_>| {
         let mut tool = span.tool.unwrap_or_default();
         let asked = tool.call_id.and_then(|id| by_id.get(&id));
         if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span)) {
@@ -73,15 +73,15 @@ fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
 }
 
 /// What models were told of calls, by the id of the call.
-fn results(models: &[&Seen<'_>], logs: &Logs<'_>) -> BTreeMap<u64, Told> {
+fn results(models: &[&SpanView<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
     let own = models.iter().filter_map(|model| model.model.as_ref());
     let own = own.flat_map(|model| model.results.iter().copied());
-    let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(Told::of);
+    let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(ResultView::of);
     own.chain(logged).filter_map(|told| Some((told.call_id?, told))).collect()
 }
 
 /// The tool calls in a model's output, each once, on its span or in the log records of it.
-pub(super) fn called<'s>(model: &'s Seen<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> {
+pub(super) fn called<'s>(model: &'s SpanView<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> {
     let own = model.model.as_ref().map(|model| model.calls.as_slice()).unwrap_or_default();
     let mut calls: Vec<Tool<'s>> = own.to_vec();
     if calls.is_empty() {
@@ -93,7 +93,7 @@ pub(super) fn called<'s>(model: &'s Seen<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> 
     calls
 }
 
-fn tool_call(tool: &Tool<'_>, span: &Seen<'_>, failed: bool) -> ToolCall {
+fn tool_call(tool: &Tool<'_>, span: &SpanView<'_>, failed: bool) -> ToolCall {
     let arguments = tool.arguments;
     ToolCall {
         name: tool.name.unwrap_or_default().to_owned(),
@@ -123,7 +123,7 @@ pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool)
 }
 
 /// What models were told of calls that may be those of an earlier trace.
-pub(super) fn results_told(models: &[&Seen<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
+pub(super) fn results_told(models: &[&SpanView<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
     let results = results(models, logs).into_iter();
     results
         .map(|(call_id, told)| CallResult { call_id, failed: told.failed, hash: told.hash })

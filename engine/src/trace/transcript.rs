@@ -10,10 +10,10 @@
 
 use serde::Serialize;
 
-use super::seen::{Said, Seen, Tool};
 use super::shape::Shape;
+use super::span_view::{Said, SpanView, Tool};
 use super::tools;
-use super::{Laid, Logs, Turn};
+use super::{Logs, TraceView, Turn};
 use crate::span::{Log, Operation, SpanId, Text};
 
 /// A trace as texts.
@@ -73,11 +73,11 @@ impl Step {
 
 /// The transcript of a trace, of at most about `max_bytes` bytes, and the id of its root, or of its outermost span where
 /// the root is not there.
-pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
-    let Laid { shape, logs, .. } = trace;
+pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
+    let TraceView { shape, logs, .. } = trace;
     let models = shape.model_calls();
-    let models: Vec<&Seen<'_>> = models.iter().map(|model| &**model).collect();
-    let outermost: Vec<&Seen<'_>> = shape.outermost_first().collect();
+    let models: Vec<&SpanView<'_>> = models.iter().map(|model| &**model).collect();
+    let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     let turn = Turn { shape, outermost: &outermost, models: &models, logs };
     let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text, max_bytes / 4));
     let (input, output) = (text(turn.input()), text(turn.output()));
@@ -91,17 +91,23 @@ pub fn transcript(trace: &Laid<'_>, max_bytes: usize) -> (Transcript, Option<Spa
     (transcript, judged)
 }
 
-fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
+fn steps(
+    shape: &Shape<'_>,
+    models: &[&SpanView<'_>],
+    logs: &Logs<'_>,
+    max_text: usize,
+) -> Vec<Step> {
     let tools = shape.tool_spans();
     let root = shape.root().map(|root| root.span_id);
-    let below =
-        |span: &&Seen<'_>| span.operation == Operation::InvokeAgent && Some(span.span_id) != root;
-    let agents: Vec<&Seen<'_>> = shape.behaviour().filter(below).collect();
+    let below = |span: &&SpanView<'_>| {
+        span.operation == Operation::InvokeAgent && Some(span.span_id) != root
+    };
+    let agents: Vec<&SpanView<'_>> = shape.behaviour().filter(below).collect();
     let tools = tools.iter().map(|call| &**call);
-    let mut spans: Vec<&Seen<'_>> = models.iter().copied().chain(tools).chain(agents).collect();
+    let mut spans: Vec<&SpanView<'_>> = models.iter().copied().chain(tools).chain(agents).collect();
     spans.sort_by_key(|span| (span.start, span.end, span.span_id));
     let mut asked = None;
-    let step = |span: &Seen<'_>| {
+    let step = |span: &SpanView<'_>| {
         let mut step = step(span, logs, max_text);
         // Every call of a turn has the user's message before it; once is enough.
         if step.kind == "model" {
@@ -116,7 +122,7 @@ fn steps(shape: &Shape<'_>, models: &[&Seen<'_>], logs: &Logs<'_>, max_text: usi
     spans.into_iter().map(step).collect()
 }
 
-fn step(span: &Seen<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
+fn step(span: &SpanView<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
     let cut = |text: &str| cut(text, max_text);
     let text = |said: Option<Said<'_>>| said?.text.map(cut);
     let own = Step { failed: span.failed, ..Step::default() };
@@ -214,7 +220,7 @@ mod tests {
 
     use super::*;
     use crate::span::{Arguments, ModelFacts, Span, Timestamp, ToolFacts};
-    use crate::trace::{Parts, Symbols};
+    use crate::trace::{Symbols, TraceContents};
 
     fn span(id: u8, operation: Operation) -> Span {
         Span {
@@ -231,15 +237,15 @@ mod tests {
         Text { rank: 0, text: Arc::from(text) }
     }
 
-    fn parts(spans: &[Span]) -> Parts {
-        let mut parts = Parts::default();
+    fn parts(spans: &[Span]) -> TraceContents {
+        let mut parts = TraceContents::default();
         for span in spans {
             parts.spans.add(span, &span.resource, &mut Symbols::default(), true);
         }
         parts
     }
 
-    fn turn(result: &str) -> Parts {
+    fn turn(result: &str) -> TraceContents {
         let root = Span {
             input: Some(text("refund?")),
             output: Some(text("done")),
@@ -266,7 +272,7 @@ mod tests {
 
     #[test]
     fn steps_stand_in_order_and_the_question_once() {
-        let (transcript, root) = transcript(&turn("none").laid_out(), 10_000);
+        let (transcript, root) = transcript(&turn("none").view(), 10_000);
         assert_eq!(root, Some(SpanId([1; 8])));
         assert_eq!(
             (transcript.input.as_deref(), transcript.output.as_deref()),
@@ -308,11 +314,11 @@ mod tests {
             let tool = span(id, Operation::ExecuteTool);
             spans.push(Span { tool: Some(facts), output: Some(text(&"é".repeat(1_000))), ..tool });
         }
-        let (transcript, _) = transcript(&parts(&spans).laid_out(), 4_000);
+        let (transcript, _) = transcript(&parts(&spans).view(), 4_000);
         assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
         assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
         assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);
-        let (one, _) = super::transcript(&turn(&"x".repeat(9_000)).laid_out(), 800);
+        let (one, _) = super::transcript(&turn(&"x".repeat(9_000)).view(), 800);
         assert!(one.steps[1].output.as_ref().unwrap().ends_with("[8900 bytes left out]"));
     }
 }

@@ -72,7 +72,7 @@ pub struct Exposition {
     // Those whose labels are not rendered yet.
     waiting: std::vec::IntoIter<Arc<AgentUpdate>>,
     agents: Vec<Exported>,
-    parts: Vec<Part>,
+    parts: Vec<Section>,
     page: Page,
     // Where it goes on.
     part: usize,
@@ -98,7 +98,7 @@ type Reading = fn(&WindowView) -> Option<f64>;
 
 /// What is written of one agent after the other: a family has to be in one place.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum Section {
     Window(&'static Family, Reading),
     Evaluated,
     Signal,
@@ -123,7 +123,7 @@ impl Exposition {
         Self {
             agents: Vec::with_capacity(agents.len()),
             waiting: agents.into_iter(),
-            parts: Part::all(detail),
+            parts: Section::all(detail),
             page: Page::new(format),
             part: 0,
             agent: 0,
@@ -177,7 +177,7 @@ impl Exported {
     }
 }
 
-impl Part {
+impl Section {
     /// All of them, in the order of the page.
     fn all(detail: Detail) -> Vec<Self> {
         let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;

@@ -10,7 +10,7 @@ use super::super::families::{
     VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
 };
 use super::line::{self, count, label};
-use super::{Detail, Exported, Format, NANOS, Part, Reading};
+use super::{Detail, Exported, Format, NANOS, Reading, Section};
 use crate::engine::agent_update::Buckets;
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::sessions::SCORE_BOUNDS;
@@ -41,7 +41,7 @@ impl Page {
     }
 
     /// Begins a family.
-    pub(super) fn begin(&mut self, part: &Part) {
+    pub(super) fn begin(&mut self, part: &Section) {
         let (family, always) = part.family();
         self.head = Some(family);
         if always {
@@ -50,63 +50,63 @@ impl Page {
     }
 
     /// Writes what a part has of an agent.
-    pub(super) fn write(&mut self, part: &Part, agent: &Exported) {
+    pub(super) fn write(&mut self, part: &Section, agent: &Exported) {
         let Exported { update, labels } = agent;
         match *part {
-            Part::Window(family, of) => self.window(family, of, agent),
-            Part::Evaluated => self.evaluated(agent),
-            Part::Signal => {
+            Section::Window(family, of) => self.window(family, of, agent),
+            Section::Evaluated => self.evaluated(agent),
+            Section::Signal => {
                 for (name, window) in &update.windows {
                     for (signal, mean) in &window.signals {
                         self.sample(&SIGNAL, "", labels, &[signal, name], *mean);
                     }
                 }
             }
-            Part::RunScore(score) => {
+            Section::RunScore(score) => {
                 for (name, scores) in &update.run_scores {
                     if let Some((value, _)) = scores.scores.get(score.score) {
                         self.sample(&score.family, "", labels, &[name], *value);
                     }
                 }
             }
-            Part::RunSamples(detail) => self.run_samples(agent, detail),
-            Part::PassHatK => {
+            Section::RunSamples(detail) => self.run_samples(agent, detail),
+            Section::PassHatK => {
                 for (name, scores) in &update.run_scores {
                     for (k, chance) in &scores.pass_hat_k {
                         self.sample(&PASS_HAT_K, "", labels, &[&k.to_string(), name], *chance);
                     }
                 }
             }
-            Part::ArsComponent => {
+            Section::ArsComponent => {
                 let components = update.view.ars.iter().flat_map(|ars| &ars.components);
                 for (name, component) in components {
                     self.sample(&ARS_COMPONENT, "", labels, &[name], component.score);
                 }
             }
-            Part::RunsHeld if update.runs == 0 => {}
-            Part::RunsHeld => self.sample(&RUNS_HELD, "", labels, &NONE, number(update.runs)),
-            Part::SessionsActive => {
+            Section::RunsHeld if update.runs == 0 => {}
+            Section::RunsHeld => self.sample(&RUNS_HELD, "", labels, &NONE, number(update.runs)),
+            Section::SessionsActive => {
                 self.sample(&SESSIONS_ACTIVE, "", labels, &NONE, number(update.sessions_active));
             }
-            Part::SessionsLooping => self.looping(agent),
-            Part::VersionDifference => self.versions(agent),
-            Part::Watched(watched) => {
+            Section::SessionsLooping => self.looping(agent),
+            Section::VersionDifference => self.versions(agent),
+            Section::Watched(watched) => {
                 (watched.of)(update, &mut |values, value| {
                     self.sample(&watched.family, "", labels, values, value);
                 });
             }
-            Part::OpenSessions => self.open_sessions(agent),
-            Part::TraceSignal => {
+            Section::OpenSessions => self.open_sessions(agent),
+            Section::TraceSignal => {
                 for (signal, buckets) in &update.trace_signals {
                     self.histogram(&TRACE_SIGNAL, labels, &[signal], buckets);
                 }
             }
-            Part::ClosedSessions(family, score) => {
+            Section::ClosedSessions(family, score) => {
                 if let Some(buckets) = update.closed_sessions.get(score) {
                     self.histogram(family, labels, &NONE, buckets);
                 }
             }
-            Part::Counter(counter) => self.counter(counter, agent),
+            Section::Counter(counter) => self.counter(counter, agent),
         }
     }
 

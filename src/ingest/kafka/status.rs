@@ -34,11 +34,11 @@ pub trait Watch: Send + Sync {
 pub struct Status {
     watch: Arc<dyn Watch>,
     brokers: String,
-    now: Mutex<Standing>,
+    now: Mutex<InputStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Standing {
+struct InputStatus {
     joined: bool,
     problem: Option<Problem>,
 }
@@ -112,7 +112,7 @@ impl Status {
         }
     }
 
-    fn change<T>(&self, how: impl FnOnce(&mut Standing) -> T) -> T {
+    fn change<T>(&self, how: impl FnOnce(&mut InputStatus) -> T) -> T {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = how(&mut now);
         self.watch.ready(now.joined && now.problem.is_none());

@@ -13,7 +13,7 @@ use agentgauge::engine::span::{Report, Source, TraceId};
 use agentgauge::engine::trace::{Step, Transcript};
 use agentgauge::ingest::{Batch, Overloaded, Sink};
 use agentgauge::judge::options::Format;
-use agentgauge::judge::{Given, Judge, JudgeOptions, Metric};
+use agentgauge::judge::{Judge, JudgeOptions, JudgeParts, Metric};
 use agentgauge::outbound::Secret;
 use prometheus::Registry;
 
@@ -105,7 +105,7 @@ pub(crate) async fn judged(options: &JudgeOptions, transcript: Transcript) -> Ju
 /// Judges traces and waits until that is over.
 pub(crate) async fn all_judged(options: &JudgeOptions, requests: Vec<JudgeRequest>) -> Judged {
     let registry = Registry::new();
-    let given = Given {
+    let given = JudgeParts {
         key: Secret::new("sk-the-key-of-the-judge"),
         cost: &CostOptions::default(),
         empty_is_one: false,

@@ -1,7 +1,7 @@
 //! What is asked of a judge, and what is kept for it.
 
 use super::*;
-use crate::assemble::texts::Together;
+use crate::assemble::texts::SpanBatch;
 
 #[test]
 fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
@@ -248,7 +248,7 @@ proptest! {
                     apart.handle(Input::Span(Box::new(span.clone())), at(now));
                 }
                 let places = (0..batch.len()).collect();
-                together.spans(Together { all: Arc::new(batch), places }, at(now));
+                together.spans(SpanBatch { all: Arc::new(batch), places }, at(now));
             }
             let [one, other] = [&mut together, &mut apart].map(|stage| {
                 let updates = stage.drain();

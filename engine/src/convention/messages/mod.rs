@@ -66,7 +66,7 @@ enum Role {
 
 /// What an input says.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Asked<'v> {
+pub(super) struct InputFacts<'v> {
     /// The last user message that has a text.
     pub(super) text: Option<Cow<'v, str>>,
     /// Results of tools after the last message of anybody else: those that this call is the first to see.
@@ -105,14 +105,14 @@ pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
 }
 
 /// Reads an attribute that holds a model's or an agent's input: messages or plain text.
-pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
+pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
     let long = value.as_str().filter(|text| text.len() > LONG_BYTES);
     long.and_then(asked_last).unwrap_or_else(|| asked_in_all(value))
 }
 
 /// Reads the end of a list of messages, if that says all: a history is as long as its session. Of what is before it is only seen
 /// that it is JSON.
-fn asked_last(text: &str) -> Option<Asked<'_>> {
+fn asked_last(text: &str) -> Option<InputFacts<'_>> {
     let items = json::items(text)?;
     let few = iter::successors(Some(2), |few| Some(few * 2)).take_while(|few| *few < items.len());
     few.into_iter().find_map(|few| {
@@ -125,7 +125,7 @@ fn asked_last(text: &str) -> Option<Asked<'_>> {
     })
 }
 
-fn asked_in_all<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
+fn asked_in_all<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
     let parsed = parsed(value);
     let messages =
         parsed.as_ref().map(|parsed| messages_in(parsed, Role::User)).unwrap_or_default();
@@ -149,7 +149,7 @@ fn asked_in_all<'v>(value: &'v RawValue<'_>) -> Asked<'v> {
         }
     };
     let text = text.filter(|text| !text.is_empty());
-    Asked { by_user: text.is_some().then_some(true), text, results: Vec::new(), loose }
+    InputFacts { by_user: text.is_some().then_some(true), text, results: Vec::new(), loose }
 }
 
 /// Reads an attribute that holds what a model or an agent answered: messages or plain text.
@@ -266,7 +266,7 @@ fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth:
 }
 
 /// What the last messages say, and whether the first results are among them: whether anybody said something before these.
-fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (Asked<'v>, bool) {
+fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
     let mut results: Vec<ToolResult> = Vec::new();
     let (mut by_user, mut whole) = (None, false);
     for message in messages.iter().rev() {
@@ -281,7 +281,7 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (Asked<'v>, bool) {
     }
     let users = messages.iter().rev().filter(|message| message.role == Role::User);
     let text = users.into_iter().find_map(Message::text);
-    (Asked { text, results, by_user, loose: false }, whole)
+    (InputFacts { text, results, by_user, loose: false }, whole)
 }
 
 fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use options::{ArsOptions, ArsWeights};
-pub use part::{Components, Part};
+pub use part::{ComponentName, Components};
 pub use run::ArsRun;
 
 use self::run::Contribution;
@@ -148,7 +148,7 @@ impl ArsAgent {
     pub fn score(&self) -> Option<Ars> {
         let (mut whole, mut weighted) = (0.0, 0.0);
         let mut components = Components::default();
-        for part in Part::ALL {
+        for part in ComponentName::ALL {
             let Some((score, samples)) = self.component(*part) else { continue };
             let weight = self.options.weights.of(*part);
             whole += weight;
@@ -167,7 +167,7 @@ impl ArsAgent {
     /// Returns the breakdown by test case; runs without one are not in it.
     pub fn cases(&self) -> BTreeMap<Arc<str>, ArsCase> {
         let breakdown = |Case { tally, .. }: &Case| {
-            let measured = Part::OF_CASE.into_iter().filter_map(|part| {
+            let measured = ComponentName::OF_CASE.into_iter().filter_map(|part| {
                 let (score, _) = tally.component(part, &self.options)?;
                 Some((part.name(), 100.0 * score))
             });
@@ -176,8 +176,8 @@ impl ArsAgent {
         self.cases.iter().map(|(name, case)| (Arc::clone(name), breakdown(case))).collect()
     }
 
-    fn component(&self, part: Part) -> Option<Measured> {
-        if part == Part::Consistency {
+    fn component(&self, part: ComponentName) -> Option<Measured> {
+        if part == ComponentName::Consistency {
             self.consistency.result()
         } else {
             self.total.component(part, &self.options)
@@ -245,7 +245,7 @@ mod tests {
         let ars = agent.score().unwrap();
         assert!(near(ars.score, (0.35 * 90.0 + 0.1 * 60.0) / 0.45));
         assert_eq!(ars.band, "excellent");
-        let latency = ars.components.get(Part::Latency).unwrap();
+        let latency = ars.components.get(ComponentName::Latency).unwrap();
         assert!(near(latency.score, 60.0) && near(latency.weight, 0.1 / 0.45));
         assert_eq!(latency.samples, 1);
     }
@@ -258,7 +258,8 @@ mod tests {
         {
             agent.upsert(run(case, id, accuracy));
         }
-        let consistency = agent.score().unwrap().components.get(Part::Consistency).unwrap();
+        let consistency =
+            agent.score().unwrap().components.get(ComponentName::Consistency).unwrap();
         assert!(near(consistency.score, 50.0));
         assert_eq!(consistency.samples, 2);
     }

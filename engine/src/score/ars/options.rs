@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::part::Part;
+use super::part::ComponentName;
 
 /// Numbers of the agent reliability score; all defaults are our choice, none is the source's.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -104,14 +104,14 @@ impl ArsOptions {
 
 impl ArsWeights {
     /// The weight of a component, at least 0.
-    pub(super) fn of(&self, part: Part) -> f64 {
+    pub(super) fn of(&self, part: ComponentName) -> f64 {
         let weight = match part {
-            Part::Accuracy => self.accuracy,
-            Part::SourceFidelity => self.source_fidelity,
-            Part::Consistency => self.consistency,
-            Part::Trajectory => self.trajectory,
-            Part::Latency => self.latency,
-            Part::Cost => self.cost,
+            ComponentName::Accuracy => self.accuracy,
+            ComponentName::SourceFidelity => self.source_fidelity,
+            ComponentName::Consistency => self.consistency,
+            ComponentName::Trajectory => self.trajectory,
+            ComponentName::Latency => self.latency,
+            ComponentName::Cost => self.cost,
         };
         if weight.is_finite() { weight.max(0.0) } else { 0.0 }
     }

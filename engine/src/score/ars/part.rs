@@ -5,7 +5,7 @@ use crate::math::sheet::{Named, Sheet};
 
 /// A component of the score; in the order of names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Part {
+pub enum ComponentName {
     /// Mean rubric score or outcome.
     Accuracy,
     /// Steadiness over the runs of a test case.
@@ -21,15 +21,15 @@ pub enum Part {
 }
 
 /// The components that have data.
-pub type Components = Sheet<Part, Component, 6>;
+pub type Components = Sheet<ComponentName, Component, 6>;
 
-impl Part {
+impl ComponentName {
     /// Those that the source shows for each test case.
     pub(super) const OF_CASE: [Self; 4] =
         [Self::Accuracy, Self::Cost, Self::Latency, Self::SourceFidelity];
 }
 
-impl Named for Part {
+impl Named for ComponentName {
     const ALL: &'static [Self] = &[
         Self::Accuracy,
         Self::Consistency,
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn every_name_has_its_place() {
-        assert!(Part::ALL.is_sorted_by_key(|part| part.name()));
-        assert!(Part::ALL.iter().enumerate().all(|(at, part)| part.place() == at));
+        assert!(ComponentName::ALL.is_sorted_by_key(|part| part.name()));
+        assert!(ComponentName::ALL.iter().enumerate().all(|(at, part)| part.place() == at));
     }
 }

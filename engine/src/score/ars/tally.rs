@@ -1,7 +1,7 @@
 //! Sums over runs, of which any can be taken back.
 
 use super::options::ArsOptions;
-use super::part::Part;
+use super::part::ComponentName;
 use super::run::Contribution;
 use crate::math::{Quanta, ratio};
 
@@ -88,14 +88,14 @@ impl Tally {
     }
 
     /// A component of these runs; consistency is not a matter of one set of runs.
-    pub(super) fn component(&self, part: Part, options: &ArsOptions) -> Option<Measured> {
+    pub(super) fn component(&self, part: ComponentName, options: &ArsOptions) -> Option<Measured> {
         match part {
-            Part::Accuracy => self.accuracy.result(),
-            Part::SourceFidelity => self.fidelity.result(),
-            Part::Trajectory => self.trajectory(),
-            Part::Latency => self.latency.below(options.latency_ceiling_seconds),
-            Part::Cost => self.cost.below(options.cost_ceiling_usd),
-            Part::Consistency => None,
+            ComponentName::Accuracy => self.accuracy.result(),
+            ComponentName::SourceFidelity => self.fidelity.result(),
+            ComponentName::Trajectory => self.trajectory(),
+            ComponentName::Latency => self.latency.below(options.latency_ceiling_seconds),
+            ComponentName::Cost => self.cost.below(options.cost_ceiling_usd),
+            ComponentName::Consistency => None,
         }
     }
 

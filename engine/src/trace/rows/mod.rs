@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{ModelRow, TextRow, ToolRow};
-use super::seen::{Model, Seen, Session, Tool};
+use super::span_view::{Model, Session, SpanView, Tool};
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
     Attempt, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, Tokens,
@@ -200,7 +200,7 @@ impl Spans {
     }
 
     /// The spans in order of arrival.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = SpanView<'_>> {
         self.parts().filter_map(|(row, response_id, rare)| {
             Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
         })
@@ -370,7 +370,7 @@ impl Spans {
         self.beside.as_ref().map_or(&[], |beside| &beside.rare)
     }
 
-    fn at(&self, at: usize) -> Option<Seen<'_>> {
+    fn at(&self, at: usize) -> Option<SpanView<'_>> {
         let row = self.rows.get(at)?;
         let number = u32::try_from(at).ok()?;
         let beside = self.beside.as_ref();
@@ -490,7 +490,7 @@ impl Whole {
         Self { row, origin, response_id, rare: rare.says().then_some(rare) }
     }
 
-    fn seen(&self) -> Seen<'_> {
+    fn seen(&self) -> SpanView<'_> {
         self.row.seen(&self.origin, self.response_id, self.rare.as_ref())
     }
 }
@@ -536,7 +536,7 @@ impl SpanRow {
         origin: &'a Origin,
         response_id: Option<u64>,
         rare: Option<&'a Rare>,
-    ) -> Seen<'a> {
+    ) -> SpanView<'a> {
         let who = origin.who.as_deref();
         let own = self.name.as_deref();
         let tool = self.has(TOOL).then(|| Tool {
@@ -560,7 +560,7 @@ impl SpanRow {
         let name =
             if self.has(TOOL | MODEL) { rare.and_then(|rare| rare.name.as_deref()) } else { own };
         let said = |of: fn(&Rare) -> &Option<TextRow>| of(rare?).as_ref().map(TextRow::seen);
-        Seen {
+        SpanView {
             span_id: self.span_id,
             parent: origin.parent,
             remote_parent: self.remote_parent(),

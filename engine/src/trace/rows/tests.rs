@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::math::Quanta;
 use crate::span::{Arguments, ModelFacts, Text, ToolFacts, ToolResult};
-use crate::trace::seen::{Said, Told, hash};
+use crate::trace::span_view::{ResultView, Said, hash};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
@@ -107,7 +107,7 @@ const OPERATIONS: [Operation; 8] = [
 ];
 
 /// What counts of a span, straight from it.
-fn seen_of(span: &Span, texts: bool) -> Seen<'_> {
+fn seen_of(span: &Span, texts: bool) -> SpanView<'_> {
     let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
         || (texts && span.operation == Operation::Chat);
     let tool = span.operation == Operation::ExecuteTool;
@@ -116,7 +116,7 @@ fn seen_of(span: &Span, texts: bool) -> Seen<'_> {
         tool.arguments.iter_mut().filter(|_| !texts).for_each(|asked| asked.text = None);
         tool
     };
-    Seen {
+    SpanView {
         span_id: span.span_id,
         parent: span.parent,
         remote_parent: span.remote_parent,
@@ -143,7 +143,7 @@ fn seen_of(span: &Span, texts: bool) -> Seen<'_> {
             tokens: facts.tokens,
             cost: facts.cost,
             calls: facts.tool_calls.iter().map(call).collect(),
-            results: facts.tool_results.iter().map(Told::of).collect(),
+            results: facts.tool_results.iter().map(ResultView::of).collect(),
             asked_by_user: facts.asked_by_user,
         }),
         attempt: span.attempt.as_deref(),
@@ -161,7 +161,7 @@ fn add(spans: &mut Spans, span: &Span, texts: bool) -> Added {
 }
 
 /// The texts of a span that only people and models read.
-fn extra<'a>(seen: &Seen<'a>) -> Vec<&'a str> {
+fn extra<'a>(seen: &SpanView<'a>) -> Vec<&'a str> {
     let calls = seen.model.iter().flat_map(|model| &model.calls).chain(&seen.tool);
     let asked = calls.filter_map(|call| call.arguments?.text);
     let result = seen.output.filter(|_| seen.operation == Operation::ExecuteTool);
@@ -178,7 +178,7 @@ proptest! {
         texts in any::<bool>(),
     ) {
         let mut spans = Spans::default();
-        let mut greatest: Vec<Seen<'_>> = Vec::new();
+        let mut greatest: Vec<SpanView<'_>> = Vec::new();
         for span in &sent {
             let seen = seen_of(span, texts);
             let held = greatest.iter_mut().find(|held| held.span_id == seen.span_id);

@@ -10,13 +10,13 @@ use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::key::SessionId;
-use super::session::{Session, Standing};
+use super::session::{EvictionOrder, Session};
 use crate::sorted::Sorted;
 use crate::span::Timestamp;
 
 /// All sessions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct SessionTable {
     slots: Vec<Option<Box<Session>>>,
     free: Vec<u32>,
     // Invariant: these have the numbers of all of them, each once.
@@ -37,7 +37,7 @@ type Entry = (u32, u32, u32);
 /// A tenant, and the id and scope of a session.
 pub(super) type Name<'a> = (&'a str, &'a str, &'a str);
 
-impl Shelf {
+impl SessionTable {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
@@ -119,7 +119,7 @@ impl Shelf {
     }
 
     /// Since when the one of this standing is quiet that is filed first, and its number for `at`.
-    pub(super) fn quietest(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+    pub(super) fn quietest(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
         self.filed.first(standing)
     }
 
@@ -129,7 +129,7 @@ impl Shelf {
     }
 
     /// The session that is filed first; of several the first by id.
-    pub(super) fn first_to_go(&self) -> Option<(Standing, Arc<SessionId>)> {
+    pub(super) fn first_to_go(&self) -> Option<(EvictionOrder, Arc<SessionId>)> {
         let (standing, quiet) = STANDINGS
             .into_iter()
             .find_map(|standing| Some((standing, self.filed.first(standing)?.0)))?;
@@ -180,7 +180,7 @@ impl Shelf {
 }
 
 /// They are written down one after the other.
-impl Serialize for Shelf {
+impl Serialize for SessionTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         // The number of them comes first.
         let numbers: Vec<_> = self.in_order.iter().collect();
@@ -189,23 +189,23 @@ impl Serialize for Shelf {
 }
 
 impl Filed {
-    fn iter(&self, standing: Standing) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
+    fn iter(&self, standing: EvictionOrder) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
         self.0[standing as usize]
             .iter()
             .map(|(high, low, number)| (Timestamp(u64::from(high) << 32 | u64::from(low)), number))
     }
 
-    fn first(&self, standing: Standing) -> Option<(Timestamp, u32)> {
+    fn first(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
         self.iter(standing).next()
     }
 
     /// Returns whether it was not there.
-    fn insert(&mut self, (standing, quiet, number): (Standing, Timestamp, u32)) -> bool {
+    fn insert(&mut self, (standing, quiet, number): (EvictionOrder, Timestamp, u32)) -> bool {
         let entry = entry(quiet, number);
         self.0[standing as usize].insert(entry, |other| other.cmp(&entry))
     }
 
-    fn remove(&mut self, (standing, quiet, number): (Standing, Timestamp, u32)) {
+    fn remove(&mut self, (standing, quiet, number): (EvictionOrder, Timestamp, u32)) {
         let entry = entry(quiet, number);
         self.0[standing as usize].remove(|other| other.cmp(&entry));
     }
@@ -231,7 +231,8 @@ fn hash((tenant, id, scope): Name<'_>) -> u64 {
 }
 
 /// In the order in which sessions go.
-const STANDINGS: [Standing; 3] = [Standing::Empty, Standing::Closed, Standing::Open];
+const STANDINGS: [EvictionOrder; 3] =
+    [EvictionOrder::Empty, EvictionOrder::Closed, EvictionOrder::Open];
 
 fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)

@@ -15,7 +15,7 @@ use crate::span::{
 
 /// A span.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Seen<'a> {
+pub(super) struct SpanView<'a> {
     pub(super) span_id: SpanId,
     pub(super) parent: Option<SpanId>,
     pub(super) remote_parent: Option<bool>,
@@ -58,14 +58,14 @@ pub(super) struct Session<'a> {
 pub(super) struct Tool<'a> {
     pub(super) name: Option<&'a str>,
     pub(super) call_id: Option<u64>,
-    pub(super) arguments: Option<Asked<'a>>,
+    pub(super) arguments: Option<ArgumentsView<'a>>,
     pub(super) result: Option<u64>,
     pub(super) phantom: bool,
 }
 
 /// The arguments of a call.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Asked<'a> {
+pub(super) struct ArgumentsView<'a> {
     pub(super) hash: u64,
     /// Hashes of the values in them, sorted.
     pub(super) values: &'a [u64],
@@ -81,13 +81,13 @@ pub(super) struct Model<'a> {
     pub(super) tokens: Tokens,
     pub(super) cost: Option<Quanta>,
     pub(super) calls: Vec<Tool<'a>>,
-    pub(super) results: Vec<Told>,
+    pub(super) results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
 }
 
 /// What a model was told of a call.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub(super) struct Told {
+pub(super) struct ResultView {
     pub(super) call_id: Option<u64>,
     pub(super) failed: bool,
     pub(super) hash: Option<u64>,
@@ -101,7 +101,7 @@ pub(super) struct Said<'a> {
     pub(super) text: Option<&'a str>,
 }
 
-impl Seen<'_> {
+impl SpanView<'_> {
     /// Whether of two spans of one id this is the one to keep, whichever came first. What texts say decides last: it is the same one
     /// whether these are kept or not.
     pub(super) fn holds_against(&self, other: &Self) -> bool {
@@ -148,21 +148,21 @@ impl<'a> Tool<'a> {
         Self {
             name: facts.name.as_deref(),
             call_id: facts.call_id.as_deref().map(hash),
-            arguments: facts.arguments.as_ref().map(Asked::of),
+            arguments: facts.arguments.as_ref().map(ArgumentsView::of),
             result: facts.result_hash,
             phantom: facts.phantom,
         }
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ArgumentsView<'a> {
     fn of(arguments: &'a Arguments) -> Self {
         let text = arguments.as_str();
         Self { hash: hash(text), values: arguments.values(), text: Some(text) }
     }
 }
 
-impl Told {
+impl ResultView {
     /// What counts of a result.
     pub(super) fn of(result: &ToolResult) -> Self {
         Self {

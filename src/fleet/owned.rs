@@ -18,7 +18,7 @@ const FAR: u64 = 300_000_000_000;
 const NEAR: u64 = 60_000_000_000;
 
 /// A partition and how far it has come.
-pub(super) struct Held<P> {
+pub(super) struct OwnedPartition<P> {
     pub(super) part: P,
     pub(super) generation: u64,
     /// The next record to be applied.
@@ -43,7 +43,7 @@ pub(super) struct Held<P> {
     pub(super) saved: Option<i64>,
 }
 
-impl<P: Part> Held<P> {
+impl<P: Part> OwnedPartition<P> {
     /// Applies a record; what cannot be used is skipped, and why is returned.
     pub(super) fn apply(
         &mut self,
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    fn held() -> Held<Timer> {
-        Held {
+    fn held() -> OwnedPartition<Timer> {
+        OwnedPartition {
             part: Timer::default(),
             generation: 1,
             next: 0,

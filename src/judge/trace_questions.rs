@@ -21,7 +21,7 @@ use crate::engine::span::{Timestamp, TraceId};
 use crate::ingest::Sink;
 
 /// The questions about one trace.
-pub(super) struct Docket<'j, S> {
+pub(super) struct TraceQuestions<'j, S> {
     judge: &'j Judge,
     sink: &'j S,
     trace_id: TraceId,
@@ -33,7 +33,7 @@ pub(super) struct Docket<'j, S> {
     unsaid: Quanta,
 }
 
-impl<'j, S: Sink> Docket<'j, S> {
+impl<'j, S: Sink> TraceQuestions<'j, S> {
     /// Questions about a trace, of which an earlier process was answered some.
     pub(super) fn new(
         (judge, sink): (&'j Judge, &'j S),
@@ -47,8 +47,8 @@ impl<'j, S: Sink> Docket<'j, S> {
 
     /// Questions whose answers nobody needs later: about the judge itself.
     pub(super) fn passing(places: (&'j Judge, &'j S), due: Timestamp) -> Self {
-        let docket = Self::new(places, TraceId::default(), due, BTreeMap::new());
-        Self { lasting: false, ..docket }
+        let questions = Self::new(places, TraceId::default(), due, BTreeMap::new());
+        Self { lasting: false, ..questions }
     }
 
     /// Asks all that the metrics of a case need.

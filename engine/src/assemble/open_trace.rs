@@ -8,13 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::NEVER;
 use super::calls::Calls;
-use super::hearing::{Asked, Hearing};
+use super::judgement::{PendingJudgement, Questions};
 use crate::embedding::Embedded;
 use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
 use crate::options::{AssembleOptions, LoopOptions};
 use crate::span::{Log, Operation, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
-use crate::trace::{Added, Laid, Parts, Spans, Symbols, Transcript, transcript, whole_words};
+use crate::trace::{
+    Added, Spans, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
+};
 use crate::update::{
     AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
@@ -22,11 +24,11 @@ use crate::update::{
 /// A trace, and what was told of it.
 #[derive(Debug, Deserialize, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
-pub(super) struct Held {
+pub(super) struct OpenTrace {
     // Written down beside it.
     #[serde(skip)]
     pub(super) id: TraceId,
-    pub(super) parts: Parts,
+    pub(super) parts: TraceContents,
     /// Who sent its first part. Nobody else can add to it.
     pub(super) tenant: Option<Arc<str>>,
     pub(super) revision: u64,
@@ -52,7 +54,7 @@ pub(super) struct Held {
     pub(super) root_is_new: bool,
     sent: Option<Box<SessionKey>>,
     // Of few traces.
-    told: Option<Box<Told>>,
+    told: Option<Box<Announced>>,
     pub(super) counted_ignored: bool,
     /// The revision at which it was last told, or found to have nothing to tell, as one that is done.
     done_at: Option<NonZeroU64>,
@@ -73,7 +75,7 @@ pub(super) struct Held {
     pub(super) queued: Timestamp,
     /// Whether it is among those to look at with the next drain.
     #[serde(skip)]
-    pub(super) look: Look,
+    pub(super) look: Pending,
     #[serde(skip)]
     signs: Signs,
     // Of a long trace, once they were asked for.
@@ -82,7 +84,7 @@ pub(super) struct Held {
     /// Whether its metrics are judged has been decided.
     pub(super) decided: bool,
     /// Present only where a judge was asked.
-    pub(super) hearing: Option<Box<Hearing>>,
+    pub(super) judgement: Option<Box<PendingJudgement>>,
     /// The texts that an embedding model was asked about, and what it made of them.
     pub(super) texts_asked: Option<u64>,
     pub(super) embedded: Option<Box<Embedded>>,
@@ -98,7 +100,7 @@ pub(super) enum State {
 
 /// Whether a trace is to be looked at.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Look {
+pub(super) enum Pending {
     /// Nothing has come.
     #[default]
     No,
@@ -124,7 +126,7 @@ struct Signs {
 
 /// What sessions were told that may have to be taken back.
 #[derive(Debug, Default, Deserialize, Serialize)]
-struct Told {
+struct Announced {
     // Loops by agent, as told to the session it is in, and to those that it left.
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     left: BTreeMap<AgentKey, Vec<Loop>>,
@@ -138,7 +140,7 @@ struct Told {
 /// Spans from which on calls are counted as they come.
 const LONG: usize = 256;
 
-impl Held {
+impl OpenTrace {
     /// A trace of this tenant that was not there before `now`.
     pub(super) fn new(
         id: TraceId,
@@ -148,7 +150,7 @@ impl Held {
     ) -> Self {
         Self {
             id,
-            parts: Parts::default(),
+            parts: TraceContents::default(),
             tenant,
             revision: 0,
             opened: now,
@@ -172,11 +174,11 @@ impl Held {
             wanted: false,
             tell_at: NEVER,
             queued: deadline,
-            look: Look::No,
+            look: Pending::No,
             signs: Signs::default(),
             calls: None,
             decided: false,
-            hearing: None,
+            judgement: None,
             texts_asked: None,
             embedded: None,
         }
@@ -208,17 +210,17 @@ impl Held {
     }
 
     /// The trace before the judge.
-    pub(super) fn hearing(&mut self) -> &mut Hearing {
+    pub(super) fn judgement(&mut self) -> &mut PendingJudgement {
         let decided = self.decided;
-        self.hearing.get_or_insert_with(|| Box::new(Hearing::new(decided)))
+        self.judgement.get_or_insert_with(|| Box::new(PendingJudgement::new(decided)))
     }
 
     /// What the judge is given.
     pub(super) fn request(
         &self,
-        (trace_id, trace): (TraceId, &Laid<'_>),
+        (trace_id, trace): (TraceId, &TraceView<'_>),
         update: &TraceUpdate,
-        (metrics, mut rubrics): Asked,
+        (metrics, mut rubrics): Questions,
         (rules, unread): (&JudgeRules, bool),
     ) -> JudgeRequest {
         for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
@@ -229,8 +231,11 @@ impl Held {
         let read = || transcript(trace, rules.max_transcript_bytes);
         let (transcript, root) = if unread { (Transcript::default(), None) } else { read() };
         let agent = update.agent.clone().unwrap_or_default();
-        let answered =
-            self.hearing.as_ref().map(|hearing| hearing.answered().clone()).unwrap_or_default();
+        let answered = self
+            .judgement
+            .as_ref()
+            .map(|judgement| judgement.answered().clone())
+            .unwrap_or_default();
         JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, unread, answered }
     }
 
@@ -469,7 +474,7 @@ impl Held {
     }
 }
 
-impl Told {
+impl Announced {
     /// What sessions that it left were told.
     fn to_sessions(&self) -> Vec<ToldLoops> {
         let loops = self.left.iter().map(|(agent, loops)| ToldLoops {

@@ -17,10 +17,10 @@ use super::disk::{Disk, DiskFile};
 use super::error::StoreError;
 use super::record::{FILE_HEAD, Head, VERSION, head, read_head};
 use super::snapshot::KEPT;
-use crate::engine::sessions::{Attic, AtticPlace};
+use crate::engine::sessions::{SessionPlace, SessionStore};
 
 /// The files of one shard.
-pub struct FileAttic {
+pub struct FileSessionStore {
     disk: Arc<dyn Disk>,
     budget: Arc<Budget>,
     shard: usize,
@@ -44,8 +44,8 @@ struct Stored {
     needless: Option<u64>,
 }
 
-impl FileAttic {
-    /// The attic of a shard, of which a snapshot names these places.
+impl FileSessionStore {
+    /// The session store of a shard, of which a snapshot names these places.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl FileAttic {
         disk: Arc<dyn Disk>,
         budget: Arc<Budget>,
         (shard, file_bytes): (usize, u64),
-        places: impl Iterator<Item = AtticPlace>,
+        places: impl Iterator<Item = SessionPlace>,
     ) -> Result<Self, StoreError> {
         let mut files: BTreeMap<u64, Stored> = BTreeMap::new();
         for (name, bytes) in disk.list().map_err(StoreError::read(disk.path("")))? {
@@ -65,7 +65,7 @@ impl FileAttic {
         }
         // A file that is gone is known as well: its number is not taken again.
         places.for_each(|place| files.entry(place.file).or_default().live += 1);
-        let attic = Self {
+        let session_store = Self {
             disk,
             budget,
             shard,
@@ -75,18 +75,18 @@ impl FileAttic {
             closed: Vec::new(),
             failed: false,
         };
-        for (number, _) in attic.files.iter().filter(|(_, file)| file.live > 0) {
-            let name = attic.name(*number);
-            let head = attic.disk.read_at(&name, 0, FILE_HEAD).unwrap_or_default();
+        for (number, _) in session_store.files.iter().filter(|(_, file)| file.live > 0) {
+            let name = session_store.name(*number);
+            let head = session_store.disk.read_at(&name, 0, FILE_HEAD).unwrap_or_default();
             if let Head::Other(found) = read_head(AWAY_MAGIC, &head) {
                 return Err(StoreError::OtherFormat {
-                    path: attic.disk.path(&name),
+                    path: session_store.disk.path(&name),
                     found,
                     known: VERSION,
                 });
             }
         }
-        Ok(attic)
+        Ok(session_store)
     }
 
     fn name(&self, number: u64) -> String {
@@ -172,8 +172,8 @@ impl Stored {
     }
 }
 
-impl Attic for FileAttic {
-    fn put(&mut self, bytes: &[u8]) -> Option<AtticPlace> {
+impl SessionStore for FileSessionStore {
+    fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace> {
         let length = u32::try_from(bytes.len()).ok()?;
         if self.budget.is_full_away() && self.files.values().any(Stored::is_needless) {
             self.budget.press();
@@ -184,7 +184,7 @@ impl Attic for FileAttic {
         match self.append(bytes) {
             Ok((number, at)) => {
                 self.files.entry(number).or_default().live += 1;
-                Some(AtticPlace { file: number, at, bytes: length, sum: crc32c::crc32c(bytes) })
+                Some(SessionPlace { file: number, at, bytes: length, sum: crc32c::crc32c(bytes) })
             }
             Err(error) => {
                 // What the file ends with is not known: the next one goes into another.
@@ -195,7 +195,7 @@ impl Attic for FileAttic {
         }
     }
 
-    fn get(&self, place: AtticPlace) -> Option<Vec<u8>> {
+    fn get(&self, place: SessionPlace) -> Option<Vec<u8>> {
         let name = self.name(place.file);
         let found = self.disk.read_at(&name, place.at, usize::try_from(place.bytes).ok()?);
         let whole = found.and_then(|bytes| match crc32c::crc32c(&bytes) == place.sum {
@@ -209,7 +209,7 @@ impl Attic for FileAttic {
             .ok()
     }
 
-    fn free(&mut self, place: AtticPlace) {
+    fn free(&mut self, place: SessionPlace) {
         if let Some(file) = self.files.get_mut(&place.file) {
             file.live = file.live.saturating_sub(1);
         }
@@ -248,9 +248,9 @@ mod tests {
         Arc::new(Budget::new(max))
     }
 
-    fn open(disk: &Simulated, budget: &Arc<Budget>, named: &[AtticPlace]) -> FileAttic {
+    fn open(disk: &Simulated, budget: &Arc<Budget>, named: &[SessionPlace]) -> FileSessionStore {
         let (disk, budget) = (Arc::new(disk.clone()), Arc::clone(budget));
-        FileAttic::open(disk, budget, (3, 10_000), named.iter().copied()).unwrap()
+        FileSessionStore::open(disk, budget, (3, 10_000), named.iter().copied()).unwrap()
     }
 
     fn thing(key: usize) -> Vec<u8> {
@@ -265,19 +265,19 @@ mod tests {
     fn what_was_put_there_is_there_after_a_loss_of_power_if_a_snapshot_may_name_it() {
         for seed in 0..200 {
             let (disk, mut dice) = (Simulated::default(), Dice::new(seed));
-            let mut attic = open(&disk, &budget(1 << 30), &[]);
-            let named: Vec<AtticPlace> =
-                (0..30).map(|key| attic.put(&thing(key)).unwrap()).collect();
-            assert!(attic.keep());
+            let mut session_store = open(&disk, &budget(1 << 30), &[]);
+            let named: Vec<SessionPlace> =
+                (0..30).map(|key| session_store.put(&thing(key)).unwrap()).collect();
+            assert!(session_store.keep());
             // The snapshot makes names safe.
             disk.sync_names().unwrap();
-            (30..50).for_each(|key| assert!(attic.put(&thing(key)).is_some()));
+            (30..50).for_each(|key| assert!(session_store.put(&thing(key)).is_some()));
             disk.power_loss(&mut dice);
-            let mut attic = open(&disk, &budget(1 << 30), &named);
+            let mut session_store = open(&disk, &budget(1 << 30), &named);
             // What comes next is no harm to what is there.
-            (0..50).for_each(|key| assert!(attic.put(&thing(key)).is_some()));
+            (0..50).for_each(|key| assert!(session_store.put(&thing(key)).is_some()));
             for (key, place) in named.iter().enumerate() {
-                assert_eq!(attic.get(*place), Some(thing(key)), "seed {seed}");
+                assert_eq!(session_store.get(*place), Some(thing(key)), "seed {seed}");
             }
         }
     }
@@ -285,96 +285,101 @@ mod tests {
     #[test]
     fn a_file_goes_when_no_snapshot_that_is_kept_can_name_it() {
         let (disk, budget) = (Simulated::default(), budget(1 << 30));
-        let mut attic = open(&disk, &budget, &[]);
-        let places: Vec<AtticPlace> = (0..100).map(|key| attic.put(&thing(key)).unwrap()).collect();
+        let mut session_store = open(&disk, &budget, &[]);
+        let places: Vec<SessionPlace> =
+            (0..100).map(|key| session_store.put(&thing(key)).unwrap()).collect();
         let before = files(&disk);
-        assert!(before > 5 && attic.keep());
+        assert!(before > 5 && session_store.keep());
         // The snapshot that was begun names them all, and is finished when nothing is needed any more.
-        places.iter().for_each(|place| attic.free(*place));
+        places.iter().for_each(|place| session_store.free(*place));
         budget.add_finished();
         // The two that follow name none of them; the first of them does not let go of anything yet.
-        assert!(attic.keep());
+        assert!(session_store.keep());
         budget.add_finished();
-        assert!(attic.keep());
+        assert!(session_store.keep());
         assert_eq!(files(&disk), before);
         budget.add_finished();
-        assert!(attic.keep());
+        assert!(session_store.keep());
         assert_eq!((files(&disk), budget.away()), (0, 0));
     }
 
     #[test]
     fn what_an_earlier_process_left_and_nobody_needs_goes() {
         let disk = Simulated::default();
-        let mut attic = open(&disk, &budget(1 << 30), &[]);
-        let places: Vec<AtticPlace> = (0..40).map(|key| attic.put(&thing(key)).unwrap()).collect();
+        let mut session_store = open(&disk, &budget(1 << 30), &[]);
+        let places: Vec<SessionPlace> =
+            (0..40).map(|key| session_store.put(&thing(key)).unwrap()).collect();
         let budget = budget(1 << 30);
-        let mut attic = open(&disk, &budget, &places[39..]);
+        let mut session_store = open(&disk, &budget, &places[39..]);
         let before = (files(&disk), budget.away());
         for _ in 0..3 {
-            assert!(attic.keep());
+            assert!(session_store.keep());
             budget.add_finished();
         }
-        assert_eq!(attic.get(places[39]), Some(thing(39)));
+        assert_eq!(session_store.get(places[39]), Some(thing(39)));
         assert!(before.0 > 3 && files(&disk) == 1 && budget.away() < before.1, "{before:?}");
-        let place = attic.put(&thing(1)).unwrap();
+        let place = session_store.put(&thing(1)).unwrap();
         assert!(place.file > places[39].file, "a file is never written to by two");
     }
 
     #[test]
     fn what_is_damaged_is_not_given_and_the_rest_is() {
         let disk = Simulated::default();
-        let mut attic = open(&disk, &budget(1 << 30), &[]);
-        let places: Vec<AtticPlace> = (0..5).map(|key| attic.put(&thing(key)).unwrap()).collect();
+        let mut session_store = open(&disk, &budget(1 << 30), &[]);
+        let places: Vec<SessionPlace> =
+            (0..5).map(|key| session_store.put(&thing(key)).unwrap()).collect();
         let at = usize::try_from(places[2].at).unwrap();
-        disk.damage(&attic.name(places[2].file), |bytes| bytes[at + 7] ^= 1);
-        let found: Vec<_> = places.iter().map(|place| attic.get(*place).is_some()).collect();
+        disk.damage(&session_store.name(places[2].file), |bytes| bytes[at + 7] ^= 1);
+        let found: Vec<_> =
+            places.iter().map(|place| session_store.get(*place).is_some()).collect();
         assert_eq!(found, [true, true, false, true, true]);
     }
 
     #[test]
     fn it_takes_half_of_the_budget_and_asks_for_a_snapshot_that_would_make_room() {
         let (disk, budget) = (Simulated::default(), budget(100_000));
-        let mut attic = open(&disk, &budget, &[]);
-        let places: Vec<AtticPlace> = (0..100).map_while(|key| attic.put(&thing(key))).collect();
+        let mut session_store = open(&disk, &budget, &[]);
+        let places: Vec<SessionPlace> =
+            (0..100).map_while(|key| session_store.put(&thing(key))).collect();
         assert!(places.len() > 20 && budget.away() <= 50_000 && budget.has_room(50_000));
         assert!(!budget.was_pressed(), "all of it is needed");
-        places.iter().for_each(|place| attic.free(*place));
-        assert_eq!(attic.put(&thing(1)), None);
+        places.iter().for_each(|place| session_store.free(*place));
+        assert_eq!(session_store.put(&thing(1)), None);
         assert!(budget.was_pressed());
     }
 
     #[test]
     fn a_full_disk_takes_nothing_and_a_failed_sync_is_never_made_good() {
         let disk = Simulated::default();
-        let mut attic = open(&disk, &budget(1 << 30), &[]);
-        let place = attic.put(&thing(1)).unwrap();
+        let mut session_store = open(&disk, &budget(1 << 30), &[]);
+        let place = session_store.put(&thing(1)).unwrap();
         disk.limit(Some(1_500));
-        assert_eq!(attic.put(&thing(2)), None);
+        assert_eq!(session_store.put(&thing(2)), None);
         disk.limit(None);
-        let next = attic.put(&thing(3)).unwrap();
-        assert!(attic.keep());
-        let found = [attic.get(place), attic.get(next)];
+        let next = session_store.put(&thing(3)).unwrap();
+        assert!(session_store.keep());
+        let found = [session_store.get(place), session_store.get(next)];
         assert_eq!(found, [Some(thing(1)), Some(thing(3))]);
-        attic.put(&thing(4)).unwrap();
+        session_store.put(&thing(4)).unwrap();
         disk.fail_syncs();
-        assert!(!attic.keep());
+        assert!(!session_store.keep());
         disk.power_loss(&mut Dice::new(1));
-        assert!(!attic.keep());
+        assert!(!session_store.keep());
     }
 
     #[test]
     fn another_format_is_refused_if_it_is_needed() {
         let disk = Simulated::default();
-        let mut attic = open(&disk, &budget(1 << 30), &[]);
-        let place = attic.put(&thing(1)).unwrap();
-        disk.damage(&attic.name(place.file), |bytes| {
+        let mut session_store = open(&disk, &budget(1 << 30), &[]);
+        let place = session_store.put(&thing(1)).unwrap();
+        disk.damage(&session_store.name(place.file), |bytes| {
             bytes[6] += 1;
             let sum = crc32c::crc32c(&bytes[..16]);
             bytes[16..20].copy_from_slice(&sum.to_le_bytes());
         });
-        let open = |named: &[AtticPlace]| {
+        let open = |named: &[SessionPlace]| {
             let disk = Arc::new(disk.clone());
-            FileAttic::open(disk, budget(1 << 30), (3, 10_000), named.iter().copied()).err()
+            FileSessionStore::open(disk, budget(1 << 30), (3, 10_000), named.iter().copied()).err()
         };
         assert!(matches!(open(&[place]), Some(StoreError::OtherFormat { .. })));
         assert!(open(&[]).is_none());

@@ -9,12 +9,12 @@ use crate::expect::Judgements;
 use crate::judging::{JudgeReply, JudgeRequest, RubricRequest};
 
 /// What goes to the judge: whether the metrics do, and which rules for the answer.
-pub(super) type Asked = (bool, Vec<RubricRequest>);
+pub(super) type Questions = (bool, Vec<RubricRequest>);
 
 /// A trace before the judge.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Hearing {
+pub(super) struct PendingJudgement {
     // Whether its metrics are judged is decided once.
     decided: bool,
     // They are with the judge.
@@ -27,7 +27,7 @@ pub(super) struct Hearing {
     answered: BTreeMap<String, String>,
 }
 
-impl Hearing {
+impl PendingJudgement {
     /// Nothing was asked; whether metrics are judged may have been decided.
     pub(super) fn new(decided: bool) -> Self {
         Self { decided, ..Self::default() }
@@ -38,7 +38,7 @@ impl Hearing {
         &self,
         pick: impl FnOnce() -> bool,
         mut rubrics: Vec<RubricRequest>,
-    ) -> Option<Asked> {
+    ) -> Option<Questions> {
         rubrics.retain(|rubric| !self.rules.contains(&rubric.key));
         let metrics = !self.decided && pick();
         (metrics || !rubrics.is_empty()).then_some((metrics, rubrics))
@@ -55,7 +55,7 @@ impl Hearing {
     }
 
     /// What is still with the judge, of these rules.
-    pub(super) fn ask_again(&self, mut rubrics: Vec<RubricRequest>) -> Option<Asked> {
+    pub(super) fn ask_again(&self, mut rubrics: Vec<RubricRequest>) -> Option<Questions> {
         rubrics.retain(|rubric| self.open_rules.contains(&rubric.key));
         (self.metrics || !rubrics.is_empty()).then_some((self.metrics, rubrics))
     }
@@ -110,43 +110,43 @@ mod tests {
 
     #[test]
     fn what_is_with_the_judge_is_asked_again_and_what_is_over_is_not() {
-        let mut hearing = Hearing::default();
+        let mut judgement = PendingJudgement::default();
         let both = vec![rubric("a"), rubric("b")];
-        assert_eq!(hearing.to_ask(|| true, both.clone()), Some((true, both.clone())));
+        assert_eq!(judgement.to_ask(|| true, both.clone()), Some((true, both.clone())));
         let request = JudgeRequest { metrics: true, rubrics: both, ..JudgeRequest::default() };
-        hearing.asked(Some(&request));
-        assert_eq!(hearing.to_ask(|| true, vec![rubric("a")]), None);
+        judgement.asked(Some(&request));
+        assert_eq!(judgement.to_ask(|| true, vec![rubric("a")]), None);
         let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
         let part = JudgeReply {
             answered: answered.clone(),
             rules_over: vec!["a".to_owned()],
             ..JudgeReply::default()
         };
-        assert!(!hearing.take(part));
+        assert!(!judgement.take(part));
         assert_eq!(
-            hearing.ask_again(vec![rubric("a"), rubric("b")]),
+            judgement.ask_again(vec![rubric("a"), rubric("b")]),
             Some((true, vec![rubric("b")]))
         );
-        assert_eq!(hearing.answered(), &answered);
+        assert_eq!(judgement.answered(), &answered);
         let rest = JudgeReply {
             metrics_over: true,
             rules_over: vec!["b".to_owned()],
             ..JudgeReply::default()
         };
-        hearing.take(rest);
-        assert!(!hearing.is_open() && hearing.answered().is_empty());
-        assert_eq!(hearing.ask_again(vec![rubric("a"), rubric("b")]), None);
+        judgement.take(rest);
+        assert!(!judgement.is_open() && judgement.answered().is_empty());
+        assert_eq!(judgement.ask_again(vec![rubric("a"), rubric("b")]), None);
     }
 
     #[test]
     fn answers_that_come_before_their_question_are_kept_for_it() {
-        let mut hearing = Hearing::default();
+        let mut judgement = PendingJudgement::default();
         let answered = BTreeMap::from([("task".to_owned(), "{}".to_owned())]);
-        hearing.take(JudgeReply { answered, ..JudgeReply::default() });
-        assert!(!hearing.is_over());
-        assert!(hearing.to_ask(|| true, Vec::new()).is_some());
-        hearing.asked(None);
-        assert!(hearing.to_ask(|| true, Vec::new()).is_none());
-        assert_eq!(hearing.answered().len(), 1);
+        judgement.take(JudgeReply { answered, ..JudgeReply::default() });
+        assert!(!judgement.is_over());
+        assert!(judgement.to_ask(|| true, Vec::new()).is_some());
+        judgement.asked(None);
+        assert!(judgement.to_ask(|| true, Vec::new()).is_none());
+        assert_eq!(judgement.answered().len(), 1);
     }
 }
