@@ -10,7 +10,6 @@
 //! A stage has the same face everywhere: `handle(input, now)`, `poll_timeout()`,
 //! `handle_timeout(now)`, `drain()`.
 
-mod agent;
 pub mod agent_update;
 pub mod agents;
 pub mod assemble;

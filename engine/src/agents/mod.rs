@@ -4,27 +4,29 @@
 //! stage keeps the newest of each and the sum over shards. Sums are integers, so the numbers are the same bits
 //! whatever the number of shards.
 
+mod agent;
+
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::agent::Agent;
-use super::agent_update::AgentUpdate;
-use super::count::Counts;
-use super::detect::DropOptions;
-use super::drift::DriftOptions;
-use super::drops::{Drops, SavedDrops, Stream};
-use super::options::AgentOptions;
-use super::run_scores::{self, AgentRuns, SavedAgentRuns};
-use super::score::ars::ArsOptions;
-use super::score::princeton::TaskOptions;
-use super::span::{Report, RunTarget, Target, Timestamp};
-use super::time::WallShift;
-use super::update::{AgentKey, SessionUpdate};
-use super::view::AgentView;
-use super::window::{Window, last_traces, pane_width, window_begin, window_name};
+use self::agent::Agent;
+use crate::agent_update::AgentUpdate;
+use crate::count::Counts;
+use crate::detect::DropOptions;
+use crate::drift::DriftOptions;
+use crate::drops::{Drops, SavedDrops, Stream};
+use crate::options::AgentOptions;
+use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
+use crate::score::ars::ArsOptions;
+use crate::score::princeton::TaskOptions;
+use crate::span::{Report, RunTarget, Target, Timestamp};
+use crate::time::WallShift;
+use crate::update::{AgentKey, SessionUpdate};
+use crate::view::AgentView;
+use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
 
 /// The service name of the series that agents over `max_agents` share.
 pub const OVERFLOW: &str = "__overflow__";

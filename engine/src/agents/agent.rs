@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::run_scores::AgentRuns;
-use super::span::Timestamp;
-use super::update::{PaneSum, SessionUpdate};
-use super::window::{PANES, Window};
+use crate::run_scores::AgentRuns;
+use crate::span::Timestamp;
+use crate::update::{PaneSum, SessionUpdate};
+use crate::window::{PANES, Window};
 
 /// One agent.
 #[derive(Debug, Default)]
