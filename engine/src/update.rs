@@ -572,6 +572,8 @@ facts! {
         pub tools_failed: Option<bool>,
         /// It has a loop.
         pub looped: Option<bool>,
+        /// What it took.
+        pub effort: Option<Effort>,
         /// The session.
         pub session: ScopedId,
         /// The computed signal with the greatest risk, where there is any.

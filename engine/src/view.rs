@@ -441,7 +441,8 @@ pub struct ArsComponentView {
 /// One stream of an agent, held against what is usual.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct DropView {
-    /// Which stream: `verdict`, `outcome`, `tool_failures`, `loops`.
+    /// Which stream: `verdict`, `outcome`, `tool_failures`, `loops`, `effort`, `cost`, `latency`. Levels of the last three are mean
+    /// percentiles among the agent's usual traces, those of the others shares of traces.
     pub stream: &'static str,
     /// Whether its drops page; else they warn.
     pub pages: bool,
@@ -451,7 +452,7 @@ pub struct DropView {
     pub against: &'static str,
     /// That version; null if it is held against something else.
     pub version_before: Option<String>,
-    /// The usual share of failing traces, or that of the objective, in `[0,1]`.
+    /// The usual level, or that of the objective, in `[0,1]`.
     pub usual: f64,
     /// Evidence of a drop over what a page takes; from 1 on it is one.
     pub evidence: f64,
@@ -464,9 +465,9 @@ pub struct DropView {
 pub struct DropFoundView {
     /// End of the first trace that belongs to it, as far as can be told.
     pub since_unix_nano: String,
-    /// Share of failing traces before, in `[0,1]`.
+    /// Level before, in `[0,1]`.
     pub from: f64,
-    /// Share since, in `[0,1]`.
+    /// Level since, in `[0,1]`.
     pub to: f64,
     /// Traces since.
     pub traces: u64,

@@ -53,15 +53,15 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_drop_level",
         &["stream"],
-        "Share of the stream's traces that fail since it drops, from 0 to 1.",
+        "Share of the stream's traces that are bad since it drops, from 0 to 1; of effort, cost and latency their mean percentile among usual ones.",
         |update, sample| found(update, |drop, found| sample(&[drop.stream], found.to)),
     ),
     gauge(
         "agentgauge_agent_drop_baseline",
         &["stream"],
-        "Share of the stream's traces that fail usually, from 0 to 1; without a past that of the objective.",
+        "The level that is usual for the stream, from 0 to 1; without a past that of the objective. Of streams that only warn while they do.",
         |update, sample| {
-            for drop in &update.view.drops {
+            for drop in update.view.drops.iter().filter(|drop| drop.pages || is_on(drop)) {
                 let before = drop.drop.as_ref().filter(|_| is_on(drop)).map(|found| found.from);
                 sample(&[drop.stream], before.unwrap_or(drop.usual));
             }

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use stream::{STREAMS, Stream};
 
-use self::stream::NO_OBJECTIVE;
+use self::stream::{NO_OBJECTIVE, Value};
 use self::watch::{Watch, Watched};
 use super::count::Counts;
 use super::detect::{Against, DropOptions, Limits, Severity};
@@ -113,10 +113,12 @@ impl Drops {
             self.pass(*at, counts);
             self.begin(agent, counts);
             for stream in STREAMS {
-                if let Some(failed) = (stream.failed)(trace) {
-                    self.observe(agent, stream, (*at, failed), trace);
+                let usual = self.watches.get(agent).map(|watch| &watch.usual);
+                if let Some(value) = usual.and_then(|usual| stream.value(trace, usual)) {
+                    self.observe(agent, stream, (*at, value), trace);
                 }
             }
+            self.learn_usual(agent, trace);
             let Some(watch) = self.watches.get_mut(agent) else { continue };
             watch.told = watch.told.max(*at);
             if trace.looped.is_some() {
@@ -215,7 +217,10 @@ impl Drops {
             counts.add("drops", "forgotten");
         }
         let told = self.shares.newest;
-        self.watches.insert(agent.clone(), Watch { before, told, ..Watch::default() });
+        let mut watch = Watch { before, told, ..Watch::default() };
+        let left = self::before(agent, &watch).and_then(|key| self.watches.get(&key));
+        watch.usual = left.map(|watch| watch.usual.clone()).unwrap_or_default();
+        self.watches.insert(agent.clone(), watch);
     }
 
     /// The other version of this agent that was heard of last.
@@ -248,12 +253,28 @@ impl Drops {
         versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 
+    /// Adds what a trace took to what is usual, unless the agent takes more than usual just now.
+    fn learn_usual(&mut self, agent: &AgentKey, trace: &DoneTrace) {
+        let Some(effort) = &trace.effort else { return };
+        let drops = |watch: &Watch| {
+            STREAMS.iter().filter(|stream| stream.ranks()).any(|stream| {
+                let limits = || self.limits(agent, stream);
+                watch.streams.get(stream.name).is_some_and(|watched| watched.drops(&limits()))
+            })
+        };
+        if !self.watches.get(agent).is_none_or(drops)
+            && let Some(watch) = self.watches.get_mut(agent)
+        {
+            watch.usual.add(Timestamp(trace.start_unix_nano), effort);
+        }
+    }
+
     /// Takes a value of a stream.
     fn observe(
         &mut self,
         agent: &AgentKey,
         stream: &'static Stream,
-        value: (Timestamp, bool),
+        value: (Timestamp, Value),
         trace: &DoneTrace,
     ) {
         let known = |watch: &Watch| watch.streams.contains_key(stream.name);
@@ -263,7 +284,7 @@ impl Drops {
         let limits = self.limits(agent, stream);
         let watch = self.watches.get_mut(agent);
         if let Some(watched) = watch.and_then(|watch| watch.streams.get_mut(stream.name)) {
-            watched.observe(value, trace, &limits);
+            watched.observe(value, (stream, trace), &limits);
         }
     }
 

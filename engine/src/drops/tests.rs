@@ -1,10 +1,11 @@
 //! Who is watched, for how long, and how the false pages are shared.
 
 use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
 use crate::span::TraceId;
-use crate::update::ScopedId;
+use crate::update::{Effort, PartialSum, ScopedId};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -55,8 +56,12 @@ impl Told {
 #[test]
 fn every_stream_has_a_name_of_its_own_that_is_read_back() {
     let mut told = Told::new(10);
-    let all = DoneTrace { outcome_failed: Some(true), tools_failed: Some(true), ..trace(1, true) };
-    told.tell("1", all);
+    let cost_quanta = PartialSum { traces: 1, sum: 1_000 };
+    let effort = Some(Effort { cost_quanta, ..Effort::default() });
+    for hour in 1..30 {
+        let (outcome_failed, tools_failed) = (Some(true), Some(true));
+        told.tell("1", DoneTrace { outcome_failed, tools_failed, effort, ..trace(hour, true) });
+    }
     let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
     let expected: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
     assert_eq!(names, expected);
@@ -171,4 +176,84 @@ proptest! {
         let expected = run(&|at| at);
         prop_assert_eq!(run(&|at| usize::from(order[at])), expected);
     }
+}
+
+const MINUTE: u64 = 60_000_000_000;
+
+/// A trace of this minute that took `model_calls` calls and so long, by a number that chance draws.
+fn taking(minute: u64, drawn: u64, times: u64) -> DoneTrace {
+    let drawn = xxh3_64_with_seed(&minute.to_be_bytes(), drawn) % 1_000;
+    let effort = Effort {
+        model_calls: 1 + drawn % 7,
+        nanos: times * (1_000 + drawn) * 1_000_000,
+        ..Effort::default()
+    };
+    let at = minute * MINUTE;
+    DoneTrace {
+        trace_id: Some(TraceId(u128::from(minute).to_be_bytes())),
+        start_unix_nano: at,
+        at_unix_nano: at,
+        touched_unix_nano: at,
+        effort: Some(effort),
+        ..trace(0, false)
+    }
+}
+
+fn severity(told: &Told, version: &str, stream: &str) -> &'static str {
+    let view = told.view(version).into_iter().find(|drop| drop.stream == stream);
+    view.map_or("absent", |drop| drop.severity)
+}
+
+#[test]
+fn traces_that_take_longer_than_usual_are_a_warning_of_latency_alone() {
+    let mut told = Told::new(10);
+    (0..5_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    for stream in ["verdict", "loops", "effort", "latency"] {
+        assert_eq!(severity(&told, "1", stream), "quiet", "{stream}");
+    }
+    assert_eq!(severity(&told, "1", "cost"), "absent", "no trace tells its cost");
+    let rise = 5_000..5_060;
+    let found = rise.clone().find(|minute| {
+        told.tell("1", taking(*minute, 1, 2));
+        severity(&told, "1", "latency") == "warning"
+    });
+    let found = found.expect("twice the time is a rise");
+    assert!(found < 5_040, "found after {} traces", found - 5_000);
+    assert_eq!(severity(&told, "1", "effort"), "quiet");
+    let view = told.view("1").into_iter().find(|drop| drop.stream == "latency").unwrap();
+    let drop = view.drop.unwrap();
+    assert!((0.4..0.6).contains(&drop.from) && drop.to > 0.8, "from {} to {}", drop.from, drop.to);
+    assert_eq!((drop.signal, drop.sessions.is_empty()), (None, false));
+}
+
+#[test]
+fn what_is_slow_does_not_become_usual_while_it_is_a_warning() {
+    let mut told = Told::new(10);
+    (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    (2_000..12_000).for_each(|minute| told.tell("1", taking(minute, 1, 3)));
+    assert_eq!(severity(&told, "1", "latency"), "warning", "a week later");
+    (12_000..14_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    assert_eq!(severity(&told, "1", "latency"), "quiet");
+}
+
+#[test]
+fn a_new_version_is_held_against_what_the_one_before_took() {
+    let mut told = Told::new(10);
+    (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    (2_000..2_060).for_each(|minute| told.tell("2", taking(minute, 1, 3)));
+    let view = told.view("2").into_iter().find(|drop| drop.stream == "latency").unwrap();
+    assert_eq!((view.severity, view.against), ("warning", "version_before"));
+}
+
+#[test]
+fn what_traces_take_does_not_warn_by_chance() {
+    let warned = (0..3).filter(|seed| {
+        let mut told = Told::new(10);
+        (0..20_000).any(|minute| {
+            told.tell("1", taking(minute, *seed, 1));
+            ["effort", "latency"].iter().any(|stream| severity(&told, "1", stream) == "warning")
+        })
+    });
+    // The dial allows ten warnings a quarter: 4.6 in three times 14 days.
+    assert!(warned.count() <= 1);
 }

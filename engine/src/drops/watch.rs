@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::gaps::Gaps;
-use super::stream::Stream;
-use crate::detect::{Against, Detector, DropState, Limits, Observation, Severity};
+use super::stream::{Stream, Value};
+use crate::detect::{Against, Detector, DropState, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
+use crate::predict::spread::Spread;
 use crate::saved::{self, Name};
 use crate::span::Timestamp;
 use crate::update::{DoneTrace, ScopedId};
@@ -21,6 +22,8 @@ pub(super) struct Watch {
     /// The version that was the latest when this one began.
     pub(super) before: Option<String>,
     pub(super) gaps: Gaps,
+    /// What its usual traces take: values of a stream that drops are not among them.
+    pub(super) usual: Spread,
     /// Of 1 - risk, for comparison with other versions.
     pub(super) level: MeanSequence,
     /// When something was last told of it.
@@ -69,24 +72,25 @@ impl Watched {
     /// Takes the next value.
     pub(super) fn observe(
         &mut self,
-        (at, failed): (Timestamp, bool),
-        trace: &DoneTrace,
+        (at, value): (Timestamp, Value),
+        (stream, trace): (&Stream, &DoneTrace),
         limits: &Limits,
     ) {
-        if failed {
-            let cause = Cause { signal: trace.signal.clone(), tool: trace.tool.clone() };
+        let cause = || Cause::of(stream, trace);
+        if value.bad {
+            let cause = cause();
             self.failures.push_back(Failure { at, cause, session: trace.session.clone() });
             if self.failures.len() > FAILURES {
                 self.failures.pop_front();
             }
         }
-        let found = self.detector.observe(at, Observation::verdict(failed), limits);
+        let found = self.detector.observe(at, value.observation, limits);
         self.last = self.last.max(at);
         self.inherited &= !self.detector.has_own_past();
         match found {
             Some(Severity::Warning | Severity::Critical) => self.example = self.find(limits),
             Some(Severity::Quiet) => self.example = None,
-            Some(Severity::Recovering) | None if failed => self.find_another(trace),
+            Some(Severity::Recovering) | None if value.bad => self.find_another(&cause(), trace),
             Some(Severity::Recovering) | None => {}
         }
     }
@@ -130,11 +134,20 @@ impl Watched {
     }
 
     /// One session is an example, two are better.
-    fn find_another(&mut self, trace: &DoneTrace) {
+    fn find_another(&mut self, cause: &Cause, trace: &DoneTrace) {
         if let Some(example) = &mut self.example {
-            let cause = Cause { signal: trace.signal.clone(), tool: trace.tool.clone() };
-            example.add(&cause, &trace.session);
+            example.add(cause, &trace.session);
         }
+    }
+}
+
+impl Cause {
+    /// What takes long or costs much need not fail.
+    fn of(stream: &Stream, trace: &DoneTrace) -> Self {
+        if stream.ranks() {
+            return Self::default();
+        }
+        Self { signal: trace.signal.clone(), tool: trace.tool.clone() }
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod model;
 mod quality;
-mod spread;
+pub(crate) mod spread;
 mod success;
 
 use std::collections::BTreeMap;

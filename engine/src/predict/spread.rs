@@ -139,7 +139,7 @@ impl Spread {
 
     /// The share of runs that took less of this than `value`, those alike counted half, in `[0,1]`; `None` below [`LEAST_RUNS`]
     /// that tell.
-    pub(super) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
+    pub(crate) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
         let own = bucket(value);
         let (mut less, mut alike, mut all) = (0_u64, 0_u64, 0_u64);
         for (bucket, runs) in self.weeks.values().flat_map(|week| &week[measure as usize]) {

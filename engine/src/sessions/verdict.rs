@@ -79,6 +79,7 @@ pub(super) fn done(
         outcome_failed: outcome(trace).map(|success| !success),
         tools_failed: tells.then_some(last_failed.is_some()),
         looped: Some(trace.loop_severity().is_some() || trace.rare().output_repeat.is_some()),
+        effort: Some(trace.effort()),
         signal: signal.to_owned(),
         tool: tool.to_owned(),
         ..named(trace, session)

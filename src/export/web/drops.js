@@ -2,7 +2,8 @@
 import { ago, ask, el, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
 
 /** What there is more of than usual, by stream. */
-const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", tool_failures: "traces with failing tools", loops: "traces with loops" };
+const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", tool_failures: "traces with failing tools", loops: "traces with loops",
+  effort: "effort of traces, as a percentile of usual ones,", cost: "cost of traces, as a percentile of usual ones,", latency: "latency of traces, as a percentile of usual ones," };
 const name = (stream) => STREAMS[stream] ?? stream.replaceAll("_", " ");
 
 /** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
