@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use super::limits::RunLimit;
 use super::loops::LoopLabels;
 use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Spread};
@@ -30,6 +31,8 @@ pub struct AgentUpdate {
     pub traces_stalled: u64,
     /// Sessions in which a loop goes on.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
+    /// Sessions that go on over a limit, or have a trace that does.
+    pub sessions_over_limit: BTreeMap<RunLimit, u64>,
     /// Scores of open and closed sessions, by score.
     pub open_sessions: BTreeMap<&'static str, Buckets>,
     /// Scores of closed sessions, by score.
@@ -116,6 +119,9 @@ impl AgentUpdate {
         }
         for (labels, sessions) in &shard.sessions_looping {
             *self.sessions_looping.entry(*labels).or_default() += sessions;
+        }
+        for (limit, sessions) in &shard.sessions_over_limit {
+            *self.sessions_over_limit.entry(*limit).or_default() += sessions;
         }
         for (name, open, closed) in [
             ("reliability", &shard.open_reliability, &shard.closed_reliability),

@@ -24,6 +24,7 @@ pub mod explained;
 mod few;
 mod hash;
 pub mod judging;
+pub mod limits;
 pub mod loops;
 pub mod math;
 pub mod options;

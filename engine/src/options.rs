@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::LimitOptions;
 use super::loops::LoopKind;
 use super::math::glob::fits;
 
@@ -177,6 +178,9 @@ pub struct SessionOptions {
     /// How long nothing has come of an open trace that stalls.
     #[serde(with = "human")]
     pub stall_after: Duration,
+    /// What traces and sessions must not go over.
+    #[serde(skip)]
+    pub limits: LimitOptions,
     /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
     pub max_sessions: usize,
     /// Traces of one session; further ones are refused.
@@ -352,6 +356,7 @@ impl Default for SessionOptions {
             session_idle: Duration::from_secs(1800),
             loop_hold: Duration::from_secs(300),
             stall_after: Duration::from_secs(900),
+            limits: LimitOptions::default(),
             max_sessions: 200_000,
             max_traces_per_session: 10_000,
             max_reports_per_session: 100,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::RunLimit;
 use super::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use super::predict::{EffortSums, Spread};
 use super::span::{SpanId, Status, TraceId};
@@ -396,6 +397,8 @@ facts! {
         pub calls_without_cost: u64,
         /// Equal tool names next to each other.
         pub adjacent_tool_repeats: u64,
+        /// The most model calls in a row without a tool call.
+        pub calls_without_tool: u64,
         /// Agents below the outermost one, sorted.
         pub sub_agents: Vec<String>,
         /// Arrival time of the newest thing applied.
@@ -644,6 +647,8 @@ facts! {
         pub sessions_active: u64,
         /// Sessions in which a loop goes on.
         pub sessions_looping: BTreeMap<LoopLabels, u64>,
+        /// Sessions that go on over a limit, or have a trace that does.
+        pub sessions_over_limit: BTreeMap<RunLimit, u64>,
         /// Open sessions, as they stand.
         pub open_reliability: Option<ScoreHistogram>,
         /// Open sessions, likewise.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::update::{AgentKey, Effort, ScopedId};
 
@@ -132,6 +133,30 @@ pub struct LoopView {
     pub cost_usd: Option<f64>,
 }
 
+/// A limit that a run went over.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub struct LimitView {
+    /// `model_calls`, `tool_calls`, `tokens`, `cost_usd`, `duration` or `calls_without_tool`.
+    pub limit: &'static str,
+    /// What it is of: `trace` or `session`.
+    pub run: &'static str,
+    /// What was used: a number, dollars, or seconds.
+    pub used: f64,
+    /// The limit, likewise.
+    pub most: f64,
+}
+
+impl From<Exceeded> for LimitView {
+    fn from(Exceeded { limit, used, most }: Exceeded) -> Self {
+        Self {
+            limit: limit.name(),
+            run: limit.run().name(),
+            used: limit.shown(used),
+            most: limit.shown(most),
+        }
+    }
+}
+
 /// What a trace says of the attempt at a task that it is part of.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AttemptView {
@@ -217,6 +242,9 @@ pub struct TraceView {
     pub attempt: Option<AttemptView>,
     /// Loops found in or ending in this trace.
     pub loops: Vec<LoopView>,
+    /// Limits that it went over; left out where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitView>,
     /// AgentCI's count of adjacent calls of equal name.
     pub adjacent_tool_repeats: u64,
     /// Signals by name.
@@ -303,6 +331,9 @@ pub struct SessionView {
     pub predicted_failure: Option<f64>,
     /// Where that comes from; null with it.
     pub prediction: Option<PredictionView>,
+    /// Limits that all of its traces together went over; left out where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitView>,
     /// What its done traces took.
     #[serde(skip)]
     pub took: Effort,

@@ -24,6 +24,7 @@ const FREE: &[&str] = &[
     "judge.models",
     "judge.sample_rates",
     "kafka.tenants",
+    "limits.agents",
     "loops.by_kind",
     "session.signal_thresholds",
     "session.signal_weights",

@@ -21,6 +21,7 @@ use crate::embed::EmbedOptions;
 use crate::engine::detect::DropOptions;
 use crate::engine::drift::DriftOptions;
 use crate::engine::expect::Suite;
+use crate::engine::limits::LimitOptions;
 use crate::engine::options::{
     AgentOptions, AssembleOptions, ConventionOptions, CostOptions, LoopOptions, SessionOptions,
 };
@@ -64,6 +65,8 @@ pub struct Config {
     pub assemble: AssembleOptions,
     /// Tool loops.
     pub loops: LoopOptions,
+    /// What traces and sessions must not go over.
+    pub limits: LimitOptions,
     /// What model calls cost where their spans do not say.
     pub cost: CostOptions,
     /// How sessions are scored.
@@ -273,7 +276,7 @@ impl Config {
             assemble: self.assemble.clone(),
             loops: self.loops.clone(),
             cost: self.cost.clone(),
-            session: self.session.clone(),
+            session: SessionOptions { limits: self.limits.clone(), ..self.session.clone() },
             agents: self.agents.clone(),
             tasks: self.tasks.clone(),
             ars: self.ars.clone(),

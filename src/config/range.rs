@@ -23,6 +23,9 @@ const MAX_WEIGHT: f64 = 1000.0;
 /// Dollars per million tokens beyond this are a mistake, and a call's cost must not overflow.
 const MAX_PRICE: f64 = 1_000_000.0;
 
+/// Dollars of one run beyond this are no limit, and must not overflow.
+const MAX_DOLLARS: f64 = 1_000_000.0;
+
 /// Windows of one agent; each costs some 40 series.
 const MAX_WINDOWS: usize = 8;
 
@@ -43,6 +46,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     fleet::check(config, &mut check);
     engine(config, &mut check);
     loops(config, &mut check);
+    limits(config, &mut check);
     sessions(config, &mut check);
     windows(config, &mut check);
     runs(config, &mut check);
@@ -225,6 +229,20 @@ fn loops(config: &Config, check: &mut Check<'_>) {
         if dollars.iter().flatten().any(|dollars| !(0.0..=MAX_PRICE).contains(dollars)) {
             let least = format!("dollars per million tokens from 0 to {MAX_PRICE}");
             check.fail("cost.prices", least, format!("{price:?}"));
+        }
+    }
+}
+
+fn limits(config: &Config, check: &mut Check<'_>) {
+    let limits = &config.limits;
+    check.within("limits.trace_cost_usd", limits.trace_cost_usd, 0.0, MAX_DOLLARS);
+    check.within("limits.session_cost_usd", limits.session_cost_usd, 0.0, MAX_DOLLARS);
+    for (agent, own) in &limits.agents {
+        let dollars = [own.trace_cost_usd, own.session_cost_usd];
+        if let Some(was) = dollars.iter().flatten().find(|was| !(0.0..=MAX_DOLLARS).contains(*was))
+        {
+            let expected = format!("dollars from 0 to {MAX_DOLLARS}");
+            check.fail("limits.agents", expected, format!("{was} for `{agent}`"));
         }
     }
 }

@@ -410,13 +410,13 @@ pub(super) fn tell(
     at: Timestamp,
     webhook: Option<&webhook::Handle>,
 ) {
-    for (id, labels) in stage.runaways() {
-        let wanted = webhook.filter(|webhook| webhook.wants(labels.severity));
+    for (id, cause) in stage.runaways() {
+        let wanted = webhook.filter(|webhook| webhook.wants(cause.severity()));
         let view = || stage.session_in(&id, session_store);
         let held = wanted.and_then(|webhook| Some((webhook, view()?)));
         if let Some((webhook, session)) = held {
             let tenant = id.tenant.clone();
-            webhook.tell(Runaway { tenant, labels, at, session: Box::new(session) });
+            webhook.tell(Runaway { tenant, cause, at, session: Box::new(session) });
         }
     }
 }

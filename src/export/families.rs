@@ -294,6 +294,12 @@ pub(super) const SESSIONS_LOOPING: Family = family(
     &["kind", "severity", "evidence"],
     "Sessions in which a loop goes on; evidence=\"names\": nothing else of it is on the wire, and it may be none.",
 );
+pub(super) const SESSIONS_OVER_LIMIT: Family = family(
+    "agentgauge_sessions_over_limit",
+    Kind::Gauge,
+    &["kind", "limit", "run"],
+    "Sessions that go on over a limit (`[limits]`), or have a trace that does; kind is run_limit, run is trace or session.",
+);
 pub(super) const OPEN_SESSIONS: Family = family(
     "agentgauge_open_sessions",
     Kind::Gauge,
@@ -405,6 +411,12 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         ),
         &[&["arguments"], &["full"], &["results"]],
     ),
+    counter(
+        "run_limits",
+        &["kind", "limit", "run"],
+        "agentgauge_run_limits_exceeded",
+        "Limits (`[limits]`) that traces and sessions went over, each once, counted while they run.",
+    ),
     counter("tokens", &["type"], "agentgauge_tokens", "Tokens of model calls, every call once."),
     dollars(
         "cost_usd",
@@ -458,9 +470,10 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
         (&RUNS_HELD, true),
         (&VERSION_DIFFERENCE, true),
     ];
-    let sessions: [&'static Family; 6] = [
+    let sessions: [&'static Family; 7] = [
         &SESSIONS_ACTIVE,
         &SESSIONS_LOOPING,
+        &SESSIONS_OVER_LIMIT,
         &OPEN_SESSIONS,
         &TRACE_SIGNAL,
         &SESSION_RELIABILITY,

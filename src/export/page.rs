@@ -65,6 +65,7 @@ const SOURCES: &[Source] = sources! {
     "near_repeat" => "loops/near_repeat.rs",
     "cycle" => "loops/cycle.rs",
     "reported" => "loops/reported.rs",
+    "run limits" => "limits.rs",
     "runs" => "runs.rs",
     "Princeton's agent reliability" => "score/princeton/mod.rs",
     "outcome_consistency" => "score/princeton/outcome.rs",
@@ -97,6 +98,7 @@ const QUERIES: &[(&str, &str)] = &[
         "agentgauge_sessions_looping",
         "sum by (gen_ai_agent_name) (agentgauge_sessions_looping{evidence!=\"names\"}) > 0",
     ),
+    ("agentgauge_sessions_over_limit", "sum by (limit, run) (agentgauge_sessions_over_limit) > 0"),
     (
         "agentgauge_trace_evaluations",
         "sum by (gen_ai_agent_name) (rate(agentgauge_trace_evaluations_total{signal=\"trace_risk\",verdict=\"fail\"}[1h]))",

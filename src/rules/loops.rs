@@ -1,10 +1,14 @@
-//! Loops, and what they cost.
+//! Loops, what they cost, and runs that go over a limit.
 
 use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, number};
 
 /// What must be told at once.
 pub(super) fn group(plan: &Plan) -> Group {
-    Group { name: "agentgauge-loops", interval: "15s", rules: vec![looping(), spend(plan)] }
+    Group {
+        name: "agentgauge-loops",
+        interval: "15s",
+        rules: vec![looping(), spend(plan), limit()],
+    }
 }
 
 fn looping() -> Rule {
@@ -19,6 +23,20 @@ fn looping() -> Rule {
     // That of the loop stands in the series.
     alert.labels.clear();
     alert.into()
+}
+
+fn limit() -> Rule {
+    let expr = format!("sum by ({AGENT}, kind, limit, run) (agentgauge_sessions_over_limit) > 0");
+    Alert::new("AgentRunLimit", "critical", expr)
+        .explained_by("cost")
+        .says(
+            &format!(
+                "{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} went over a limit ({{{{ $labels.limit }}}} of a {{{{ $labels.run }}}})"
+            ),
+            "What went over it goes on, now or within the last minutes, though nothing repeats that would be a loop. The limit is that \
+             of [limits] in the configuration.",
+        )
+        .into()
 }
 
 fn spend(plan: &Plan) -> Rule {

@@ -5,17 +5,18 @@ use std::iter;
 use serde::Serialize;
 
 use super::pace::Key;
-use crate::engine::loops::{LoopKind, LoopLabels, Severity};
+use crate::engine::limits::{Cause, RunLimit};
+use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
-use crate::engine::view::{AgentName, LoopView, SessionView, TraceView};
+use crate::engine::view::{AgentName, LimitView, LoopView, SessionView, TraceView};
 
 /// A session that runs away.
 #[derive(Clone, Debug)]
 pub struct Runaway {
     /// Whose it is; empty without tenants.
     pub tenant: String,
-    /// What loop it is in.
-    pub labels: LoopLabels,
+    /// What loop it is in, or which limit it went over.
+    pub cause: Cause,
     /// When that was noticed.
     pub at: Timestamp,
     /// The session as it stood then.
@@ -31,24 +32,30 @@ struct Body<'r> {
     scope: &'r str,
     session_source: &'r str,
     agent: &'r AgentName,
-    kind: LoopKind,
+    kind: &'static str,
     severity: Severity,
+    /// The limit that it, or a trace of it, went over; null of loops.
+    limit: Option<&'static str>,
     total_traces: u64,
     reliability: Option<f64>,
     consistency: Option<f64>,
     cost_usd: Option<f64>,
     /// The newest ones last.
     loops: Vec<&'r LoopView>,
+    /// Likewise.
+    limits: Vec<&'r LimitView>,
 }
 
 /// Loops in one body.
 const MAX_LOOPS: usize = 20;
 
 impl Runaway {
-    /// What it is known by: the session, and the newest of the traces that loop.
+    /// What it is known by: the session, and the newest of the traces that do so.
     pub(super) fn keys(&self) -> Vec<Key> {
-        let looping = |trace: &&TraceView| trace.loops.iter().any(|found| found.evidence.weighs());
-        let traces = self.session.traces.iter().rev().filter(looping).take(MAX_LOOPS);
+        let runs_away = |trace: &&TraceView| {
+            !trace.limits.is_empty() || trace.loops.iter().any(|found| found.evidence.weighs())
+        };
+        let traces = self.session.traces.iter().rev().filter(runs_away).take(MAX_LOOPS);
         let traces = traces.map(|trace| Key::Trace(trace.trace_id.clone()));
         let session = Key::Session(self.tenant.clone(), self.session.name());
         iter::once(session).chain(traces).collect()
@@ -60,6 +67,8 @@ impl Runaway {
         let traces = &session.traces;
         let loops = traces.iter().flat_map(|trace| &trace.loops);
         let loops: Vec<&LoopView> = loops.filter(|found| found.evidence.weighs()).collect();
+        let of_traces = traces.iter().flat_map(|trace| &trace.limits);
+        let limits: Vec<&LimitView> = of_traces.chain(&session.limits).collect();
         let costs = traces.iter().filter_map(|trace| trace.cost_usd);
         let body = Body {
             event: "session_runaway",
@@ -69,13 +78,15 @@ impl Runaway {
             scope: &session.scope,
             session_source: &session.session_source,
             agent: &session.agent,
-            kind: self.labels.kind,
-            severity: self.labels.severity,
+            kind: self.cause.kind(),
+            severity: self.cause.severity(),
+            limit: self.cause.as_limit().map(RunLimit::name),
             total_traces: session.total_traces,
             reliability: session.reliability,
             consistency: session.consistency,
             cost_usd: costs.reduce(|sum, cost| sum + cost),
             loops: loops[loops.len().saturating_sub(MAX_LOOPS)..].to_vec(),
+            limits: limits[limits.len().saturating_sub(MAX_LOOPS)..].to_vec(),
         };
         // Invariant: nothing in it fails to serialise: no map with other keys than strings.
         serde_json::to_string(&body).unwrap_or_default()

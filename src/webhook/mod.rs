@@ -1,6 +1,6 @@
 //! Tells an endpoint of sessions that run away, so that it can stop them: signed, paced, with evidence.
 //!
-//! A session runs away when a loop in it reaches the configured severity, while it runs. Each session is told once per
+//! A session runs away when a loop in it reaches the configured severity, or it or a trace of it goes over a limit, while it runs. Each session is told once per
 //! cooldown, and no more than so many a minute; by default nothing is sent and the log says what would have been.
 
 mod body;
@@ -118,8 +118,8 @@ impl Webhook {
                 Ok(()) if self.options.dry_run => {
                     tracing::warn!(
                         session = runaway.session.session_id,
-                        kind = runaway.labels.kind.name(),
-                        severity = runaway.labels.severity.name(),
+                        kind = runaway.cause.kind(),
+                        severity = runaway.cause.severity().name(),
                         "a session runs away; the webhook is on dry run and was not told"
                     );
                     "dry_run"
@@ -181,7 +181,7 @@ impl Webhook {
 }
 
 impl Handle {
-    /// Whether a loop of this severity is to be told.
+    /// Whether what is so bad is to be told.
     pub fn wants(&self, severity: Severity) -> bool {
         severity >= self.severity
     }

@@ -22,7 +22,7 @@ pub struct WebhookOptions {
     pub secret_env: String,
     /// Only log what would be sent.
     pub dry_run: bool,
-    /// The severity of a loop from which its session runs away.
+    /// The severity of a loop from which its session runs away; going over a limit is critical.
     pub severity: Severity,
     /// How long a session is not told of again.
     #[serde(with = "human")]

@@ -13,6 +13,7 @@ mod drift;
 mod drops;
 mod families;
 mod lenient;
+mod limits;
 mod loops;
 mod names;
 mod over;

@@ -65,8 +65,13 @@ pub(crate) fn batches(capture: &Path) -> Vec<Batch> {
 
 /// All that is in a capture, one by one.
 pub(crate) fn items(capture: &str) -> Vec<Item> {
+    items_in(&captures().join(capture))
+}
+
+/// Likewise, of the capture in a folder.
+pub(crate) fn items_in(capture: &Path) -> Vec<Item> {
     let mut items = Vec::new();
-    for (spans, logs, reports) in batches(&captures().join(capture)) {
+    for (spans, logs, reports) in batches(capture) {
         items.extend(spans.into_iter().map(|span| Item::Span(Box::new(span))));
         items.extend(logs.into_iter().map(|log| Item::Log(Box::new(log))));
         items.extend(reports.into_iter().map(|report| Item::Report(Box::new(report))));

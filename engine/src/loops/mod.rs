@@ -303,14 +303,6 @@ impl LoopLabels {
     }
 }
 
-impl LoopLabels {
-    /// The worse of two.
-    #[must_use]
-    pub fn worse(self, other: Self) -> Self {
-        if other.severity > self.severity { other } else { self }
-    }
-}
-
 impl From<&Loop> for LoopLabels {
     fn from(entry: &Loop) -> Self {
         Self { kind: entry.kind, severity: entry.severity, evidence: entry.evidence }

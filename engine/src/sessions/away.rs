@@ -21,7 +21,7 @@ use super::reports::target;
 use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::{Sessions, address};
-use crate::loops::LoopLabels;
+use crate::limits::Cause;
 use crate::span::{Report, Timestamp};
 use crate::update::TraceUpdate;
 
@@ -103,7 +103,7 @@ pub(super) struct Stub {
 struct GaugeShare {
     held: Vec<(Agent, u64)>,
     placed: Option<(Agent, SessionScores)>,
-    looping: BTreeSet<(Agent, LoopLabels)>,
+    runaways: BTreeSet<(Agent, Cause)>,
     #[serde(default)]
     stalled: BTreeMap<Agent, u64>,
 }
@@ -166,11 +166,11 @@ impl GaugeShare {
         let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
         session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
         let restless = session.restless.as_deref().cloned().unwrap_or_default();
-        let Restless { looping, stalled, .. } = restless;
+        let Restless { runaways, stalled, .. } = restless;
         Self {
             held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
             placed: session.placed.clone(),
-            looping,
+            runaways,
             stalled,
         }
     }
@@ -190,8 +190,8 @@ impl GaugeShare {
         if let Some((agent, scores)) = self.placed {
             shared.fleet.summary(&agent).unopen(scores);
         }
-        for (agent, labels) in self.looping {
-            shared.fleet.summary(&agent).stop_looping(labels);
+        for (agent, cause) in self.runaways {
+            shared.fleet.summary(&agent).calm_down(cause);
         }
         for (agent, traces) in self.stalled {
             shared.fleet.summary(&agent).stalled -= traces;

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::key::Agent;
+use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::{Restless, Session, Shared, Spending};
 use super::summary::SessionScores;
+use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
-use crate::span::TraceId;
+use crate::span::{Timestamp, TraceId};
 use crate::update::Effort;
 
 impl Session {
@@ -27,19 +29,20 @@ impl Session {
         self.spend(shared);
         self.deadline = None;
         let Some(mut restless) = self.restless.take() else { return };
-        let looping = self.loops_going_on(&mut restless.growing, shared);
-        for (agent, labels) in restless.looping.difference(&looping) {
-            shared.fleet.summary(agent).stop_looping(*labels);
+        let mut runaways = self.loops_going_on(&mut restless.growing, shared);
+        runaways.extend(self.limits_gone_over(&mut restless.over, shared));
+        for (agent, cause) in restless.runaways.difference(&runaways) {
+            shared.fleet.summary(agent).calm_down(*cause);
         }
-        for (agent, labels) in looping.difference(&restless.looping) {
-            shared.fleet.summary(agent).start_looping(*labels);
-            if labels.evidence.weighs() {
-                let runaway = shared.runaways.entry((Arc::clone(&self.id), labels.kind));
-                let worst = runaway.or_insert(*labels);
-                *worst = worst.worse(*labels);
+        for (agent, cause) in runaways.difference(&restless.runaways) {
+            shared.fleet.summary(agent).run_away(*cause);
+            if cause.weighs() {
+                let runaway = shared.runaways.entry((Arc::clone(&self.id), cause.kind()));
+                let worst = runaway.or_insert(*cause);
+                *worst = worst.worse(*cause);
             }
         }
-        restless.looping = looping;
+        restless.runaways = runaways;
         let stalled = self.stalling(&restless.open, shared);
         restless.stand(stalled, shared);
         self.restless = Some(restless).filter(|restless| !restless.is_empty());
@@ -87,7 +90,7 @@ impl Session {
         &mut self,
         growing: &mut BTreeSet<TraceId>,
         shared: &Shared,
-    ) -> BTreeSet<(Agent, LoopLabels)> {
+    ) -> BTreeSet<(Agent, Cause)> {
         let mut looping = BTreeSet::new();
         if self.closed {
             growing.clear();
@@ -101,7 +104,7 @@ impl Session {
                 let until = growth.at.after(shared.rules.loop_hold);
                 if until > shared.now {
                     let labels = LoopLabels { kind, severity: growth.severity, evidence };
-                    looping.insert((record.agent().clone(), labels));
+                    looping.insert((record.agent().clone(), Cause::Loop(labels)));
                     *deadline = Some(deadline.map_or(until, |other| other.min(until)));
                     goes_on = true;
                 }
@@ -109,6 +112,74 @@ impl Session {
             goes_on
         });
         looping
+    }
+
+    /// Notes the limits that a trace, and the session by it, has gone over, and counts each once.
+    pub(super) fn hold_against_limits(&mut self, trace: TraceId, shared: &mut Shared) {
+        let Shared { rules, fleet, now, .. } = shared;
+        let Some(record) = self.traces.get_mut(trace) else { return };
+        let at = record.touched(*now);
+        let usage = record.usage();
+        let exceeded = rules.limits.exceeded(record.named(), Run::Trace, &usage);
+        let found: Vec<Exceeded> = exceeded.collect();
+        record.count_limits(found.iter().map(|found| found.limit), fleet);
+        let of_trace = found.into_iter().map(|found| (Some(trace), found));
+        let of_session = self.exceeded(rules);
+        if let Some(first) = self.first().filter(|first| !first.course.uncertain) {
+            let agent = first.agent().clone();
+            for Exceeded { limit, .. } in &of_session {
+                if self.over.insert(*limit) {
+                    fleet.summary(&agent).count("run_limits", &limit.values(), 1);
+                }
+            }
+        }
+        let of_session = of_session.into_iter().map(|found| (None, found));
+        for (run, Exceeded { limit, used, .. }) in of_trace.chain(of_session) {
+            let over = &mut self.restless.get_or_insert_default().over;
+            let grown = over.entry((run, limit)).or_insert((used, at));
+            if used > grown.0 {
+                *grown = (used, at);
+            }
+        }
+    }
+
+    /// The limits of sessions that it has gone over; they are those of the agent of its first trace.
+    pub(super) fn exceeded(&self, rules: &Rules) -> Vec<Exceeded> {
+        let (Some(first), Some((_, last))) = (self.first(), self.traces.last_place()) else {
+            return Vec::new();
+        };
+        let end = self.traces.get(last).map(TraceRecord::end).unwrap_or_default();
+        let mut usage = Usage { nanos: end.0.saturating_sub(first.start.0), ..self.used };
+        if rules.limits.has(first.named(), RunLimit::SessionCallsWithoutTool) {
+            let last = self.traces.iter().rev();
+            let without = last.take_while(|record| record.course.calls.is_empty());
+            usage.calls_without_tool = without.map(|record| record.course.llm_calls).sum();
+        }
+        rules.limits.exceeded(first.named(), Run::Session, &usage).collect()
+    }
+
+    /// What has grown over a limit within `loop_hold`.
+    fn limits_gone_over(
+        &mut self,
+        over: &mut BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
+        shared: &Shared,
+    ) -> BTreeSet<(Agent, Cause)> {
+        let mut runaways = BTreeSet::new();
+        let Self { traces, deadline, closed, .. } = self;
+        over.retain(|(run, limit), (_, at)| {
+            let until = at.after(shared.rules.loop_hold);
+            let record = match run {
+                Some(trace) => traces.get(*trace),
+                None => traces.iter().next(),
+            };
+            let Some(record) = record.filter(|_| !*closed && until > shared.now) else {
+                return false;
+            };
+            runaways.insert((record.agent().clone(), Cause::Limit(*limit)));
+            *deadline = Some(deadline.map_or(until, |other| other.min(until)));
+            true
+        });
+        runaways
     }
 
     /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
@@ -128,8 +199,12 @@ impl Session {
 
 impl Restless {
     fn is_empty(&self) -> bool {
-        let Self { growing, looping, open, stalled } = self;
-        growing.is_empty() && looping.is_empty() && open.is_empty() && stalled.is_empty()
+        let Self { growing, over, runaways, open, stalled } = self;
+        growing.is_empty()
+            && over.is_empty()
+            && runaways.is_empty()
+            && open.is_empty()
+            && stalled.is_empty()
     }
 
     /// Tells agents how many of its traces stall.

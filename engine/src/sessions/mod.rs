@@ -92,7 +92,7 @@ use waiting::Waiting;
 
 use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
-use super::loops::LoopLabels;
+use super::limits::Cause;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Timestamp, TraceId};
 use super::time::WallShift;
@@ -347,10 +347,11 @@ impl Sessions {
         sessions.map(|(_, session)| view::session(session, &self.shared.rules))
     }
 
-    /// Sessions in which a loop that weighs began or became critical since this was last asked, and how bad it got.
-    pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, LoopLabels)> {
+    /// Sessions in which a loop that weighs began or became critical, or that went over a limit, since this was last asked, and how
+    /// bad it got.
+    pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, Cause)> {
         let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
-        runaways.map(|((id, _), labels)| (id, labels)).collect()
+        runaways.map(|((id, _), cause)| (id, cause)).collect()
     }
 
     /// What was left out so far.

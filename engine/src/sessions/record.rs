@@ -13,6 +13,7 @@ use super::key::Agent;
 use super::pane::PaneSet;
 use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
+use crate::limits::{LimitSet, RunLimit, Usage};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
 use crate::span::{SpanId, Status, Timestamp, TraceId};
@@ -73,6 +74,7 @@ pub(super) struct Course {
     pub(super) calls_without_tokens: u64,
     pub(super) calls_without_cost: u64,
     pub(super) adjacent_tool_repeats: u64,
+    pub(super) calls_without_tool: u64,
     pub(super) models: Vec<String>,
     pub(super) calls: Vec<Call>,
 }
@@ -136,6 +138,8 @@ struct Counted {
     outcome: bool,
     /// All that it spent.
     spend: bool,
+    /// Limits that it went over.
+    limits: LimitSet,
 }
 
 /// What outlives one form of a trace.
@@ -197,6 +201,7 @@ impl TraceRecord {
             calls_without_tokens: update.calls_without_tokens,
             calls_without_cost: update.calls_without_cost,
             adjacent_tool_repeats: update.adjacent_tool_repeats,
+            calls_without_tool: update.calls_without_tool,
             models: update.models,
             calls,
         };
@@ -378,6 +383,19 @@ impl TraceRecord {
         }
     }
 
+    /// What it has used, as limits are held against it.
+    pub(super) fn usage(&self) -> Usage {
+        let Tokens { input, output } = self.tokens;
+        Usage {
+            model_calls: self.course.llm_calls,
+            tool_calls: self.course.calls.len() as u64,
+            tokens: input.unwrap_or(0).saturating_add(output.unwrap_or(0)),
+            cost_quanta: self.cost.and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0),
+            nanos: self.sent_end.0.saturating_sub(self.start.0),
+            calls_without_tool: self.course.calls_without_tool,
+        }
+    }
+
     /// What it has spent.
     fn spent(&self) -> Spent {
         let Course { calls, llm_calls, adjacent_tool_repeats, .. } = &*self.course;
@@ -429,17 +447,18 @@ impl TraceRecord {
 
     /// What it has counted.
     pub(super) fn tally(&self) -> Tally {
-        let Counted { done, outcome, spend } = self.counted;
+        let Counted { done, outcome, spend, limits } = self.counted;
         if let Some(tally) = &self.rare().tally {
-            return Tally { done, outcome, ..Tally::clone(tally) };
+            return Tally { done, outcome, limits, ..Tally::clone(tally) };
         }
         let spend = if spend { self.spent() } else { Spent::default() };
-        Tally { done, outcome, spend, ..Tally::default() }
+        Tally { done, outcome, spend, limits, ..Tally::default() }
     }
 
     fn keep_tally(&mut self, tally: Tally) {
         let spend = tally.spend == self.spent();
-        self.counted = Counted { done: tally.done, outcome: tally.outcome, spend };
+        let Tally { done, outcome, limits, .. } = tally;
+        self.counted = Counted { done, outcome, spend, limits };
         let plain = tally.loops.is_empty() && (spend || tally.spend == Spent::default());
         let tally = (!plain).then(|| Box::new(tally));
         self.keep(tally.is_some(), |rare| &mut rare.tally, tally);
@@ -467,6 +486,22 @@ impl TraceRecord {
             tally.count_spend(self.spent(), summary);
         }
         self.keep_tally(tally);
+    }
+
+    /// Counts the limits that it has gone over, each once, once it is certain whose it is.
+    pub(super) fn count_limits(
+        &mut self,
+        exceeded: impl Iterator<Item = RunLimit>,
+        fleet: &mut Fleet,
+    ) {
+        if self.course.uncertain {
+            return;
+        }
+        for limit in exceeded {
+            if self.counted.limits.insert(limit) {
+                fleet.summary(&self.course.agent).count("run_limits", &limit.values(), 1);
+            }
+        }
     }
 
     /// Notes how far its loops have grown; returns whether it has any.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::verdict::PASS;
+use crate::limits::Limits;
 use crate::math::Quanta;
 use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 use crate::score::agent_reliability::AgentReliability;
@@ -35,6 +36,8 @@ pub(super) struct Rules {
     pub(super) max_reports: usize,
     /// What a loop is.
     pub(super) loops: LoopOptions,
+    /// What runs must not go over.
+    pub(super) limits: Limits,
     /// Scores from which signals pass, as far as configured.
     thresholds: BTreeMap<String, f64>,
 }
@@ -66,6 +69,7 @@ impl Rules {
             max_traces: options.max_traces_per_session,
             max_reports: options.max_reports_per_session,
             loops,
+            limits: options.limits.limits(),
             thresholds: options.signal_thresholds,
         }
     }

@@ -20,7 +20,7 @@ use super::traces::Traces;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::count::Counts;
 use crate::few::Few;
-use crate::loops::{LoopKind, LoopLabels};
+use crate::limits::{Cause, LimitSet, RunLimit, Usage};
 use crate::math::Quanta;
 use crate::runs::{is_about_runs, is_outcome};
 use crate::score::agent_consistency::AgentConsistency;
@@ -54,8 +54,8 @@ pub(super) struct Shared {
     pub(super) now: Timestamp,
     /// How far wall time is ahead of it.
     pub(super) shift: WallShift,
-    /// Sessions that began to loop since they were last asked for, by kind, and how bad it got. Invariant: all are held.
-    pub(super) runaways: BTreeMap<(Arc<SessionId>, LoopKind), LoopLabels>,
+    /// Sessions that began to run away since they were last asked for, by kind, and how bad it got. Invariant: all are held.
+    pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
 }
 
 impl Shared {
@@ -70,8 +70,10 @@ impl Shared {
 pub(super) struct Restless {
     /// Traces whose loops have grown.
     pub(super) growing: BTreeSet<TraceId>,
-    /// What its agents were told that loops.
-    pub(super) looping: BTreeSet<(Agent, LoopLabels)>,
+    /// What has gone over a limit, a trace or (`None`) the session: what it had used of that when it last grew, and when that was.
+    pub(super) over: BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
+    /// What its agents were told that runs away.
+    pub(super) runaways: BTreeSet<(Agent, Cause)>,
     /// Traces that are open.
     pub(super) open: BTreeSet<TraceId>,
     /// How many of them nothing has come of for long.
@@ -112,6 +114,10 @@ pub(super) struct Session {
     pub(super) took: Effort,
     /// What its agent was told that it took.
     pub(super) spent: Option<Spending>,
+    /// What all of its traces have used, as far as these are sums.
+    pub(super) used: Usage,
+    /// Limits of the session that are counted.
+    pub(super) over: LimitSet,
 }
 
 /// What a session took, as it is told to its agent.
@@ -148,6 +154,8 @@ impl Session {
             deadline: None,
             took: Effort::default(),
             spent: None,
+            used: Usage::default(),
+            over: LimitSet::default(),
         }
     }
 
@@ -223,6 +231,7 @@ impl Session {
         }
         self.note_refused(trace, shared);
         stale.iter().for_each(|trace| self.grow(*trace, shared.now));
+        self.hold_against_limits(trace, shared);
         if self.closed {
             self.count_close(IDLE, shared);
         }
@@ -239,6 +248,7 @@ impl Session {
         shared: &mut Shared,
     ) -> Option<Contribution> {
         let place = record.position();
+        self.used = self.used.plus(record.usage());
         let Some(number) = self.traces.number(record.id) else {
             record.go_on_from(Past::from(tally.unwrap_or_default()));
             self.traces.insert(record);
@@ -246,6 +256,7 @@ impl Session {
             return None;
         };
         let old = &mut self.traces[number];
+        self.used = self.used.minus(old.usage());
         shared.fleet.summary(old.agent()).held -= 1;
         let given = old.given();
         if old.start == record.start && old.output == record.output {
@@ -281,6 +292,7 @@ impl Session {
         }
         let last = self.traces.last_place();
         let mut record = self.traces.remove(trace)?;
+        self.used = self.used.minus(record.usage());
         if let Some(given) = record.given() {
             self.retract(&given, trace, shared);
         }
@@ -290,6 +302,7 @@ impl Session {
         if let Some(restless) = &mut self.restless {
             restless.growing.remove(&trace);
             restless.open.remove(&trace);
+            restless.over.retain(|(over, _), _| *over != Some(trace));
         }
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
         stale.extend(self.relink(&[record.position()], shared));

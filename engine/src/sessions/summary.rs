@@ -8,6 +8,7 @@
 //! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
 //! | `loops` | kind | loops, each once, in flight |
 //! | `loops_detected` | kind, severity, evidence | loops that reached this severity, in flight |
+//! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, in flight |
 //! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, in flight |
 //! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, in flight |
 //! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
@@ -29,7 +30,7 @@ use super::pane::{PaneSet, Panes};
 use super::scoring::Scored;
 use super::verdict::Verdict;
 use crate::few::Few;
-use crate::loops::LoopLabels;
+use crate::limits::Cause;
 use crate::math::Quanta;
 use crate::predict::{EffortSums, Spread};
 use crate::saved::{self, Name};
@@ -53,6 +54,7 @@ pub(crate) const FAMILIES: &[&str] = &[
     "loops",
     "loops_detected",
     "model_calls",
+    "run_limits",
     "sessions_closed",
     "tokens",
     "tool_calls",
@@ -87,7 +89,8 @@ pub(super) struct Summary {
     /// Open traces of which nothing has come for long.
     #[serde(default)]
     pub(super) stalled: u64,
-    looping: BTreeMap<LoopLabels, u64>,
+    // Sessions that run away.
+    runaways: BTreeMap<Cause, u64>,
     open: Scores,
     #[serde(default)]
     closed: Closed,
@@ -162,7 +165,7 @@ impl Summary {
             earlier: BTreeMap::new(),
             sessions_active: 0,
             stalled: 0,
-            looping: BTreeMap::new(),
+            runaways: BTreeMap::new(),
             open: Scores::default(),
             closed: Closed::default(),
             signals: Few::default(),
@@ -324,17 +327,17 @@ impl Summary {
         scores.consistency.into_iter().for_each(|score| consistency.observe(score, worst));
     }
 
-    /// Adds a session in which a loop goes on.
-    pub(super) fn start_looping(&mut self, labels: LoopLabels) {
-        *self.looping.entry(labels).or_default() += 1;
+    /// Adds a session that runs away.
+    pub(super) fn run_away(&mut self, cause: Cause) {
+        *self.runaways.entry(cause).or_default() += 1;
     }
 
-    /// Takes back a session in which a loop went on.
-    pub(super) fn stop_looping(&mut self, labels: LoopLabels) {
-        if let Some(sessions) = self.looping.get_mut(&labels) {
+    /// Takes back a session that ran away.
+    pub(super) fn calm_down(&mut self, cause: Cause) {
+        if let Some(sessions) = self.runaways.get_mut(&cause) {
             *sessions -= 1;
         }
-        self.looping.retain(|_, sessions| *sessions > 0);
+        self.runaways.retain(|_, sessions| *sessions > 0);
     }
 
     /// What is counted of a signal.
@@ -378,6 +381,12 @@ impl Summary {
         counters
     }
 
+    /// Sessions that run away by causes of one kind.
+    fn running_away<L: Ord>(&self, of: fn(Cause) -> Option<L>) -> BTreeMap<L, u64> {
+        let causes = self.runaways.iter();
+        causes.filter_map(|(cause, sessions)| Some((of(*cause)?, *sessions))).collect()
+    }
+
     /// The message; who and when is for the caller to say. Panes are those that changed.
     pub(super) fn drain(&mut self) -> SessionUpdate {
         SessionUpdate {
@@ -387,7 +396,8 @@ impl Summary {
             earlier: self.earlier.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
             traces_stalled: self.stalled,
-            sessions_looping: self.looping.clone(),
+            sessions_looping: self.running_away(Cause::as_loop),
+            sessions_over_limit: self.running_away(Cause::as_limit),
             open_reliability: self.open.reliability.message(),
             open_consistency: self.open.consistency.message(),
             closed_reliability: self.closed.reliability.message(),

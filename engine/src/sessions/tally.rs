@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Agent;
 use super::summary::Summary;
+use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
 use crate::span::Timestamp;
@@ -25,6 +26,9 @@ pub(super) struct Tally {
     pub(super) outcome: bool,
     pub(super) loops: BTreeMap<Agent, Loops>,
     pub(super) spend: Spent,
+    /// Limits that it went over.
+    #[serde(default)]
+    pub(super) limits: LimitSet,
 }
 
 /// What the loops of one trace have counted towards one agent.
@@ -60,6 +64,10 @@ impl Tally {
         for told in &update.told {
             // It was done there, so its verdicts are counted, and an outcome if one was known.
             tally.done |= told.spent.is_some();
+            // So is what it went over.
+            if tally.done {
+                tally.limits = LimitSet::ALL;
+            }
             tally.outcome |= tally.done && outcome(update);
             tally.spend = told.spent.unwrap_or(tally.spend);
             if told.loops.is_empty() {
@@ -74,7 +82,9 @@ impl Tally {
 
     /// Returns whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
-        !self.done && !self.outcome && self.loops.is_empty() && self.spend == Spent::default()
+        let Self { done, outcome, loops, spend, limits } = self;
+        let nothing = (Spent::default(), LimitSet::default());
+        !done && !outcome && loops.is_empty() && (*spend, *limits) == nothing
     }
 
     /// Counts what the loops have more than was counted.

@@ -6,6 +6,7 @@ use super::record::{Rare, TraceRecord};
 use super::rules::Rules;
 use super::scoring::{Signal, scores};
 use super::session::Session;
+use crate::limits::Run;
 use crate::math::Quanta;
 use crate::score::agent_reliability::band;
 use crate::score::risk::risks;
@@ -13,8 +14,8 @@ use crate::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::span::{Source, SpanId, Status, TraceId};
 use crate::update::{Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, Violation};
 use crate::view::{
-    AgentName, AttemptView, ExpectationView, LayerView, LoopView, SessionView, SignalView,
-    TokensView, ToolView, TraceView, ViolationView,
+    AgentName, AttemptView, ExpectationView, LayerView, LimitView, LoopView, SessionView,
+    SignalView, TokensView, ToolView, TraceView, ViolationView,
 };
 
 /// One session, explained.
@@ -54,6 +55,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
         signal_weights: rules.weights.clone(),
         took: session.took(),
         traces: traces.into_iter().map(|held| trace(held, rules)).collect(),
+        limits: session.exceeded(rules).into_iter().map(LimitView::from).collect(),
         ..SessionView::default()
     }
 }
@@ -62,6 +64,8 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     let (rare, course, risk) = (held.rare(), &held.course, &held.scored.risk);
     let content = rare.content.as_ref();
     let signals = held.scored.signals.iter();
+    let usage = held.usage();
+    let exceeded = rules.limits.exceeded(held.named(), Run::Trace, &usage);
     let weighed = risks(scores(&held.scored.signals), &rules.weights);
     TraceView {
         trace_id: held.id.to_string(),
@@ -84,6 +88,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         user: rare.user.clone(),
         attempt: attempt(rare),
         loops: held.all_loops().map(found_loop).collect(),
+        limits: exceeded.map(LimitView::from).collect(),
         adjacent_tool_repeats: course.adjacent_tool_repeats,
         signals: signals
             .map(|(name, scored)| (name.to_string(), explained(held, name, scored, rules)))

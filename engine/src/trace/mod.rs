@@ -153,6 +153,7 @@ pub fn evaluate(
     }
     let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
+    update.calls_without_tool = calls_without_tool(&models, &calls);
     update.steps = (models.len() + calls.len()) as u64;
     update.wasted_steps = wasted(&models, &calls);
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
@@ -308,6 +309,16 @@ fn sum_known(
     let counts = models.iter().filter_map(|span| known(span));
     let totals = totals.iter().filter_map(|(total, _)| known(total));
     (counts.chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
+}
+
+/// The most model calls, in the order of their starts, between which no tool call starts.
+fn calls_without_tool(models: &[&SpanView<'_>], calls: &[ToolCall]) -> u64 {
+    let mut starts: Vec<u64> = models.iter().map(|model| model.start.0).collect();
+    starts.sort_unstable();
+    // Invariant: calls are in the order of their starts.
+    let before = |start: u64| calls.partition_point(|call| call.start_unix_nano <= start);
+    let rows = starts.chunk_by(|one, next| before(*one) == before(*next));
+    rows.map(<[u64]>::len).max().unwrap_or(0) as u64
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.

@@ -14,8 +14,9 @@ use self::page::{Page, number};
 use super::families::{
     ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, Family, JUDGED_RELIABILITY, MAX_RISK,
     OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
-    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, ScoreFamily, TRACE_SIGNAL,
-    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
+    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL,
+    ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+    WINDOW_TRACES,
 };
 use super::watched::{WATCHED, Watched};
 use crate::engine::agent_update::AgentUpdate;
@@ -111,6 +112,7 @@ enum Section {
     Watched(&'static Watched),
     SessionsActive,
     SessionsLooping,
+    SessionsOverLimit,
     OpenSessions,
     TraceSignal,
     ClosedSessions(&'static Family, &'static str),
@@ -196,6 +198,7 @@ impl Section {
         let sessions = [
             Self::SessionsActive,
             Self::SessionsLooping,
+            Self::SessionsOverLimit,
             Self::OpenSessions,
             Self::TraceSignal,
             Self::ClosedSessions(&SESSION_RELIABILITY, "reliability"),
@@ -227,6 +230,7 @@ impl Section {
             Self::Watched(watched) => (&watched.family, false),
             Self::SessionsActive => (&SESSIONS_ACTIVE, true),
             Self::SessionsLooping => (&SESSIONS_LOOPING, true),
+            Self::SessionsOverLimit => (&SESSIONS_OVER_LIMIT, false),
             Self::OpenSessions => (&OPEN_SESSIONS, true),
             Self::TraceSignal => (&TRACE_SIGNAL, true),
             Self::Counter(counter) => (&counter.family, true),

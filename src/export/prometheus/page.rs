@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use super::super::families::{
     ARS_COMPONENT, CounterFamily, Family, Kind, OPEN_SESSIONS, PASS_HAT_K, RUNS_HELD,
-    SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SIGNAL, TRACE_SIGNAL,
-    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+    SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL,
+    TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
 };
 use super::line::{self, count, label};
 use super::{Detail, Exported, Format, NANOS, Reading, Section};
@@ -89,6 +89,12 @@ impl Page {
                 self.sample(&SESSIONS_ACTIVE, "", labels, &NONE, number(update.sessions_active));
             }
             Section::SessionsLooping => self.looping(agent),
+            Section::SessionsOverLimit => {
+                for (limit, sessions) in &update.sessions_over_limit {
+                    let values = limit.values();
+                    self.sample(&SESSIONS_OVER_LIMIT, "", labels, &values, number(*sessions));
+                }
+            }
             Section::VersionDifference => self.versions(agent),
             Section::Watched(watched) => {
                 (watched.of)(update, &mut |values, value| {

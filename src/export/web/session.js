@@ -21,6 +21,7 @@ export async function session(view, { id, scope, tenant }) {
   const names = Object.fromEntries(Object.entries(one.agent).map(([name, value]) => [name, value ?? ""]));
   view.concerns = (changed) => isSame(changed, names);
   const loops = one.traces.flatMap((trace) => trace.loops);
+  const limits = [...(one.limits ?? []).map((limit) => ({ ...limit, trace: null })), ...one.traces.flatMap((trace) => (trace.limits ?? []).map((limit) => ({ ...limit, trace: trace.trace_id })))];
   const cost = one.traces.map((trace) => trace.cost_usd).filter((value) => value !== null);
   const shown = one.traces.slice(0, state.shown);
   return [
@@ -34,6 +35,7 @@ export async function session(view, { id, scope, tenant }) {
       tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind))].join(", ")),
       tile("Spent", cost.length ? dollars(cost.reduce((sum, value) => sum + value, 0)) : "–")),
     loops.length > 0 && [el("h2", {}, "Loops"), loopTable(loops)],
+    limits.length > 0 && [el("h2", {}, "Over a limit"), limitTable(limits)],
     el("h2", {}, "Traces"),
     el("p", { class: "note" }, "In order. Bars are risk by signal, weight × (1 − score): striped over 0.5. Tool calls inside a loop have a thick border and ↻; failed ones are dashed and have ✗."),
     shown.map((trace, at) => turn(view, one, trace, at)),
@@ -74,6 +76,14 @@ function loopTable(loops) {
       el("td", { class: "number" }, number(loop.count)), el("td", { class: "number" }, dollars(loop.cost_usd)), el("td", { class: "wide" }, SEEN_BY[loop.evidence] ?? loop.evidence))));
 }
 
+function limitTable(limits) {
+  const amount = ({ limit }, value) => limit === "cost_usd" ? dollars(value) : limit === "duration" ? `${number(Math.round(value))} s` : number(value);
+  return table("Over a limit", [["Limit"], ["Of"], ["Used", "number"], ["Allowed", "number"]],
+    limits.map((found) => el("tr", {}, el("th", { scope: "row" }, `▲ ${found.limit.replaceAll("_", " ")}`),
+      el("td", {}, found.trace ? el("a", { href: traceLink(found.trace, state.tenant) }, `trace ${found.trace.slice(0, 8)}…`) : "the session"),
+      el("td", { class: "number" }, amount(found, found.used)), el("td", { class: "number" }, amount(found, found.most)))));
+}
+
 const SEEN_BY = { names: "names alone: moves no score", results: "names, results", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
 
 function turn(view, one, trace, at, explanation = state.explained.get(trace.trace_id)) {
@@ -101,6 +111,7 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
     el("header", {}, el("h3", { id }, flagged && "⚑ ", at === null ? "Trace" : `Trace ${at + 1}`, flagged && el("span", { class: "hidden" }, " flagged")), el("code", {}, trace.trace_id),
       el("span", {}, when(trace.start_unix_nano)), el("span", {}, lasted(trace.start_unix_nano, trace.end_unix_nano)),
       trace.error && el("span", { class: "mark bad" }, "✗ error"), !trace.complete && el("span", { class: "mark fair" }, "! partial"),
+      (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over its limit of ${found.limit.replaceAll("_", " ")}`)),
       el("span", {}, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}`), trace.cost_usd !== null && el("span", {}, dollars(trace.cost_usd))),
     risks(trace), strip(trace), texts(trace),
     el("div", { class: "bar" }, button), why);

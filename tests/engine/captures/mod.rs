@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Folders of captures: those of this repository, and a further one if the environment names it.
-fn folders() -> Vec<PathBuf> {
+pub(crate) fn folders() -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures");
     let further = std::env::vars_os()
         .find(|(name, _)| name == "AGENTGAUGE_CAPTURES")

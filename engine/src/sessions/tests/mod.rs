@@ -1,6 +1,7 @@
 //! Facts about the stage, and the property that arrival does not matter; here what they share.
 
 mod ends;
+mod limits;
 mod loops;
 mod properties;
 mod scopes;

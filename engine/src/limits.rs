@@ -1,0 +1,421 @@
+//! Run limits: what a trace, or a session, must not go over, though it repeats nothing.
+//!
+//! One limit, one entry in the list of [`RunLimit`]. A run is held against them with all that is told of it, while it is open; it
+//! goes over a limit when it has used as much as the limit says. What has gone over one moves no signal and no score.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::loops::{LoopLabels, Severity};
+use super::math::Quanta;
+use super::options::human;
+use super::update::AgentKey;
+
+/// What one run has used.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Usage {
+    /// Model calls.
+    pub model_calls: u64,
+    /// Tool calls.
+    pub tool_calls: u64,
+    /// Tokens read and written, as far as they are known.
+    pub tokens: u64,
+    /// Likewise dollars, in 1e-12 USD.
+    pub cost_quanta: u64,
+    /// From the first start to the last end, in nanoseconds.
+    pub nanos: u64,
+    /// The most model calls in a row without a tool call.
+    pub calls_without_tool: u64,
+}
+
+/// What a limit is of.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum Run {
+    /// One trace.
+    Trace,
+    /// All traces of a session that are held.
+    Session,
+}
+
+/// A duration as people write it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Lasting(#[serde(with = "human")] pub Duration);
+
+/// What an option says, in the units of [`Usage`].
+trait Amount {
+    fn units(self) -> u64;
+}
+
+impl Amount for u64 {
+    fn units(self) -> u64 {
+        self
+    }
+}
+
+impl Amount for f64 {
+    fn units(self) -> u64 {
+        // Invariant: it was checked to be in a range when it was read.
+        Quanta::from_f64(self).and_then(|dollars| u64::try_from(dollars.0).ok()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Amount for Lasting {
+    fn units(self) -> u64 {
+        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The list of limits: of each what it is, its option and default, its label, what it is of, and what of that it is over.
+macro_rules! limits {
+    ($($(#[$about:meta])* $limit:ident, $key:ident: $kind:ty = $most:expr, $label:literal of $run:ident, $used:expr;)*) => {
+        /// What runs must not go over; 0 is no limit.
+        #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct LimitOptions {
+            $($(#[$about])* pub $key: $kind,)*
+            /// Limits of single agents by name, over those above.
+            pub agents: BTreeMap<String, AgentLimits>,
+        }
+
+        /// Limits of one agent; what is absent is as for all agents.
+        #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct AgentLimits {
+            $(
+                $(#[$about])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $key: Option<$kind>,
+            )*
+        }
+
+        impl Default for LimitOptions {
+            fn default() -> Self {
+                Self { $($key: $most,)* agents: BTreeMap::new() }
+            }
+        }
+
+        impl LimitOptions {
+            /// The limits of an agent.
+            fn of(&self, own: &AgentLimits) -> Most {
+                Most([$(own.$key.unwrap_or(self.$key).units(),)*])
+            }
+        }
+
+        /// A limit of runs.
+        #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum RunLimit {
+            $($(#[$about])* $limit,)*
+        }
+
+        impl RunLimit {
+            /// All limits.
+            pub const ALL: &'static [Self] = &[$(Self::$limit,)*];
+
+            /// Its name in results and labels.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$limit => $label,)*
+                }
+            }
+
+            /// What it is of.
+            pub const fn run(self) -> Run {
+                match self {
+                    $(Self::$limit => Run::$run,)*
+                }
+            }
+
+            /// How much of it a run has used.
+            pub fn used(self, usage: &Usage) -> u64 {
+                let of: fn(&Usage) -> u64 = match self {
+                    $(Self::$limit => $used,)*
+                };
+                of(usage)
+            }
+        }
+    };
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+limits! {
+    /// Model calls of a trace.
+    TraceModelCalls, trace_model_calls: u64 = 1_000, "model_calls" of Trace, |used| used.model_calls;
+    /// Tool calls of a trace.
+    TraceToolCalls, trace_tool_calls: u64 = 2_000, "tool_calls" of Trace, |used| used.tool_calls;
+    /// Tokens of a trace, read and written.
+    TraceTokens, trace_tokens: u64 = 100_000_000, "tokens" of Trace, |used| used.tokens;
+    /// US dollars of a trace.
+    TraceCost, trace_cost_usd: f64 = 100.0, "cost_usd" of Trace, |used| used.cost_quanta;
+    /// From the first start of a trace to its last end.
+    TraceDuration, trace_duration: Lasting = Lasting(HOUR.saturating_mul(12)), "duration" of Trace, |used| used.nanos;
+    /// Model calls of a trace in a row without a tool call.
+    TraceCallsWithoutTool, trace_calls_without_tool: u64 = 500, "calls_without_tool" of Trace, |used| used.calls_without_tool;
+    /// Model calls of a session.
+    SessionModelCalls, session_model_calls: u64 = 20_000, "model_calls" of Session, |used| used.model_calls;
+    /// Tool calls of a session.
+    SessionToolCalls, session_tool_calls: u64 = 40_000, "tool_calls" of Session, |used| used.tool_calls;
+    /// Tokens of a session, read and written.
+    SessionTokens, session_tokens: u64 = 2_000_000_000, "tokens" of Session, |used| used.tokens;
+    /// US dollars of a session.
+    SessionCost, session_cost_usd: f64 = 1_000.0, "cost_usd" of Session, |used| used.cost_quanta;
+    /// From the first start of a session to its last end.
+    SessionDuration, session_duration: Lasting = Lasting(Duration::ZERO), "duration" of Session, |used| used.nanos;
+    /// Model calls of a session in its last traces, since one had a tool call.
+    SessionCallsWithoutTool, session_calls_without_tool: u64 = 0, "calls_without_tool" of Session, |used| used.calls_without_tool;
+}
+
+/// The limits of one agent in the units of [`Usage`], in the order of [`RunLimit::ALL`]; 0 is none.
+#[derive(Clone, Debug)]
+struct Most([u64; RunLimit::ALL.len()]);
+
+/// The limits of all agents.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    of_all: Most,
+    of_agents: BTreeMap<String, Most>,
+}
+
+/// Of limits some.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LimitSet(u16);
+
+/// A limit that a run has gone over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Exceeded {
+    /// The limit.
+    pub limit: RunLimit,
+    /// What was used, in the units of [`Usage`].
+    pub used: u64,
+    /// The limit, likewise.
+    pub most: u64,
+}
+
+/// What makes a session run away.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum Cause {
+    /// A loop goes on in it.
+    Loop(LoopLabels),
+    /// It, or a trace of it, goes on over a limit.
+    Limit(RunLimit),
+}
+
+/// The kind of all limits, where the kinds of loops are told as well.
+pub const KIND: &str = "run_limit";
+
+impl LimitOptions {
+    /// What the stage holds runs against.
+    pub fn limits(&self) -> Limits {
+        let of_agents = self.agents.iter().map(|(agent, own)| (agent.clone(), self.of(own)));
+        Limits { of_all: self.of(&AgentLimits::default()), of_agents: of_agents.collect() }
+    }
+}
+
+impl Limits {
+    /// The limits that a run of an agent has gone over, in the order of [`RunLimit::ALL`]. An agent without a name has that of its
+    /// service.
+    pub fn exceeded(
+        &self,
+        agent: &AgentKey,
+        run: Run,
+        usage: &Usage,
+    ) -> impl Iterator<Item = Exceeded> {
+        let Most(most) = self.of(agent);
+        let all = RunLimit::ALL.iter().zip(most).filter(move |(limit, _)| limit.run() == run);
+        let all = all.map(|(limit, most)| Exceeded {
+            limit: *limit,
+            used: limit.used(usage),
+            most: *most,
+        });
+        all.filter(|found| found.most > 0 && found.used >= found.most)
+    }
+
+    /// Whether an agent has this limit.
+    pub fn has(&self, agent: &AgentKey, limit: RunLimit) -> bool {
+        self.of(agent).0[limit as usize] > 0
+    }
+
+    fn of(&self, agent: &AgentKey) -> &Most {
+        let name =
+            if agent.agent_name.is_empty() { &agent.service_name } else { &agent.agent_name };
+        self.of_agents.get(name).unwrap_or(&self.of_all)
+    }
+}
+
+impl LimitSet {
+    /// All of them.
+    pub const ALL: Self = Self((1 << RunLimit::ALL.len()) - 1);
+
+    /// Adds a limit; returns whether it is new.
+    pub fn insert(&mut self, limit: RunLimit) -> bool {
+        let bit = 1 << limit as u16;
+        let is_new = self.0 & bit == 0;
+        self.0 |= bit;
+        is_new
+    }
+}
+
+impl Usage {
+    /// Of two parts of a session.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.combined(other, u64::saturating_add)
+    }
+
+    /// What is left without one, which was added.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.combined(other, u64::saturating_sub)
+    }
+
+    /// Sums; what is not a sum is left to whoever asks.
+    fn combined(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            model_calls: of(self.model_calls, other.model_calls),
+            tool_calls: of(self.tool_calls, other.tool_calls),
+            tokens: of(self.tokens, other.tokens),
+            cost_quanta: of(self.cost_quanta, other.cost_quanta),
+            nanos: 0,
+            calls_without_tool: 0,
+        }
+    }
+}
+
+impl RunLimit {
+    /// Values of the labels `kind`, `limit` and `run`.
+    pub const fn values(self) -> [&'static str; 3] {
+        [KIND, self.name(), self.run().name()]
+    }
+
+    /// An amount as people read it: dollars, seconds, or a number.
+    pub fn shown(self, units: u64) -> f64 {
+        let per_unit = match self {
+            Self::TraceCost | Self::SessionCost => Quanta::ONE,
+            Self::TraceDuration | Self::SessionDuration => 1_000_000_000,
+            Self::TraceModelCalls
+            | Self::TraceToolCalls
+            | Self::TraceTokens
+            | Self::TraceCallsWithoutTool
+            | Self::SessionModelCalls
+            | Self::SessionToolCalls
+            | Self::SessionTokens
+            | Self::SessionCallsWithoutTool => 1,
+        };
+        super::math::ratio(i128::from(units), i128::from(per_unit))
+    }
+}
+
+impl Run {
+    /// Its name in results and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Session => "session",
+        }
+    }
+}
+
+impl Cause {
+    /// Its kind in results and labels: that of the loop, or `run_limit`.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Loop(labels) => labels.kind.name(),
+            Self::Limit(_) => KIND,
+        }
+    }
+
+    /// How bad it is. A limit is there to be kept.
+    pub fn severity(self) -> Severity {
+        match self {
+            Self::Loop(labels) => labels.severity,
+            Self::Limit(_) => Severity::Critical,
+        }
+    }
+
+    /// The worse of two.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        if other.severity() > self.severity() { other } else { self }
+    }
+
+    /// Whether people are to be told: not of a loop that is known by names alone.
+    pub fn weighs(self) -> bool {
+        match self {
+            Self::Loop(labels) => labels.evidence.weighs(),
+            Self::Limit(_) => true,
+        }
+    }
+
+    /// The loop, if it is one.
+    pub fn as_loop(self) -> Option<LoopLabels> {
+        match self {
+            Self::Loop(labels) => Some(labels),
+            Self::Limit(_) => None,
+        }
+    }
+
+    /// The limit, if it is one.
+    pub fn as_limit(self) -> Option<RunLimit> {
+        match self {
+            Self::Loop(_) => None,
+            Self::Limit(limit) => Some(limit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str) -> AgentKey {
+        AgentKey { agent_name: name.to_owned(), ..AgentKey::default() }
+    }
+
+    #[test]
+    fn a_run_goes_over_a_limit_with_what_reaches_it_and_an_agent_has_its_own() {
+        let own = AgentLimits { trace_model_calls: Some(5), ..AgentLimits::default() };
+        let off = AgentLimits { trace_model_calls: Some(0), ..AgentLimits::default() };
+        let options = LimitOptions {
+            trace_model_calls: 10,
+            trace_cost_usd: 0.5,
+            trace_duration: Lasting(Duration::from_secs(60)),
+            agents: [("small".to_owned(), own), ("free".to_owned(), off)].into(),
+            ..LimitOptions::default()
+        };
+        let limits = options.limits();
+        let over = |name: &str, usage: Usage| -> Vec<(&str, f64, f64)> {
+            let agent = agent(name);
+            let found = limits.exceeded(&agent, Run::Trace, &usage);
+            found
+                .map(|found| {
+                    let shown = |units| found.limit.shown(units);
+                    (found.limit.name(), shown(found.used), shown(found.most))
+                })
+                .collect()
+        };
+        let calls = |model_calls| Usage { model_calls, ..Usage::default() };
+        assert_eq!(over("any", calls(9)), []);
+        assert_eq!(over("any", calls(10)), [("model_calls", 10.0, 10.0)]);
+        assert_eq!(over("small", calls(6)), [("model_calls", 6.0, 5.0)]);
+        assert_eq!(over("free", calls(10_000)), []);
+        let dear = Usage { cost_quanta: 600_000_000_000, ..Usage::default() };
+        assert_eq!(over("small", dear), [("cost_usd", 0.6, 0.5)]);
+        let long = Usage { nanos: 90_000_000_000, ..Usage::default() };
+        assert_eq!(over("any", long), [("duration", 90.0, 60.0)]);
+        assert!(!limits.has(&agent("any"), RunLimit::SessionDuration));
+    }
+
+    #[test]
+    fn labels_of_limits_are_told_apart_and_a_set_has_each_once() {
+        let mut set = LimitSet::default();
+        assert!(RunLimit::ALL.iter().all(|limit| set.insert(*limit) && !set.insert(*limit)));
+        assert_eq!(set, LimitSet::ALL);
+        let labels: std::collections::BTreeSet<_> =
+            RunLimit::ALL.iter().map(|limit| limit.values()).collect();
+        assert_eq!(labels.len(), RunLimit::ALL.len());
+    }
+}

@@ -1,0 +1,94 @@
+//! Runs that go over a limit.
+
+use super::*;
+use crate::limits::{AgentLimits, Cause, LimitOptions, RunLimit};
+
+fn limited() -> Sessions {
+    let own = AgentLimits { trace_model_calls: Some(0), ..AgentLimits::default() };
+    let limits = LimitOptions {
+        trace_model_calls: 10,
+        session_model_calls: 25,
+        session_calls_without_tool: 22,
+        agents: [("free".to_owned(), own)].into(),
+        ..LimitOptions::default()
+    };
+    stage_of(SessionOptions { limits, ..SessionOptions::default() }, AgentOptions::default())
+}
+
+fn calls(id: u8, second: u64, llm_calls: u64) -> TraceUpdate {
+    TraceUpdate { llm_calls, revision: llm_calls, ..trace(id, second) }
+}
+
+fn over(update: &SessionUpdate) -> Vec<[&'static str; 2]> {
+    update.sessions_over_limit.keys().map(|limit| [limit.run().name(), limit.name()]).collect()
+}
+
+fn counted(update: &SessionUpdate, limit: RunLimit) -> u64 {
+    counter(update, "run_limits", &limit.values())
+}
+
+#[test]
+fn a_trace_over_a_limit_is_told_while_it_runs_and_counts_once() {
+    let mut stage = limited();
+    stage.handle(calls(1, 10, 9), at(20));
+    assert_eq!(over(&only(stage.drain())), [] as [[&str; 2]; 0]);
+    assert_eq!(stage.runaways(), []);
+    stage.handle(calls(1, 10, 12), at(40));
+    let update = only(stage.drain());
+    assert_eq!(over(&update), [["trace", "model_calls"]]);
+    assert_eq!(counted(&update, RunLimit::TraceModelCalls), 1);
+    let causes: Vec<Cause> = stage.runaways().into_iter().map(|(_, cause)| cause).collect();
+    assert_eq!(causes, [Cause::Limit(RunLimit::TraceModelCalls)]);
+    let session = views(&stage).remove(0);
+    let found = &session.traces[0].limits[0];
+    assert_eq!(
+        (found.limit, found.run, found.used, found.most),
+        ("model_calls", "trace", 12.0, 10.0)
+    );
+    assert!(session.limits.is_empty());
+    // It goes on, and has not grown since 60 s when it is done.
+    stage.handle(calls(1, 10, 13), at(60));
+    stage.handle(calls(1, 10, 13).revision(14).done(), at(90));
+    stage.handle_timeout(at(359));
+    let update = only(stage.drain());
+    assert_eq!(over(&update), [["trace", "model_calls"]]);
+    assert_eq!(counted(&update, RunLimit::TraceModelCalls), 1);
+    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 0);
+    stage.handle_timeout(at(360));
+    assert_eq!(over(&only(stage.drain())), [] as [[&str; 2]; 0]);
+    assert_eq!(stage.runaways(), []);
+}
+
+#[test]
+fn a_session_goes_over_its_limits_with_all_of_its_traces() {
+    let mut stage = limited();
+    for id in 1..=3 {
+        stage.handle(calls(id, u64::from(id) * 10, 8).done(), at(u64::from(id) * 10 + 5));
+    }
+    // Twenty-four calls, none of a tool.
+    let update = only(stage.drain());
+    assert_eq!(over(&update), [["session", "calls_without_tool"]]);
+    let called = ToolCall { name: "search".to_owned(), ..ToolCall::default() };
+    stage.handle(TraceUpdate { tools: vec![called], ..calls(4, 40, 2).done() }, at(50));
+    let update = only(stage.drain());
+    assert_eq!(over(&update), [["session", "model_calls"], ["session", "calls_without_tool"]]);
+    assert_eq!(counted(&update, RunLimit::SessionModelCalls), 1);
+    let limits = views(&stage).remove(0).limits;
+    assert_eq!(limits.iter().map(|limit| limit.limit).collect::<Vec<_>>(), ["model_calls"]);
+    // A trace that leaves takes along what it used.
+    stage.handle(TraceUpdate { tombstone: true, ..calls(1, 10, 9) }, at(60));
+    assert_eq!(views(&stage).remove(0).limits, []);
+}
+
+#[test]
+fn an_agent_has_limits_of_its_own_and_nothing_counts_before_it_is_certain_whose_it_is() {
+    let mut stage = limited();
+    stage.handle(calls(1, 10, 12).agent("free"), at(20));
+    assert_eq!(over(&only(stage.drain())), [] as [[&str; 2]; 0]);
+    let update = TraceUpdate { uncertain: true, ..calls(2, 10, 12).session("other") };
+    stage.handle(update, at(20));
+    let update = stage.drain().into_iter().find(|update| !over(update).is_empty()).unwrap();
+    assert_eq!(counted(&update, RunLimit::TraceModelCalls), 0);
+    stage.handle(calls(2, 10, 13).session("other"), at(30));
+    assert_eq!(counted(&only(stage.drain()), RunLimit::TraceModelCalls), 1);
+}
