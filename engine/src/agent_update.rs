@@ -9,7 +9,7 @@ use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::{Timestamp, TraceId};
-use super::update::{AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate};
+use super::update::{AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate, Silences};
 use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
 
 /// Everything about an agent, to show and to export.
@@ -27,8 +27,10 @@ pub struct AgentUpdate {
     pub earlier: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
     /// Open sessions.
     pub sessions_active: u64,
-    /// Open traces of which nothing has come for long.
-    pub traces_stalled: u64,
+    /// How long its traces are silent.
+    pub silences: Silences,
+    /// What its traces took, by [`Distribution`](super::distributions::Distribution).
+    pub distributions: BTreeMap<String, Buckets>,
     /// Sessions in which a loop goes on.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Sessions that go on over a limit, or have a trace that does.
@@ -113,7 +115,10 @@ impl AgentUpdate {
         add_up(&mut self.counters, &shard.counters);
         add_up(&mut self.earlier, &shard.earlier);
         self.sessions_active += shard.sessions_active;
-        self.traces_stalled += shard.traces_stalled;
+        self.silences.add(&shard.silences);
+        for (name, taken) in &shard.distributions {
+            self.distributions.entry(name.clone()).or_default().add(taken);
+        }
         if !shard.spread.is_empty() {
             self.spreads.push(Arc::clone(&shard.spread));
         }
@@ -193,6 +198,11 @@ impl AgentUpdate {
                 output: counter("tokens", &["output"]),
             },
             cost_usd: cost,
+            unpriced_models: total("unpriced_calls")
+                .into_iter()
+                .filter_map(|(labels, calls)| Some((labels.first()?.clone(), calls)))
+                .collect(),
+            traces_stalled: self.silences.stalled(),
             windows: self.windows.clone(),
             ..AgentView::default()
         }

@@ -175,7 +175,7 @@ pub struct SessionOptions {
     /// has to see it.
     #[serde(with = "human")]
     pub loop_hold: Duration,
-    /// How long nothing has come of an open trace that stalls.
+    /// How long nothing has come of an open trace that stalls, at least.
     #[serde(with = "human")]
     pub stall_after: Duration,
     /// What traces and sessions must not go over.
@@ -266,6 +266,8 @@ pub struct AgentOptions {
     pub memory: Duration,
     /// Signals without a weight that an agent has sums of; further names have none.
     pub max_signals_per_agent: usize,
+    /// Names of models without a price, and of sub-agents, that an agent has series of; further ones share `__overflow__`.
+    pub max_names_per_agent: usize,
     /// Runs of an agent that scores over runs are made of; over it the oldest goes.
     pub max_runs: usize,
     /// How long an agent of which nothing else is held keeps its runs.
@@ -384,6 +386,7 @@ impl Default for AgentOptions {
             max_agents: 1_000,
             memory: Duration::from_secs(30 * 86_400),
             max_signals_per_agent: 32,
+            max_names_per_agent: 32,
             max_runs: 10_000,
             run_memory: Duration::from_secs(7 * 86_400),
         }

@@ -20,8 +20,8 @@ pub struct Prices {
 }
 
 /// A price in quanta (1e-12 USD) per token.
-#[derive(Clone, Copy, Debug)]
-struct Rate {
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Rate {
     input: i128,
     output: i128,
     cached: i128,
@@ -61,8 +61,28 @@ impl Prices {
 
     /// What tokens cost at the price of the model; `None` if there is none or they are not known.
     pub fn of_tokens(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
+        Self::at(
+            self.configured(model).or_else(|| shipped(model).filter(|_| self.shipped))?,
+            tokens,
+        )
+    }
+
+    /// Likewise, of a model of which it is known what ships for it.
+    pub fn of_model(
+        &self,
+        (model, shipped): (&str, Option<&'static Rate>),
+        tokens: &Tokens,
+    ) -> Option<Quanta> {
+        Self::at(self.configured(model).or_else(|| shipped.filter(|_| self.shipped))?, tokens)
+    }
+
+    /// Whether there is a table that should have a price for this model and has none.
+    pub fn lacks(&self, (model, shipped): (&str, Option<&'static Rate>)) -> bool {
+        self.shipped && shipped.is_none() && self.configured(model).is_none()
+    }
+
+    fn at(rate: &Rate, tokens: &Tokens) -> Option<Quanta> {
         let (input, output) = (tokens.input?, tokens.output?);
-        let rate = self.rate(model)?;
         let cached = tokens.cached.unwrap_or(0).min(input);
         let written = tokens.cache_written.unwrap_or(0).min(input - cached);
         let cost = i128::from(input - cached - written) * rate.input
@@ -72,17 +92,16 @@ impl Prices {
         i64::try_from(cost).ok().map(Quanta)
     }
 
-    fn rate(&self, model: &str) -> Option<Rate> {
-        let configured = self.configured.iter().find(|(pattern, _)| fits(pattern, model));
-        configured.map(|(_, rate)| *rate).or_else(|| shipped(model).filter(|_| self.shipped))
+    fn configured(&self, model: &str) -> Option<&Rate> {
+        self.configured.iter().find(|(pattern, _)| fits(pattern, model)).map(|(_, rate)| rate)
     }
 }
 
 /// The price that ships for a model, under any of its names: as it is, without the provider before it (`models/`,
 /// `openai/`, `us.anthropic.`), and without the date or version after it. A price is never that of a model whose name only begins alike.
-fn shipped(model: &str) -> Option<Rate> {
+pub fn shipped(model: &str) -> Option<&'static Rate> {
     if let Some(rate) = SHIPPED.get(model) {
-        return Some(*rate);
+        return Some(rate);
     }
     let lower = model.to_ascii_lowercase();
     let short = lower.rsplit('/').next().unwrap_or_default();
@@ -98,7 +117,7 @@ fn shipped(model: &str) -> Option<Rate> {
         versioned.rsplit_once('-').and_then(version).map_or(versioned, |end| &versioned[..end]);
     let day = dash_date(dated).map_or(dated, |end| &dated[..end]);
     let latest = day.strip_suffix("-latest").unwrap_or(day);
-    [short, own, versioned, dated, day, latest].iter().find_map(|name| SHIPPED.get(name)).copied()
+    [short, own, versioned, dated, day, latest].iter().find_map(|name| SHIPPED.get(*name))
 }
 
 /// Where `-YYYY-MM-DD` begins that a name ends with.

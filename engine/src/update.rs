@@ -419,6 +419,8 @@ facts! {
         pub attempt: Option<Box<Attempt>>,
         /// Names of the models called, sorted.
         pub models: Vec<String>,
+        /// Of these those that no table has a price for, and how many of their calls tell tokens but no cost.
+        pub unpriced: Vec<(String, u64)>,
         /// Time spent in model calls, all together.
         pub model_nanos: u64,
         /// Model calls that failed.
@@ -601,6 +603,16 @@ facts! {
         pub counters: Vec<Counter>,
     }
 
+    /// Silences of an agent's traces by level, as `silences.rs` has it.
+    pub struct Silences {
+        /// Done traces, each once.
+        pub traces: u64,
+        /// Silences that something ended.
+        pub ended: BTreeMap<u8, u64>,
+        /// Open traces that are silent.
+        pub open: BTreeMap<u8, u64>,
+    }
+
     /// Bucket counts (not cumulative), one more than there are bounds.
     pub struct ScoreHistogram {
         /// Counts of the buckets.
@@ -665,8 +677,10 @@ facts! {
         pub done_traces: Vec<DoneTrace>,
         /// Nothing but panes is told: what else was told before stays.
         pub panes_only: bool,
-        /// Open traces of which nothing has come for long.
-        pub traces_stalled: u64,
+        /// How long its traces are silent.
+        pub silences: Silences,
+        /// What its traces took, by [`Distribution`](super::distributions::Distribution), each trace once.
+        pub distributions: BTreeMap<String, ScoreHistogram>,
         /// How much effort its sessions took.
         pub spread: Arc<Spread>,
     }

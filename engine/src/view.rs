@@ -386,6 +386,10 @@ pub struct AgentView {
     pub drops: Vec<DropView>,
     /// When the last of what became a done trace arrived; null before the first.
     pub last_trace_unix_nano: Option<String>,
+    /// Models that no table has a price for, and how many of their calls tell tokens and no cost.
+    pub unpriced_models: BTreeMap<String, u64>,
+    /// Open traces of which nothing has come for longer than is usual.
+    pub traces_stalled: u64,
     /// Seconds of silence of which more is not usual; null before a day of twenty gaps.
     pub usual_gap_seconds: Option<f64>,
     /// Differences to earlier versions.

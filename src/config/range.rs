@@ -440,6 +440,7 @@ fn windows(config: &Config, check: &mut Check<'_>) {
     check.within("agents.last_traces", agents.last_traces, 1, 10_000);
     check.within("agents.max_agents", agents.max_agents, 1, 1_000_000);
     check.within("agents.max_signals_per_agent", agents.max_signals_per_agent, 1, 10_000);
+    check.within("agents.max_names_per_agent", agents.max_names_per_agent, 1, 10_000);
     let key = "agents.windows";
     if agents.windows.len() > MAX_WINDOWS {
         check.fail(key, format!("at most {MAX_WINDOWS} windows"), agents.windows.len());

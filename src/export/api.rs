@@ -3,6 +3,7 @@
 //! A page of a list has `limit` (100, at most 1000) and `offset` (at most 100000), and says how many there are. What
 //! cannot be read is 400 `bad_request`; what is not there is 404 with a code that says what.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -63,6 +64,8 @@ pub(super) struct FleetPage {
     pub(super) agents: Vec<FleetRow>,
     /// How many there are on all pages.
     pub(super) total: u64,
+    /// Models of agents on all pages that no table has a price for, and how many of their calls tell tokens and no cost.
+    pub(super) unpriced_models: BTreeMap<String, u64>,
 }
 
 /// One agent in a list.
@@ -312,7 +315,7 @@ impl<Q: Query> Exporter<Q> {
         identity: &Identity,
         params: AgentParams,
     ) -> Result<AgentsPage, Refused> {
-        let (updates, total) = paged(&self.board, identity, params)?;
+        let (updates, total) = paged(&self.board, identity, params, |_| {})?;
         let agents = updates.iter().map(|update| update.shown()).collect();
         Ok(AgentsPage { agents, total })
     }
@@ -322,9 +325,14 @@ impl<Q: Query> Exporter<Q> {
         identity: &Identity,
         params: AgentParams,
     ) -> Result<FleetPage, Refused> {
-        let (updates, total) = paged(&self.board, identity, params)?;
+        let mut unpriced_models = BTreeMap::new();
+        let (updates, total) = paged(&self.board, identity, params, |update| {
+            for (model, calls) in &update.view.unpriced_models {
+                *unpriced_models.entry(model.clone()).or_default() += calls;
+            }
+        })?;
         let agents = updates.iter().map(|update| fleet_row(&self.board, update)).collect();
-        Ok(FleetPage { agents, total })
+        Ok(FleetPage { agents, total, unpriced_models })
     }
 
     pub(super) fn history(
@@ -401,11 +409,12 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-/// A page of the agents that fit, and how many do.
+/// A page of the agents that fit, and how many do; all that fit are looked at.
 fn paged(
     board: &Board,
     identity: &Identity,
     params: AgentParams,
+    look: impl FnMut(&Arc<AgentUpdate>),
 ) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
     let (limit, offset) = bounds(params.limit, params.offset)?;
     let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
@@ -414,6 +423,7 @@ fn paged(
     let mut updates = board.sorted();
     updates.retain(|update| filter.admits(&update.view.agent));
     let total = updates.len() as u64;
+    updates.iter().for_each(look);
     Ok((updates.into_iter().skip(offset).take(limit).collect(), total))
 }
 

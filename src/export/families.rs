@@ -1,6 +1,7 @@
 //! The families of metrics: one line each.
 
 use super::watched::WATCHED;
+use crate::engine::distributions::Distribution;
 
 /// What kind of family it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -327,6 +328,50 @@ pub(super) const SESSION_CONSISTENCY: Family = family(
     "Consistency of sessions, each once, when it closes.",
 );
 
+/// A distribution of what traces took, and its family: under the names of the semantic conventions where they have one.
+#[derive(Debug)]
+pub(super) struct DistributionFamily {
+    pub(super) distribution: Distribution,
+    pub(super) family: Family,
+}
+
+const fn taken(
+    distribution: Distribution,
+    name: &'static str,
+    help: &'static str,
+) -> DistributionFamily {
+    DistributionFamily { distribution, family: family(name, Kind::Histogram, &[], help) }
+}
+
+/// All of them, exported with `metrics.detail = "full"`.
+pub(super) const DISTRIBUTIONS: &[DistributionFamily] = &[
+    taken(
+        Distribution::Duration,
+        "gen_ai_invoke_agent_duration_seconds",
+        "Time from a trace's first start to its last end, each trace once, when it is first done.",
+    ),
+    taken(
+        Distribution::ModelCalls,
+        "gen_ai_invoke_agent_inference_calls",
+        "Model calls of a trace, each trace once, when it is first done.",
+    ),
+    taken(
+        Distribution::ToolCalls,
+        "gen_ai_invoke_agent_tool_calls",
+        "Tool calls of a trace, each trace once, when it is first done.",
+    ),
+    taken(
+        Distribution::Tokens,
+        "agentgauge_trace_tokens",
+        "Tokens of a trace, read and written, each trace once, when it is first done; without those that tell none.",
+    ),
+    taken(
+        Distribution::Cost,
+        "agentgauge_trace_cost_usd",
+        "US dollars of a trace, each trace once, when it is first done; without those that tell none.",
+    ),
+];
+
 /// A counter of the engine: the engine's name for it, its family, and how many of its units make one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterFamily {
@@ -426,6 +471,12 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
     ),
     counter("model_calls", &[], "agentgauge_model_calls", "Model calls, every call once."),
     counter(
+        "unpriced_calls",
+        &["model"],
+        "agentgauge_unpriced_model_calls",
+        "Model calls that tell tokens and no cost, of models that neither `cost.prices` nor the table that ships has, by model; each trace once, when it is first done.",
+    ),
+    counter(
         "tool_calls",
         &["outcome"],
         "agentgauge_tool_calls",
@@ -479,10 +530,11 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
         &SESSION_RELIABILITY,
         &SESSION_CONSISTENCY,
     ];
+    let taken = DISTRIBUTIONS.iter().map(|taken| (&taken.family, false));
     let windows = windows.into_iter().map(|family| (family, true));
     let scores = SCORES.iter().map(|score| (&score.family, score.core));
     let sessions = sessions.into_iter().map(|family| (family, true));
     let counters = COUNTERS.iter().map(|counter| (&counter.family, true));
     let watched = WATCHED.iter().map(|watched| (&watched.family, true));
-    windows.chain(scores).chain(runs).chain(watched).chain(sessions).chain(counters)
+    windows.chain(scores).chain(runs).chain(watched).chain(sessions).chain(taken).chain(counters)
 }

@@ -82,6 +82,7 @@ const SOURCES: &[Source] = sources! {
     "ars" => "score/ars/mod.rs",
     "drops" => "detect/mod.rs",
     "usual gap" => "drops/gaps.rs",
+    "stalled traces" => "silences.rs",
     "version difference" => "drift/sequential.rs",
 };
 

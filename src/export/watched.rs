@@ -191,8 +191,8 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_stalled_traces",
         &[],
-        "Open traces of which nothing has come for `session.stall_after`.",
-        |update, sample| sample(&[], count(update.traces_stalled)),
+        "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`.",
+        |update, sample| sample(&[], count(update.silences.stalled())),
     ),
 ];
 

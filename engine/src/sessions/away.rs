@@ -22,6 +22,7 @@ use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::limits::Cause;
+use crate::silences::Level;
 use crate::span::{Report, Timestamp};
 use crate::update::TraceUpdate;
 
@@ -105,7 +106,7 @@ struct GaugeShare {
     placed: Option<(Agent, SessionScores)>,
     runaways: BTreeSet<(Agent, Cause)>,
     #[serde(default)]
-    stalled: BTreeMap<Agent, u64>,
+    silent: Vec<((Agent, Level), u64)>,
 }
 
 /// A session that somebody looks at.
@@ -166,12 +167,12 @@ impl GaugeShare {
         let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
         session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
         let restless = session.restless.as_deref().cloned().unwrap_or_default();
-        let Restless { runaways, stalled, .. } = restless;
+        let Restless { runaways, silent, .. } = restless;
         Self {
             held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
             placed: session.placed.clone(),
             runaways,
-            stalled,
+            silent: silent.into_iter().collect(),
         }
     }
 
@@ -193,8 +194,8 @@ impl GaugeShare {
         for (agent, cause) in self.runaways {
             shared.fleet.summary(&agent).calm_down(cause);
         }
-        for (agent, traces) in self.stalled {
-            shared.fleet.summary(&agent).stalled -= traces;
+        for ((agent, level), traces) in self.silent {
+            shared.fleet.summary(&agent).silences.unopen(level, traces);
         }
     }
 }

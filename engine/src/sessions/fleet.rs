@@ -115,9 +115,7 @@ impl Fleet {
 
     fn turn_to(&mut self, agent: &Agent) -> usize {
         let place = self.places.get(agent).copied().unwrap_or_else(|| {
-            let AgentOptions { last_traces, max_signals_per_agent, .. } = self.options;
-            let widths = Arc::clone(&self.widths);
-            let summary = Summary::new(widths, last_traces, max_signals_per_agent);
+            let summary = Summary::new(Arc::clone(&self.widths), &self.options);
             self.places.insert(agent.clone(), self.agents.len());
             self.agents.push((agent.clone(), summary));
             self.agents.len() - 1

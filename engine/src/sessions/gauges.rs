@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::key::Agent;
 use super::record::TraceRecord;
@@ -10,6 +11,7 @@ use super::session::{Restless, Session, Shared, Spending};
 use super::summary::SessionScores;
 use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
+use crate::silences::{self, Level};
 use crate::span::{Timestamp, TraceId};
 use crate::update::Effort;
 
@@ -43,8 +45,8 @@ impl Session {
             }
         }
         restless.runaways = runaways;
-        let stalled = self.stalling(&restless.open, shared);
-        restless.stand(stalled, shared);
+        let silent = self.silent(&restless.open, shared);
+        restless.stand(silent, shared);
         self.restless = Some(restless).filter(|restless| !restless.is_empty());
     }
 
@@ -182,41 +184,48 @@ impl Session {
         runaways
     }
 
-    /// How many of its open traces nothing has come of for `stall_after`, by agent; the rest have a deadline.
-    fn stalling(&mut self, open: &BTreeSet<TraceId>, shared: &Shared) -> BTreeMap<Agent, u64> {
-        let mut stalled: BTreeMap<Agent, u64> = BTreeMap::new();
+    /// How many of its open traces nothing has come of for how long, by agent; the next level has a deadline.
+    fn silent(
+        &mut self,
+        open: &BTreeSet<TraceId>,
+        shared: &Shared,
+    ) -> BTreeMap<(Agent, Level), u64> {
+        let stall_after = shared.rules.stall_after;
+        let mut silent: BTreeMap<(Agent, Level), u64> = BTreeMap::new();
         for record in open.iter().filter_map(|trace| self.traces.get(*trace)) {
-            let due = record.touched(shared.now).after(shared.rules.stall_after);
-            if due <= shared.now {
-                *stalled.entry(record.agent().clone()).or_default() += 1;
-            } else if self.deadline.is_none_or(|other| due < other) {
-                self.deadline = Some(due);
+            let heard = record.touched(shared.now);
+            let level = silences::level(shared.now.0.saturating_sub(heard.0), stall_after);
+            if let Some(level) = level {
+                *silent.entry((record.agent().clone(), level)).or_default() += 1;
             }
+            let Some(next) = silences::next_edge(level, stall_after) else { continue };
+            let due = heard.after(Duration::from_nanos(next));
+            self.deadline = Some(self.deadline.map_or(due, |other| other.min(due)));
         }
-        stalled
+        silent
     }
 }
 
 impl Restless {
     fn is_empty(&self) -> bool {
-        let Self { growing, over, runaways, open, stalled } = self;
+        let Self { growing, over, runaways, open, silent } = self;
         growing.is_empty()
             && over.is_empty()
             && runaways.is_empty()
             && open.is_empty()
-            && stalled.is_empty()
+            && silent.is_empty()
     }
 
-    /// Tells agents how many of its traces stall.
-    pub(super) fn stand(&mut self, stalled: BTreeMap<Agent, u64>, shared: &mut Shared) {
-        if self.stalled == stalled {
+    /// Tells agents how many of its traces are silent.
+    pub(super) fn stand(&mut self, silent: BTreeMap<(Agent, Level), u64>, shared: &mut Shared) {
+        if self.silent == silent {
             return;
         }
-        for (agent, traces) in std::mem::replace(&mut self.stalled, stalled) {
-            shared.fleet.summary(&agent).stalled -= traces;
+        for ((agent, level), traces) in std::mem::replace(&mut self.silent, silent) {
+            shared.fleet.summary(&agent).silences.unopen(level, traces);
         }
-        for (agent, traces) in &self.stalled {
-            shared.fleet.summary(agent).stalled += traces;
+        for ((agent, level), traces) in &self.silent {
+            shared.fleet.summary(agent).silences.open(*level, *traces);
         }
     }
 }

@@ -128,4 +128,4 @@ fn parts(agent: &Agent) -> [&str; 5] {
 }
 
 /// The service name of the agent that stands for all others.
-const OVERFLOW: &str = "__overflow__";
+pub(super) const OVERFLOW: &str = "__overflow__";

@@ -3,6 +3,7 @@
 //! What many traces have in common is shared ([`Course`], [`Scored`]); what few have is behind a pointer ([`Rare`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +14,11 @@ use super::key::Agent;
 use super::pane::PaneSet;
 use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
+use crate::distributions::Taken;
 use crate::limits::{LimitSet, RunLimit, Usage};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
+use crate::silences::{Level, level};
 use crate::span::{SpanId, Status, Timestamp, TraceId};
 use crate::update::{
     AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
@@ -76,6 +79,7 @@ pub(super) struct Course {
     pub(super) adjacent_tool_repeats: u64,
     pub(super) calls_without_tool: u64,
     pub(super) models: Vec<String>,
+    pub(super) unpriced: Vec<(String, u64)>,
     pub(super) calls: Vec<Call>,
 }
 
@@ -203,6 +207,7 @@ impl TraceRecord {
             adjacent_tool_repeats: update.adjacent_tool_repeats,
             calls_without_tool: update.calls_without_tool,
             models: update.models,
+            unpriced: update.unpriced,
             calls,
         };
         Self {
@@ -362,6 +367,12 @@ impl TraceRecord {
         if self.arrived.0 == 0 { now } else { self.arrived.min(now) }
     }
 
+    /// How long it was silent, while it was open, before something came that this form of it has; `None`: not for long.
+    pub(super) fn silence_before(&self, next: &Self, stall_after: Duration) -> Option<Level> {
+        let is_told = self.state == TraceState::Open && self.arrived.0 > 0;
+        is_told.then(|| level(next.arrived.0.saturating_sub(self.arrived.0), stall_after))?
+    }
+
     /// What it took.
     pub(super) fn effort(&self) -> Effort {
         let told = |number: Option<u64>| PartialSum {
@@ -393,6 +404,16 @@ impl TraceRecord {
             cost_quanta: self.cost.and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0),
             nanos: self.sent_end.0.saturating_sub(self.start.0),
             calls_without_tool: self.course.calls_without_tool,
+        }
+    }
+
+    /// What it took, for the distributions of its agent.
+    pub(super) fn taken(&self) -> Taken {
+        let Tokens { input, output } = self.tokens;
+        Taken {
+            usage: self.usage(),
+            tells_tokens: input.or(output).is_some(),
+            tells_cost: self.cost.is_some(),
         }
     }
 
@@ -486,6 +507,19 @@ impl TraceRecord {
             tally.count_spend(self.spent(), summary);
         }
         self.keep_tally(tally);
+    }
+
+    /// Counts what is counted by names that its spans give, once it is done; returns how often there was no room for a name.
+    pub(super) fn count_names(&self, fleet: &mut Fleet) -> u64 {
+        let summary = fleet.summary(self.agent());
+        let mut over = 0;
+        let mut count = |family, labels: &[&str], more| {
+            over += u64::from(more > 0 && !summary.count_named(family, labels, more));
+        };
+        for (model, calls) in &self.course.unpriced {
+            count("unpriced_calls", &[model], *calls);
+        }
+        over
     }
 
     /// Counts the limits that it has gone over, each once, once it is certain whose it is.

@@ -26,6 +26,7 @@ use crate::runs::{is_about_runs, is_outcome};
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
 use crate::score::trajectory_gate::TrajectoryGate;
+use crate::silences::Level;
 use crate::span::{Report, Source, Timestamp, TraceId};
 use crate::time::WallShift;
 use crate::update::{AgentKey, DoneTrace, Effort, TraceState, TraceUpdate};
@@ -76,8 +77,8 @@ pub(super) struct Restless {
     pub(super) runaways: BTreeSet<(Agent, Cause)>,
     /// Traces that are open.
     pub(super) open: BTreeSet<TraceId>,
-    /// How many of them nothing has come of for long.
-    pub(super) stalled: BTreeMap<Agent, u64>,
+    /// How many of them nothing has come of for long, by level.
+    pub(super) silent: BTreeMap<(Agent, Level), u64>,
 }
 
 /// One session. Everything derived is a function of the traces held, not of their arrival.
@@ -256,6 +257,9 @@ impl Session {
             return None;
         };
         let old = &mut self.traces[number];
+        if let Some(level) = old.silence_before(&record, shared.rules.stall_after) {
+            shared.fleet.summary(record.agent()).silences.end(level);
+        }
         self.used = self.used.minus(old.usage());
         shared.fleet.summary(old.agent()).held -= 1;
         let given = old.given();
@@ -392,6 +396,8 @@ impl Session {
             let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
             let done = verdict::done(record, &self.id, &earlier, &shared.rules);
             evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
+            let over = record.count_names(&mut shared.fleet);
+            shared.counts.add_many("label_values_limited", "agent_names", over);
             self.traces[number].count(&mut shared.fleet);
         }
     }

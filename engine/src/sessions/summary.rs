@@ -16,6 +16,7 @@
 //! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
 //! | `model_calls` | | model calls, likewise |
 //! | `adjacent_tool_repeats` | | adjacent tool calls of equal name, likewise |
+//! | `unpriced_calls` | model | calls of models that no table has a price for, at the first done of their trace |
 //! | `sessions_closed` | reason (`idle`, `evicted`, `finished`), verdict | sessions, at their first close |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,18 +27,22 @@ use super::exemplar::Exemplified;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
+use super::key::OVERFLOW;
 use super::pane::{PaneSet, Panes};
 use super::scoring::Scored;
 use super::verdict::Verdict;
+use crate::distributions::{Distributions, Taken};
 use crate::few::Few;
 use crate::limits::Cause;
 use crate::math::Quanta;
+use crate::options::AgentOptions;
 use crate::predict::{EffortSums, Spread};
 use crate::saved::{self, Name};
 use crate::score::trajectory_gate::Verdict as Turn;
 use crate::span::{Timestamp, TraceId};
 use crate::update::{
     Counter, DoneTrace, Effort, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
+    Silences,
 };
 
 /// Clocks of clients may be ahead of ours by so much.
@@ -60,6 +65,7 @@ pub(crate) const FAMILIES: &[&str] = &[
     "tool_calls",
     "trace_evaluations",
     "traces",
+    "unpriced_calls",
 ];
 
 /// One agent, as far as this shard knows.
@@ -86,9 +92,12 @@ pub(super) struct Summary {
     #[serde(default, deserialize_with = "saved::by_name")]
     earlier: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
     sessions_active: u64,
-    /// Open traces of which nothing has come for long.
+    /// How long its traces are silent.
     #[serde(default)]
-    pub(super) stalled: u64,
+    pub(super) silences: Silences,
+    // What its traces took; counted as all else is.
+    #[serde(default)]
+    distributions: Distributions,
     // Sessions that run away.
     runaways: BTreeMap<Cause, u64>,
     open: Scores,
@@ -98,6 +107,8 @@ pub(super) struct Summary {
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
+    #[serde(skip)]
+    max_names: usize,
     #[serde(default)]
     spread: Arc<Spread>,
     // What changed since the last message.
@@ -152,7 +163,9 @@ pub(super) struct SessionScores {
 
 impl Summary {
     /// Nothing yet.
-    pub(super) fn new(widths: Arc<[u64]>, max_last: usize, max_signals: usize) -> Self {
+    pub(super) fn new(widths: Arc<[u64]>, options: &AgentOptions) -> Self {
+        let AgentOptions { last_traces: max_last, max_signals_per_agent: max_signals, .. } =
+            *options;
         Self {
             held: 0,
             active: Timestamp::default(),
@@ -164,13 +177,15 @@ impl Summary {
             counters: BTreeMap::new(),
             earlier: BTreeMap::new(),
             sessions_active: 0,
-            stalled: 0,
+            silences: Silences::default(),
+            distributions: Distributions::default(),
             runaways: BTreeMap::new(),
             open: Scores::default(),
             closed: Closed::default(),
             signals: Few::default(),
             other_signals: BTreeSet::new(),
             max_signals,
+            max_names: options.max_names_per_agent,
             spread: Arc::default(),
             run_traces: BTreeMap::new(),
             done_traces: Vec::new(),
@@ -208,13 +223,26 @@ impl Summary {
         raise(self.counters.entry(family).or_default(), labels, more);
     }
 
+    /// Raises a counter of which the first label is a name that spans give: over so many names of an agent, the rest share
+    /// `__overflow__`. Returns whether there was room.
+    pub(super) fn count_named(&mut self, family: &'static str, labels: &[&str], more: u64) -> bool {
+        let Some((name, rest)) = labels.split_first() else { return true };
+        let held = self.counters.get(family);
+        let held = held.into_iter().flatten().filter_map(|(labels, _)| labels.first());
+        let names: BTreeSet<&str> = held.map(String::as_str).collect();
+        let has_room = names.contains(name) || names.len() < self.max_names;
+        let labels = [&[if has_room { *name } else { OVERFLOW }], rest].concat();
+        self.count(family, &labels, more);
+        has_room
+    }
+
     /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
     /// there are no more go.
     pub(super) fn restore(&mut self, saved: Self) {
-        let Self { max_last, max_signals, changed, .. } = *self;
+        let Self { max_last, max_signals, max_names, changed, .. } = *self;
         self.panes.restore(saved.panes);
         let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
-        *self = Self { panes, max_last, max_signals, changed, announced: true, ..saved };
+        *self = Self { panes, max_last, max_signals, max_names, changed, announced: true, ..saved };
         while self.last.len() > self.max_last {
             self.last.pop_first();
         }
@@ -229,6 +257,7 @@ impl Summary {
             }
         }
         self.closed = Closed::default();
+        self.distributions = Distributions::default();
         self.signals = Few::default();
     }
 
@@ -340,6 +369,12 @@ impl Summary {
         self.runaways.retain(|_, sessions| *sessions > 0);
     }
 
+    /// Adds what a trace took that is done for the first time.
+    pub(super) fn take(&mut self, taken: &Taken) {
+        self.silences.traces += 1;
+        self.distributions.observe(taken);
+    }
+
     /// What is counted of a signal.
     pub(super) fn judged(&mut self, signal: &str) -> &mut Judged {
         self.signals.or_default_of(signal)
@@ -395,7 +430,8 @@ impl Summary {
             counters: self.counters(),
             earlier: self.earlier.iter().map(|(name, values)| family(name, values)).collect(),
             sessions_active: self.sessions_active,
-            traces_stalled: self.stalled,
+            silences: self.silences.clone(),
+            distributions: self.distributions.message().collect(),
             sessions_looping: self.running_away(Cause::as_loop),
             sessions_over_limit: self.running_away(Cause::as_limit),
             open_reliability: self.open.reliability.message(),
@@ -457,7 +493,7 @@ fn raise(values: &mut Vec<(Vec<String>, u64)>, labels: &[&str], more: u64) {
 }
 
 /// Families whose totals the API shows, whatever process counted.
-const TOTALS: [&str; 3] = ["cost_usd", "loops", "tokens"];
+const TOTALS: [&str; 4] = ["cost_usd", "loops", "tokens", "unpriced_calls"];
 
 fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
     LastTrace {

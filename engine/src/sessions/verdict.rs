@@ -26,6 +26,7 @@ pub(super) fn evaluate(
     let scored = &*trace.scored;
     let summary = fleet.summary(trace.agent());
     summary.count("traces", &[], 1);
+    summary.take(&trace.taken());
     summary.tell_done(done);
     for (layer, expected) in trace.rare().expectations.iter().flat_map(Expectation::layers) {
         let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::rows::Rare;
-use super::span_view::{ArgumentsView, Model, ResultView, Said, Tool, hash};
+use super::span_view::{ArgumentsView, Model, Named, ResultView, Said, Tool, hash};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
 use crate::span::{Arguments, ModelFacts, Text, Tokens, ToolFacts};
@@ -124,7 +124,7 @@ impl ModelRow {
 
     pub(super) fn seen(&self) -> Model<'_> {
         Model {
-            name: self.name.as_deref(),
+            name: self.name.as_ref().map(Named::from),
             response_id: self.response_id,
             tokens: self.tokens,
             cost: self.cost,

@@ -29,7 +29,7 @@ use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
 use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback, SessionScope};
-use super::price::Prices;
+use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Log, Operation, Report, Resource, SpanId, Text, Tokens, TraceId};
 use super::update::{
@@ -194,7 +194,7 @@ fn spent(
         .map(|span| {
             let model = span.model.as_ref();
             let cost = |model: &Model<'_>| {
-                model.cost.or_else(|| prices.of_tokens(model.name?, &model.tokens))
+                model.cost.or_else(|| prices.of_model(priced(model)?, &model.tokens))
             };
             Spend {
                 start: span.start,
@@ -224,11 +224,30 @@ fn spent(
         };
         spend.cost.is_none() && !span.failed && !covered()
     });
-    update.calls_without_cost = unpriced.count() as u64;
+    let unpriced: Vec<&SpanView<'_>> = unpriced.map(|(span, _)| *span).collect();
+    update.calls_without_cost = unpriced.len() as u64;
+    update.unpriced = unknown_models(&unpriced, prices);
     let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
-    let names: BTreeSet<&str> = named.collect();
+    let names: BTreeSet<&str> = named.map(|name| name.text).collect();
     update.models = names.into_iter().map(str::to_owned).collect();
     spends
+}
+
+/// The models of these calls that no table has a price for, of calls of which it would be known what they cost; how many each.
+fn unknown_models(unpriced: &[&SpanView<'_>], prices: &Prices) -> Vec<(String, u64)> {
+    let mut models: BTreeMap<&str, u64> = BTreeMap::new();
+    let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
+    for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
+        if let Some(name) = priced(model).filter(|name| prices.lacks(*name)) {
+            *models.entry(name.0).or_default() += 1;
+        }
+    }
+    models.into_iter().map(|(name, calls)| (name.to_owned(), calls)).collect()
+}
+
+/// The model's name, and the price that ships for it.
+fn priced<'a>(model: &Model<'a>) -> Option<(&'a str, Option<&'static Rate>)> {
+    model.name.map(|name| (name.text, name.price))
 }
 
 fn loops_of(
@@ -531,7 +550,7 @@ fn agent_name(span: &SpanView<'_>) -> Option<String> {
     let from_span = || {
         let name = span.name.trim_start_matches("invoke_agent").trim();
         let model = span.model.as_ref().and_then(|model| model.name);
-        let is_model = model.is_some_and(|model| model.starts_with(name));
+        let is_model = model.is_some_and(|model| model.text.starts_with(name));
         Some(name).filter(|name| agent && !name.is_empty() && !is_model && !is_random(name))
     };
     span.agent_name.or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)

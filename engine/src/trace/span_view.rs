@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::symbol::Symbol;
 use crate::math::Quanta;
+use crate::price::Rate;
 use crate::span::{
     Arguments, Attempt, Operation, REPORTED_LOOP, Resource, SessionName, SpanId, Status,
     TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
@@ -76,13 +78,20 @@ pub(super) struct ArgumentsView<'a> {
 /// A model call.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Model<'a> {
-    pub(super) name: Option<&'a str>,
+    pub(super) name: Option<Named<'a>>,
     pub(super) response_id: Option<u64>,
     pub(super) tokens: Tokens,
     pub(super) cost: Option<Quanta>,
     pub(super) calls: Vec<Tool<'a>>,
     pub(super) results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
+}
+
+/// The name of a model, and the price that ships for it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Named<'a> {
+    pub(super) text: &'a str,
+    pub(super) price: Option<&'static Rate>,
 }
 
 /// What a model was told of a call.
@@ -132,6 +141,12 @@ impl SpanView<'_> {
         }
         seen.input.iter_mut().for_each(|said| said.text = None);
         seen
+    }
+}
+
+impl<'a> From<&'a Symbol> for Named<'a> {
+    fn from(name: &'a Symbol) -> Self {
+        Self { text: name, price: name.price() }
     }
 }
 

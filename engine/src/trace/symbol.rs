@@ -1,12 +1,14 @@
 //! Names that many traces have in common, each kept once in a shard.
 
 use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::hash::FixedMap;
+use crate::price::{Rate, shipped};
 
 /// Names that are known; then all are forgotten. Who holds one keeps it.
 const MOST: usize = 4_096;
@@ -19,10 +21,14 @@ const LONGEST: usize = 128;
 #[serde(transparent)]
 pub(super) struct Symbol(Arc<Name>);
 
-/// How a name is spelt.
-#[derive(Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
-#[serde(transparent)]
-struct Name(Box<str>);
+/// How a name is spelt, and what follows from that alone.
+#[derive(Debug, Deserialize)]
+#[serde(from = "Box<str>")]
+struct Name {
+    text: Box<str>,
+    // The price that ships for a model of this name, once somebody asked.
+    price: OnceLock<Option<&'static Rate>>,
+}
 
 /// The names of a shard.
 #[derive(Debug, Default)]
@@ -34,7 +40,7 @@ impl Symbols {
         if let Some((known, ())) = self.0.get_key_value(name) {
             return known.clone();
         }
-        let symbol = Symbol(Arc::new(Name(name.into())));
+        let symbol = Symbol(Arc::new(Name::from(Box::from(name))));
         if name.len() <= LONGEST {
             if self.0.len() >= MOST {
                 self.0.clear();
@@ -45,11 +51,45 @@ impl Symbols {
     }
 }
 
+impl Symbol {
+    /// The price that ships for a model of this name.
+    pub(super) fn price(&self) -> Option<&'static Rate> {
+        *self.0.price.get_or_init(|| shipped(self))
+    }
+}
+
+impl From<Box<str>> for Name {
+    fn from(text: Box<str>) -> Self {
+        Self { text, price: OnceLock::new() }
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text.serialize(serializer)
+    }
+}
+
+impl PartialEq for Name {
+    /// The price follows from the text.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
 impl Deref for Symbol {
     type Target = str;
 
     fn deref(&self) -> &str {
-        &self.0.0
+        &self.0.text
     }
 }
 

@@ -152,7 +152,7 @@ fn step(span: &SpanView<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
     let (input, output) = (text(span.input), text(span.output));
     Step {
         kind: "model",
-        name: model.name.map(str::to_owned),
+        name: model.name.map(|name| name.text.to_owned()),
         input: input.or_else(|| logged(|log| log.input.as_ref())),
         output: output.or_else(|| logged(|log| log.output.as_ref())),
         calls: calls.iter().map(|call| cut(&call_text(call))).collect(),

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use self::line::label_block;
 use self::page::{Page, number};
 use super::families::{
-    ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, Family, JUDGED_RELIABILITY, MAX_RISK,
-    OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES, SCORES, SESSION_CONSISTENCY,
-    SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL,
-    ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
-    WINDOW_TRACES,
+    ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, DISTRIBUTIONS, DistributionFamily, Family,
+    JUDGED_RELIABILITY, MAX_RISK, OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES,
+    SCORES, SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING,
+    SESSIONS_OVER_LIMIT, SIGNAL, ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED,
+    WINDOW_SESSIONS, WINDOW_TRACES,
 };
 use super::watched::{WATCHED, Watched};
 use crate::engine::agent_update::AgentUpdate;
@@ -116,6 +116,7 @@ enum Section {
     OpenSessions,
     TraceSignal,
     ClosedSessions(&'static Family, &'static str),
+    Taken(&'static DistributionFamily),
     Counter(&'static CounterFamily),
 }
 
@@ -211,6 +212,8 @@ impl Section {
         parts.extend(more);
         parts.extend(WATCHED.iter().map(Self::Watched));
         parts.extend(sessions);
+        let taken = DISTRIBUTIONS.iter().filter(|_| detail == Detail::Full);
+        parts.extend(taken.map(Self::Taken));
         parts.extend(COUNTERS.iter().map(Self::Counter));
         parts
     }
@@ -233,6 +236,7 @@ impl Section {
             Self::SessionsOverLimit => (&SESSIONS_OVER_LIMIT, false),
             Self::OpenSessions => (&OPEN_SESSIONS, true),
             Self::TraceSignal => (&TRACE_SIGNAL, true),
+            Self::Taken(taken) => (&taken.family, false),
             Self::Counter(counter) => (&counter.family, true),
         }
     }

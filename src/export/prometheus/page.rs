@@ -12,15 +12,38 @@ use super::super::families::{
 use super::line::{self, count, label};
 use super::{Detail, Exported, Format, NANOS, Reading, Section};
 use crate::engine::agent_update::Buckets;
+use crate::engine::distributions::Distribution;
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::sessions::SCORE_BOUNDS;
 use crate::engine::update::Exemplar;
 
 /// Upper bounds of the buckets of scores as text, the last of them infinite.
-static BOUNDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let bounds = SCORE_BOUNDS.iter().map(|bound| format!("{bound:?}"));
-    bounds.chain(["+Inf".to_owned()]).collect()
+static BOUNDS: LazyLock<Bounds> = LazyLock::new(|| bounds(&SCORE_BOUNDS));
+
+/// Likewise, of what traces took, by distribution.
+static TAKEN: LazyLock<Vec<Bounds>> = LazyLock::new(|| {
+    let of = |taken: &Distribution| -> Bounds {
+        let shown = |bound: &u64| ratio(i128::from(*bound), i128::from(taken.per_unit()));
+        bounds(&taken.bounds().iter().map(shown).collect::<Vec<f64>>())
+    };
+    Distribution::ALL.iter().map(of).collect()
 });
+
+/// Upper bounds of buckets as text.
+type Bounds = Vec<String>;
+
+fn bounds(bounds: &[f64]) -> Bounds {
+    let bounds = bounds.iter().map(|bound| format!("{bound:?}"));
+    bounds.chain(["+Inf".to_owned()]).collect()
+}
+
+/// What a histogram is written in: its bounds, and how many units of its sum make one.
+type Scale = (&'static Bounds, i128);
+
+/// That of scores.
+fn scores() -> Scale {
+    (&BOUNDS, i128::from(Quanta::ONE))
+}
 
 /// No labels but the agent's.
 const NONE: [&str; 0] = [];
@@ -104,12 +127,19 @@ impl Page {
             Section::OpenSessions => self.open_sessions(agent),
             Section::TraceSignal => {
                 for (signal, buckets) in &update.trace_signals {
-                    self.histogram(&TRACE_SIGNAL, labels, &[signal], buckets);
+                    self.histogram((&TRACE_SIGNAL, scores()), labels, &[signal], buckets);
                 }
             }
             Section::ClosedSessions(family, score) => {
                 if let Some(buckets) = update.closed_sessions.get(score) {
-                    self.histogram(family, labels, &NONE, buckets);
+                    self.histogram((family, scores()), labels, &NONE, buckets);
+                }
+            }
+            Section::Taken(taken) => {
+                let distribution = taken.distribution;
+                let scale = (&TAKEN[distribution as usize], i128::from(distribution.per_unit()));
+                if let Some(buckets) = update.distributions.get(distribution.name()) {
+                    self.histogram((&taken.family, scale), labels, &NONE, buckets);
                 }
             }
             Section::Counter(counter) => self.counter(counter, agent),
@@ -174,7 +204,7 @@ impl Page {
 
     fn open_sessions(&mut self, agent: &Exported) {
         for (score, buckets) in &agent.update.open_sessions {
-            for (bound, count) in cumulative(buckets) {
+            for (bound, count) in cumulative(buckets, &BOUNDS) {
                 let values = [*score, bound];
                 self.sample(&OPEN_SESSIONS, "", &agent.labels, &values, number(count));
             }
@@ -258,13 +288,19 @@ impl Page {
         }
     }
 
-    fn histogram(&mut self, family: &Family, agent: &str, labels: &[&str], buckets: &Buckets) {
+    fn histogram(
+        &mut self,
+        (family, (bounds, per_unit)): (&Family, Scale),
+        agent: &str,
+        labels: &[&str],
+        buckets: &Buckets,
+    ) {
         let start = self.text.len();
         self.series(family, "_bucket", agent, labels);
         self.text.push_str(",le=\"");
         // All but the bound is the same in every bucket.
         let series = start..self.text.len();
-        for (bucket, (bound, sum)) in (0..).zip(cumulative(buckets)) {
+        for (bucket, (bound, sum)) in (0..).zip(cumulative(buckets, bounds)) {
             if bucket > 0 {
                 self.text.extend_from_within(series.clone());
             }
@@ -278,7 +314,7 @@ impl Page {
             }
             self.text.push('\n');
         }
-        self.sample(family, "_sum", agent, labels, ratio(buckets.sum, i128::from(Quanta::ONE)));
+        self.sample(family, "_sum", agent, labels, ratio(buckets.sum, per_unit));
         self.sample(family, "_count", agent, labels, number(buckets.count));
     }
 
@@ -292,10 +328,13 @@ impl Page {
 }
 
 /// Cumulative counts with their upper bounds as text.
-fn cumulative(buckets: &Buckets) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+fn cumulative<'b>(
+    buckets: &'b Buckets,
+    bounds: &'static Bounds,
+) -> impl Iterator<Item = (&'static str, u64)> + 'b {
     let mut sum = 0;
     let counts = buckets.buckets.iter().chain(std::iter::repeat(&0));
-    BOUNDS.iter().zip(counts).map(move |(bound, count)| {
+    bounds.iter().zip(counts).map(move |(bound, count)| {
         sum += count;
         (bound.as_str(), sum)
     })

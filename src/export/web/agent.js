@@ -32,6 +32,7 @@ export async function agent(view, query) {
       tile("Failing traces", percent(newest && one.windows[newest].failure_ratio), newest && `${newest}; usual: ${percent(usual)}`),
       tile("Reliability", score(one.reliability), `over all ${number(one.traces_evaluated)} traces`),
       tile("Consistency", score(one.consistency)),
+      one.traces_stalled > 0 && tile("Stalled", el("span", { class: "mark bad" }, `✗ ${number(one.traces_stalled)}`), "open traces, silent for longer than is usual"),
       tile("Loops found", number(Object.values(one.loops).reduce((sum, count) => sum + count, 0)), Object.entries(one.loops).map(([kind, count]) => `${kind} ${count}`).join(", ")),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${number(one.tokens.input)} in, ${number(one.tokens.output)} out`)),
     el("h2", {}, "Over time"),

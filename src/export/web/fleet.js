@@ -3,10 +3,12 @@ import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, looping,
 import { sparkline } from "./chart.js";
 
 const PAGE = 50;
+/** Models without a price that are named. */
+const MODELS = 20;
 let offset = 0;
 
 export async function fleet(view) {
-  const { agents, total } = await ask("/api/v1/fleet", { limit: PAGE, offset }, view.signal);
+  const { agents, total, unpriced_models: unpriced } = await ask("/api/v1/fleet", { limit: PAGE, offset }, view.signal);
   view.title("Fleet");
   if (total === 0) return empty();
   const sum = (of) => agents.reduce((all, agent) => all + (of(agent) ?? 0), 0);
@@ -38,6 +40,9 @@ export async function fleet(view) {
         el("td", { class: "number" }, dollars(agent.cost_usd)),
         el("td", { class: "wide" }, sparkline(agent.spark))))),
     pager(offset, PAGE, total, turn),
+    Object.keys(unpriced).length > 0 && el("p", { class: "note" }, "No price is known of ",
+      Object.entries(unpriced).sort(([, one], [, other]) => other - one).slice(0, MODELS).map(([model, calls], at) => [at > 0 && ", ", foreign(model, 60), ` (${number(calls)} ${calls === 1 ? "call" : "calls"})`]),
+      "; what they cost is not in what is spent. Prices go into ", el("code", {}, "cost.prices"), "."),
   ];
 }
 

@@ -106,7 +106,7 @@ fn an_outcome_of_a_session_is_told_once() {
 #[test]
 fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     let mut stage = stage();
-    let stalled = |stage: &mut Sessions| only(stage.drain()).traces_stalled;
+    let stalled = |stage: &mut Sessions| only(stage.drain()).silences.stalled();
     let heard = |revision: u64, second: u64| TraceUpdate {
         touched_unix_nano: at(second).0,
         ..trace(1, 1).revision(revision)
@@ -125,4 +125,33 @@ fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     assert_eq!(stalled(&mut stage), 1);
     stage.handle(heard(3, 2_010).done(), at(2_010));
     assert_eq!(stalled(&mut stage), 0);
+}
+
+#[test]
+fn a_step_that_takes_long_time_and_again_is_healthy_for_its_agent_alone() {
+    let mut stage = stage();
+    let heard = |agent: &str, id: u8, revision: u64, second: u64| TraceUpdate {
+        touched_unix_nano: at(second).0,
+        ..trace(id, 1).agent(agent).session(agent).revision(revision)
+    };
+    // Each of twenty traces has a step of twenty minutes; those of another agent have none.
+    for id in 1..=20 {
+        let begin = u64::from(id) * 3_000;
+        stage.handle(heard("slow", id, 1, begin), at(begin));
+        stage.handle(heard("quick", 100 + id, 1, begin), at(begin));
+        stage.handle(heard("quick", 100 + id, 2, begin + 5).done(), at(begin + 5));
+        stage.handle(heard("slow", id, 2, begin + 1_200).done(), at(begin + 1_200));
+    }
+    let begin = 21 * 3_000;
+    stage.handle(heard("slow", 50, 1, begin), at(begin));
+    stage.handle(heard("quick", 150, 1, begin), at(begin));
+    let stalled = |stage: &mut Sessions, second: u64| -> Vec<u64> {
+        stage.handle_timeout(at(begin + second));
+        // Everybody counts as changed.
+        stage.restart_counts();
+        stage.drain().iter().map(|update| update.silences.stalled()).collect()
+    };
+    assert_eq!(stalled(&mut stage, 899), [0, 0]);
+    assert_eq!(stalled(&mut stage, 1_200), [1, 0]);
+    assert_eq!(stalled(&mut stage, 1_350), [1, 1]);
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{ModelRow, TextRow, ToolRow};
-use super::span_view::{Model, Session, SpanView, Tool};
+use super::span_view::{Model, Named, Session, SpanView, Tool};
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
     Attempt, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, Tokens,
@@ -551,7 +551,7 @@ impl SpanRow {
             output: self.has(OUTPUT_TOKENS).then_some(self.number >> 32),
         };
         let model = self.has(MODEL).then(|| Model {
-            name: own,
+            name: self.name.as_ref().map(Named::from),
             response_id,
             tokens: tokens(),
             asked_by_user: self.asked_by_user(),

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::math::Quanta;
+use crate::price::shipped;
 use crate::span::{Arguments, ModelFacts, Text, ToolFacts, ToolResult};
 use crate::trace::span_view::{ResultView, Said, hash};
 
@@ -138,7 +139,7 @@ fn seen_of(span: &Span, texts: bool) -> SpanView<'_> {
         user: span.user.as_deref(),
         tool: span.tool.as_ref().map(call),
         model: span.model.as_ref().map(|facts| Model {
-            name: facts.model.as_deref(),
+            name: facts.model.as_deref().map(|text| Named { text, price: shipped(text) }),
             response_id: facts.response_id.as_deref().map(hash),
             tokens: facts.tokens,
             cost: facts.cost,

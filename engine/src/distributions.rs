@@ -1,0 +1,140 @@
+//! What runs of an agent take: distributions over its traces, each trace once, when its verdicts count.
+//!
+//! One distribution, one entry in the list of [`Distribution`]. What a trace does not tell is not in it.
+
+use serde::{Deserialize, Serialize};
+
+use super::limits::Usage;
+use super::update::ScoreHistogram;
+
+/// The list of distributions: of each what it is, its name, how many of its units make one, the upper bounds of its buckets in units
+/// (inclusive; one more bucket follows), and what it is of.
+macro_rules! distributions {
+    ($($(#[$about:meta])* $distribution:ident, $name:literal, $per_unit:expr, $bounds:expr, $of:expr;)*) => {
+        /// What is measured of a trace.
+        #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Distribution {
+            $($(#[$about])* $distribution,)*
+        }
+
+        impl Distribution {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$distribution,)*];
+
+            /// Its name between stages.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$distribution => $name,)*
+                }
+            }
+
+            /// How many of its units make one.
+            pub const fn per_unit(self) -> u64 {
+                match self {
+                    $(Self::$distribution => $per_unit,)*
+                }
+            }
+
+            /// Upper bounds of its buckets, in its units.
+            pub const fn bounds(self) -> &'static [u64] {
+                match self {
+                    $(Self::$distribution => &$bounds,)*
+                }
+            }
+
+            fn of(self, taken: &Taken) -> Option<u64> {
+                let of: fn(&Taken) -> Option<u64> = match self {
+                    $(Self::$distribution => $of,)*
+                };
+                of(taken)
+            }
+        }
+    };
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A hundredth of a dollar, in 1e-12 USD.
+const CENT: u64 = 10_000_000_000;
+
+distributions! {
+    /// Time from the first start to the last end, in nanoseconds.
+    Duration, "duration", SECOND,
+        [SECOND, 5 * SECOND, 15 * SECOND, 60 * SECOND, 300 * SECOND, 900 * SECOND, 3_600 * SECOND, 14_400 * SECOND],
+        |taken| Some(taken.usage.nanos);
+    /// Model calls.
+    ModelCalls, "model_calls", 1, [1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.model_calls);
+    /// Tool calls.
+    ToolCalls, "tool_calls", 1, [0, 1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.tool_calls);
+    /// Tokens read and written.
+    Tokens, "tokens", 1,
+        [1_000, 5_000, 20_000, 100_000, 500_000, 2_000_000, 10_000_000, 50_000_000],
+        |taken| taken.tells_tokens.then_some(taken.usage.tokens);
+    /// Cost in 1e-12 USD.
+    Cost, "cost_usd", 100 * CENT,
+        [CENT / 10, CENT, 5 * CENT, 20 * CENT, 100 * CENT, 500 * CENT, 2_000 * CENT, 10_000 * CENT],
+        |taken| taken.tells_cost.then_some(taken.usage.cost_quanta);
+}
+
+/// What a trace took, and whether it tells.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// How much.
+    pub usage: Usage,
+    /// Some of its tokens are known.
+    pub tells_tokens: bool,
+    /// Some of its cost is known.
+    pub tells_cost: bool,
+}
+
+/// The distributions of one agent, in the order of [`Distribution::ALL`].
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Distributions(Vec<ScoreHistogram>);
+
+impl Distributions {
+    /// Adds a trace.
+    pub fn observe(&mut self, taken: &Taken) {
+        self.0.resize(Distribution::ALL.len(), ScoreHistogram::default());
+        for (distribution, held) in Distribution::ALL.iter().zip(&mut self.0) {
+            let Some(value) = distribution.of(taken) else { continue };
+            let bounds = distribution.bounds();
+            held.buckets.resize(bounds.len() + 1, 0);
+            held.buckets[bounds.partition_point(|bound| *bound < value)] += 1;
+            held.count += 1;
+            held.sum_quanta += i128::from(value);
+        }
+    }
+
+    /// Those that have something in them, by name.
+    pub fn message(&self) -> impl Iterator<Item = (String, ScoreHistogram)> {
+        let all = Distribution::ALL.iter().zip(&self.0).filter(|(_, held)| held.count > 0);
+        all.map(|(distribution, held)| (distribution.name().to_owned(), held.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_inclusive_and_what_is_not_told_is_not_counted() {
+        let mut distributions = Distributions::default();
+        let usage = Usage { model_calls: 2, nanos: SECOND + 1, tokens: 7, ..Usage::default() };
+        distributions.observe(&Taken { usage, ..Taken::default() });
+        distributions.observe(&Taken { usage, tells_tokens: true, ..Taken::default() });
+        let told: Vec<_> = distributions.message().collect();
+        let counts: Vec<_> = told.iter().map(|(name, held)| (name.as_str(), held.count)).collect();
+        assert_eq!(counts, [("duration", 2), ("model_calls", 2), ("tool_calls", 2), ("tokens", 1)]);
+        assert_eq!(told[0].1.buckets[..3], [0, 2, 0]);
+        assert_eq!(told[1].1.buckets[..3], [0, 2, 0]);
+        assert_eq!(told[1].1.sum_quanta, 4);
+    }
+
+    #[test]
+    fn bounds_rise() {
+        for distribution in Distribution::ALL {
+            assert!(distribution.bounds().is_sorted_by(|one, next| one < next), "{distribution:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What the agents below the outermost one did, each for itself.
+//!
+//! A model or tool call was done by the agent that its own span names, else by the nearest one above it that has a name of its own. What
+//! the outermost agent did itself is nobody else's; what a span that covers several calls says of them together is not shared out.
+
+use std::collections::BTreeMap;
+
+use super::agent_name;
+use super::span_view::SpanView;
+use super::shape::Shape;
+use crate::loops::Spend;
+use crate::span::{Operation, SpanId};
+use crate::update::{Loop, SubAgent, ToolCall};
+
+/// What a trace has done that its agents share.
+pub(super) struct Work<'w> {
+    /// The model calls.
+    pub(super) models: &'w [&'w SpanView<'w>],
+    /// What each of them took.
+    pub(super) spends: &'w [Spend],
+    /// The tool calls.
+    pub(super) calls: &'w [ToolCall],
+    /// The loops of these.
+    pub(super) loops: &'w [Loop],
+}
+
+/// The agents below the one of this name, in the order of their names.
+pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<SubAgent> {
+    let agents = shape.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
+    let named = agents.filter_map(agent_name).filter(|name| name != outermost);
+    let mut parts: BTreeMap<String, SubAgent> =
+        named.map(|name| (name.clone(), SubAgent { name, ..SubAgent::default() })).collect();
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    for (model, spend) in work.models.iter().zip(work.spends) {
+        let Some(part) = shape.doer(model).and_then(|name| parts.get_mut(&name)) else { continue };
+        part.model_calls += 1;
+        part.errors += u64::from(model.failed);
+        let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
+        add(&mut part.input_tokens, spend.tokens.input);
+        add(&mut part.output_tokens, spend.tokens.output);
+        add(&mut part.cost_quanta, spend.cost.and_then(|cost| u64::try_from(cost.0).ok()));
+    }
+    let spans: BTreeMap<SpanId, &SpanView<'_>> =
+        shape.behaviour().map(|span| (span.span_id, span)).collect();
+    let doer = |call: &ToolCall| shape.doer(spans.get(&call.span_id)?);
+    for call in work.calls {
+        let Some(part) = doer(call).and_then(|name| parts.get_mut(&name)) else { continue };
+        part.tool_calls += 1;
+        part.errors += u64::from(call.error == Some(true));
+    }
+    let first = |found: &Loop| work.calls.get(usize::try_from(found.calls?.0).ok()?);
+    for call in work.loops.iter().filter_map(first) {
+        let Some(part) = doer(call).and_then(|name| parts.get_mut(&name)) else { continue };
+        part.loops += 1;
+    }
+    parts.into_values().collect()
+}
