@@ -1,6 +1,6 @@
 //! What is known of an agent, added up over its shards: what stage 3 tells the board.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use super::limits::RunLimit;
@@ -9,8 +9,10 @@ use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Spread};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::{Timestamp, TraceId};
-use super::update::{AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate, Silences};
-use super::view::{AgentName, AgentView, ScoreValue, TokensView, WindowView};
+use super::update::{
+    AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate, Silences, SubAgent,
+};
+use super::view::{AgentName, AgentView, ScoreValue, SubAgentView, TokensView, WindowView};
 
 /// Everything about an agent, to show and to export.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -179,6 +181,21 @@ impl AgentUpdate {
             let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
             total(family).get(labels.as_slice()).copied()
         };
+        let mut parts: BTreeMap<&str, SubAgent> = BTreeMap::new();
+        for family in SubAgent::default()
+            .counts()
+            .map(|(family, _, _)| family)
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+        {
+            for (labels, count) in total(family) {
+                let Some((name, labels)) = labels.split_first() else { continue };
+                let part = parts
+                    .entry(name)
+                    .or_insert_with(|| SubAgent { name: name.clone(), ..SubAgent::default() });
+                part.count(family, labels, count);
+            }
+        }
         let loops = total("loops").into_iter();
         let cost = counter("cost_usd", &[])
             .and_then(|cost| i64::try_from(cost).ok())
@@ -198,6 +215,7 @@ impl AgentUpdate {
                 output: counter("tokens", &["output"]),
             },
             cost_usd: cost,
+            sub_agents: parts.values().map(SubAgentView::from).collect(),
             unpriced_models: total("unpriced_calls")
                 .into_iter()
                 .filter_map(|(labels, calls)| Some((labels.first()?.clone(), calls)))

@@ -319,6 +319,26 @@ facts! {
         pub spent: Option<Spent>,
     }
 
+    /// What an agent below the outermost one did in a trace.
+    pub struct SubAgent {
+        /// Its name.
+        pub name: String,
+        /// Model calls.
+        pub model_calls: u64,
+        /// Tool calls.
+        pub tool_calls: u64,
+        /// Calls of either that failed.
+        pub errors: u64,
+        /// Loops of its tool calls.
+        pub loops: u64,
+        /// Tokens read, as far as they are known.
+        pub input_tokens: u64,
+        /// Tokens written, likewise.
+        pub output_tokens: u64,
+        /// Cost in 1e-12 USD, likewise.
+        pub cost_quanta: u64,
+    }
+
     /// One layer of what a trace was expected to be.
     pub struct ExpectedLayer {
         /// How it went.
@@ -399,8 +419,8 @@ facts! {
         pub adjacent_tool_repeats: u64,
         /// The most model calls in a row without a tool call.
         pub calls_without_tool: u64,
-        /// Agents below the outermost one, sorted.
-        pub sub_agents: Vec<String>,
+        /// Agents below the outermost one, in the order of their names.
+        pub sub_agents: Vec<SubAgent>,
         /// Arrival time of the newest thing applied.
         pub touched_unix_nano: u64,
         /// A trace was taken before its time (age, shutdown, eviction).
@@ -770,6 +790,36 @@ impl ToolCall {
     /// How long it took, in nanoseconds, if that is known.
     pub fn took_nanos(&self) -> Option<u64> {
         self.timed.then(|| self.end_unix_nano.saturating_sub(self.start_unix_nano))
+    }
+}
+
+impl SubAgent {
+    /// What is counted of it: the family, the labels after its name, how much.
+    pub fn counts(&self) -> [(&'static str, &'static [&'static str], u64); 7] {
+        [
+            ("sub_agent_cost_usd", &[], self.cost_quanta),
+            ("sub_agent_errors", &[], self.errors),
+            ("sub_agent_loops", &[], self.loops),
+            ("sub_agent_model_calls", &[], self.model_calls),
+            ("sub_agent_tokens", &["input"], self.input_tokens),
+            ("sub_agent_tokens", &["output"], self.output_tokens),
+            ("sub_agent_tool_calls", &[], self.tool_calls),
+        ]
+    }
+
+    /// Adds what was counted of it under these labels after its name.
+    pub fn count(&mut self, family: &str, labels: &[String], more: u64) {
+        let sum = match (family, labels) {
+            ("sub_agent_cost_usd", []) => &mut self.cost_quanta,
+            ("sub_agent_errors", []) => &mut self.errors,
+            ("sub_agent_loops", []) => &mut self.loops,
+            ("sub_agent_model_calls", []) => &mut self.model_calls,
+            ("sub_agent_tokens", [kind]) if kind == "input" => &mut self.input_tokens,
+            ("sub_agent_tokens", [kind]) if kind == "output" => &mut self.output_tokens,
+            ("sub_agent_tool_calls", []) => &mut self.tool_calls,
+            _ => return,
+        };
+        *sum = sum.saturating_add(more);
     }
 }
 

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
-use super::update::{AgentKey, Effort, ScopedId};
+use super::math::{Quanta, ratio};
+use super::update::{AgentKey, Effort, ScopedId, SubAgent};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -133,6 +134,42 @@ pub struct LoopView {
     pub cost_usd: Option<f64>,
 }
 
+/// What an agent below the outermost one did.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct SubAgentView {
+    /// Its name.
+    pub name: String,
+    /// Model calls.
+    pub model_calls: u64,
+    /// Tool calls.
+    pub tool_calls: u64,
+    /// Calls of either that failed.
+    pub errors: u64,
+    /// Loops of its tool calls.
+    pub loops: u64,
+    /// Tokens read, as far as they are known.
+    pub input_tokens: u64,
+    /// Tokens written, likewise.
+    pub output_tokens: u64,
+    /// Dollars, likewise.
+    pub cost_usd: f64,
+}
+
+impl From<&SubAgent> for SubAgentView {
+    fn from(part: &SubAgent) -> Self {
+        Self {
+            name: part.name.clone(),
+            model_calls: part.model_calls,
+            tool_calls: part.tool_calls,
+            errors: part.errors,
+            loops: part.loops,
+            input_tokens: part.input_tokens,
+            output_tokens: part.output_tokens,
+            cost_usd: ratio(i128::from(part.cost_quanta), i128::from(Quanta::ONE)),
+        }
+    }
+}
+
 /// A limit that a run went over.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LimitView {
@@ -245,6 +282,9 @@ pub struct TraceView {
     /// Limits that it went over; left out where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitView>,
+    /// What agents below the outermost one did; left out where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sub_agents: Vec<SubAgentView>,
     /// AgentCI's count of adjacent calls of equal name.
     pub adjacent_tool_repeats: u64,
     /// Signals by name.
@@ -386,6 +426,8 @@ pub struct AgentView {
     pub drops: Vec<DropView>,
     /// When the last of what became a done trace arrived; null before the first.
     pub last_trace_unix_nano: Option<String>,
+    /// What agents below it did in its done traces: a part of all that is told here.
+    pub sub_agents: Vec<SubAgentView>,
     /// Models that no table has a price for, and how many of their calls tell tokens and no cost.
     pub unpriced_models: BTreeMap<String, u64>,
     /// Open traces of which nothing has come for longer than is usual.

@@ -378,6 +378,8 @@ pub(super) struct CounterFamily {
     pub(super) engine: &'static str,
     pub(super) family: Family,
     pub(super) per_unit: u64,
+    /// Whether it is exported without `metrics.detail = "full"`.
+    pub(super) core: bool,
     /// Values of the labels that are there from an agent's beginning, as 0: what rises from nothing has no `increase`.
     pub(super) zeros: &'static [&'static [&'static str]],
 }
@@ -392,6 +394,7 @@ const fn counter(
         engine,
         family: family(name, Kind::Counter, labels, help),
         per_unit: 1,
+        core: true,
         zeros: &[],
     }
 }
@@ -406,6 +409,7 @@ const fn dollars(
         engine,
         family: family(name, Kind::Counter, labels, help),
         per_unit: 1_000_000_000_000,
+        core: true,
         zeros: &[],
     }
 }
@@ -416,6 +420,13 @@ const fn from_zero(
 ) -> CounterFamily {
     CounterFamily { zeros, ..counter }
 }
+
+const fn full(counter: CounterFamily) -> CounterFamily {
+    CounterFamily { core: false, ..counter }
+}
+
+/// The label of what a sub-agent did.
+const PART: &[&str] = &["gen_ai_sub_agent_name"];
 
 /// All counters of the engine. Counters belong to the process: they start at 0 and never fall.
 pub(super) const COUNTERS: &[CounterFamily] = &[
@@ -494,6 +505,42 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "agentgauge_sessions_closed",
         "Closed sessions, each once, and whether their reliability was at least 0.5.",
     ),
+    full(counter(
+        "sub_agent_model_calls",
+        PART,
+        "agentgauge_sub_agent_model_calls",
+        "Model calls by the agent below the outermost one that made them, which has them too; of a trace when it is first done.",
+    )),
+    full(counter(
+        "sub_agent_tool_calls",
+        PART,
+        "agentgauge_sub_agent_tool_calls",
+        "Tool calls, likewise.",
+    )),
+    full(counter(
+        "sub_agent_errors",
+        PART,
+        "agentgauge_sub_agent_errors",
+        "Model and tool calls that failed, likewise.",
+    )),
+    full(counter(
+        "sub_agent_loops",
+        PART,
+        "agentgauge_sub_agent_loops",
+        "Loops of tool calls within a trace, likewise.",
+    )),
+    full(counter(
+        "sub_agent_tokens",
+        &["gen_ai_sub_agent_name", "type"],
+        "agentgauge_sub_agent_tokens",
+        "Tokens of model calls, likewise.",
+    )),
+    full(dollars(
+        "sub_agent_cost_usd",
+        PART,
+        "agentgauge_sub_agent_cost_usd",
+        "US dollars of model calls, likewise.",
+    )),
     counter(
         "gate_breaches",
         &["signal", "breach"],
@@ -534,7 +581,7 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
     let windows = windows.into_iter().map(|family| (family, true));
     let scores = SCORES.iter().map(|score| (&score.family, score.core));
     let sessions = sessions.into_iter().map(|family| (family, true));
-    let counters = COUNTERS.iter().map(|counter| (&counter.family, true));
+    let counters = COUNTERS.iter().map(|counter| (&counter.family, counter.core));
     let watched = WATCHED.iter().map(|watched| (&watched.family, true));
     windows.chain(scores).chain(runs).chain(watched).chain(sessions).chain(taken).chain(counters)
 }

@@ -22,8 +22,8 @@ use crate::silences::{Level, level};
 use crate::span::{SpanId, Status, Timestamp, TraceId};
 use crate::update::{
     AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
-    PartialSum, ReportedScore, RunTrace, Spent, Tokens, ToolCall, TraceState, TraceUpdate,
-    TurnStart,
+    PartialSum, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceState,
+    TraceUpdate, TurnStart,
 };
 
 /// One trace.
@@ -101,6 +101,7 @@ pub(super) struct Rare {
     pub(super) content: Option<Content>,
     pub(super) expectations: Vec<Expectation>,
     pub(super) results: Vec<CallResult>,
+    pub(super) sub_agents: Vec<SubAgent>,
     pub(super) coherence: Option<Quanta>,
     loops: Vec<Loop>,
     // None, or as many as there are calls.
@@ -182,6 +183,7 @@ impl TraceRecord {
             content: update.content,
             expectations: update.expectations,
             results: update.results,
+            sub_agents: update.sub_agents,
             coherence: update.coherence_quanta.map(Quanta),
             loops: update.loops,
             ..Rare::default()
@@ -519,6 +521,11 @@ impl TraceRecord {
         for (model, calls) in &self.course.unpriced {
             count("unpriced_calls", &[model], *calls);
         }
+        for part in &self.rare().sub_agents {
+            for (family, labels, more) in part.counts() {
+                count(family, &[&[part.name.as_str()], labels].concat(), more);
+            }
+        }
         over
     }
 
@@ -579,6 +586,7 @@ impl Rare {
             content: None,
             expectations: Vec::new(),
             results: Vec::new(),
+            sub_agents: Vec::new(),
             coherence: None,
             loops: Vec::new(),
             hashes: Vec::new(),
@@ -599,6 +607,7 @@ impl Rare {
             && self.content.is_none()
             && self.expectations.is_empty()
             && self.results.is_empty()
+            && self.sub_agents.is_empty()
             && self.coherence.is_none()
             && self.loops.is_empty()
             && self.hashes.is_empty()

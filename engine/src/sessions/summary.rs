@@ -11,6 +11,7 @@
 //! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, in flight |
 //! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, in flight |
 //! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, in flight |
+//! | `sub_agent_*` | sub-agent, or sub-agent and type | what agents below the outermost one did, at the first done of their trace |
 //! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
 //! | `cost_usd` | | 1e-12 USD, likewise |
 //! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
@@ -61,6 +62,12 @@ pub(crate) const FAMILIES: &[&str] = &[
     "model_calls",
     "run_limits",
     "sessions_closed",
+    "sub_agent_cost_usd",
+    "sub_agent_errors",
+    "sub_agent_loops",
+    "sub_agent_model_calls",
+    "sub_agent_tokens",
+    "sub_agent_tool_calls",
     "tokens",
     "tool_calls",
     "trace_evaluations",
@@ -107,6 +114,9 @@ pub(super) struct Summary {
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
+    // Those that have series.
+    #[serde(default)]
+    names: BTreeSet<String>,
     #[serde(skip)]
     max_names: usize,
     #[serde(default)]
@@ -185,6 +195,7 @@ impl Summary {
             signals: Few::default(),
             other_signals: BTreeSet::new(),
             max_signals,
+            names: BTreeSet::new(),
             max_names: options.max_names_per_agent,
             spread: Arc::default(),
             run_traces: BTreeMap::new(),
@@ -227,10 +238,10 @@ impl Summary {
     /// `__overflow__`. Returns whether there was room.
     pub(super) fn count_named(&mut self, family: &'static str, labels: &[&str], more: u64) -> bool {
         let Some((name, rest)) = labels.split_first() else { return true };
-        let held = self.counters.get(family);
-        let held = held.into_iter().flatten().filter_map(|(labels, _)| labels.first());
-        let names: BTreeSet<&str> = held.map(String::as_str).collect();
-        let has_room = names.contains(name) || names.len() < self.max_names;
+        let has_room = self.names.contains(*name) || self.names.len() < self.max_names;
+        if has_room && !self.names.contains(*name) {
+            self.names.insert((*name).to_owned());
+        }
         let labels = [&[if has_room { *name } else { OVERFLOW }], rest].concat();
         self.count(family, &labels, more);
         has_room
@@ -258,6 +269,7 @@ impl Summary {
         }
         self.closed = Closed::default();
         self.distributions = Distributions::default();
+        self.names.clear();
         self.signals = Few::default();
     }
 
@@ -493,7 +505,18 @@ fn raise(values: &mut Vec<(Vec<String>, u64)>, labels: &[&str], more: u64) {
 }
 
 /// Families whose totals the API shows, whatever process counted.
-const TOTALS: [&str; 4] = ["cost_usd", "loops", "tokens", "unpriced_calls"];
+const TOTALS: [&str; 10] = [
+    "cost_usd",
+    "loops",
+    "sub_agent_cost_usd",
+    "sub_agent_errors",
+    "sub_agent_loops",
+    "sub_agent_model_calls",
+    "sub_agent_tokens",
+    "sub_agent_tool_calls",
+    "tokens",
+    "unpriced_calls",
+];
 
 fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
     LastTrace {

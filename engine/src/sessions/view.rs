@@ -15,7 +15,7 @@ use crate::span::{Source, SpanId, Status, TraceId};
 use crate::update::{Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, Violation};
 use crate::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LimitView, LoopView, SessionView,
-    SignalView, TokensView, ToolView, TraceView, ViolationView,
+    SignalView, SubAgentView, TokensView, ToolView, TraceView, ViolationView,
 };
 
 /// One session, explained.
@@ -89,6 +89,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         attempt: attempt(rare),
         loops: held.all_loops().map(found_loop).collect(),
         limits: exceeded.map(LimitView::from).collect(),
+        sub_agents: rare.sub_agents.iter().map(SubAgentView::from).collect(),
         adjacent_tool_repeats: course.adjacent_tool_repeats,
         signals: signals
             .map(|(name, scored)| (name.to_string(), explained(held, name, scored, rules)))

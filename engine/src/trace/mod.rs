@@ -9,6 +9,7 @@ mod observed;
 mod rows;
 mod shape;
 mod span_view;
+mod sub_agents;
 mod symbol;
 mod tools;
 mod transcript;
@@ -22,6 +23,7 @@ pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{Call, Shape};
 use self::span_view::{Model, Said, SpanView};
+use self::sub_agents::Work;
 pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use super::convention::{is_generic, is_random};
@@ -139,13 +141,16 @@ pub fn evaluate(
         reported: reported(parts),
         ..TraceUpdate::default()
     };
-    (update.agent, update.sub_agents) = agent(&outermost);
+    update.agent = Some(agent(&outermost));
     outcome(&mut update, shape, &models);
     let turn = Turn { shape, outermost: &outermost, models: &models, logs };
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, shape, &models, &rules.prices);
     update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
+    let own = update.agent.as_ref().map_or("", |agent| &agent.agent_name);
+    let work = Work { models: &models, spends: &spends, calls: &calls, loops: &update.loops };
+    update.sub_agents = sub_agents::of(shape, own, &work);
     let said = shape.behaviour().find(|span| span.reports_loop());
     if let Some(said) = said.filter(|_| update.loops.is_empty()) {
         let told = loops::reported(&calls, said.end, &spends);
@@ -164,7 +169,7 @@ pub fn evaluate(
 /// The agent that the spans of a trace name, if they do.
 pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> {
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
-    agent(&outermost).0.filter(|agent| !agent.agent_name.is_empty())
+    Some(agent(&outermost)).filter(|agent| !agent.agent_name.is_empty())
 }
 
 /// Where the outermost span of a trace comes from.
@@ -498,8 +503,8 @@ pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
 
 /// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
 /// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
-/// outermost workflow and the agent's id do; empty if nobody says one. And the other agents in it.
-fn agent(outermost: &[&SpanView<'_>]) -> (Option<AgentKey>, Vec<String>) {
+/// outermost workflow and the agent's id do; empty if nobody says one.
+fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
     let named = agents().chain(outermost).find_map(|span| Some((span, agent_name(span)?)));
     let chosen = named
@@ -526,7 +531,7 @@ fn agent(outermost: &[&SpanView<'_>]) -> (Option<AgentKey>, Vec<String>) {
         .unwrap_or_default();
     let version = chosen.and_then(|span| span.agent_version).map(str::to_owned);
     let environment = chosen.and_then(|span| span.environment).map(str::to_owned);
-    let key = AgentKey {
+    AgentKey {
         tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
         agent_version: version
             .or_else(|| resource(|resource| resource.service_version.as_ref()))
@@ -536,12 +541,7 @@ fn agent(outermost: &[&SpanView<'_>]) -> (Option<AgentKey>, Vec<String>) {
             .unwrap_or_default(),
         agent_name: name,
         service_name,
-    };
-    let others: BTreeSet<String> = agents()
-        .filter_map(|span| agent_name(span))
-        .filter(|name| *name != key.agent_name)
-        .collect();
-    (Some(key), others.into_iter().collect())
+    }
 }
 
 /// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.

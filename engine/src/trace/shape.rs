@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Deref;
 
+use super::agent_name;
 use super::span_view::{Model, SpanView};
 use crate::span::{Operation, SpanId, Status, TOLD_BY_RECORD, Timestamp};
 
@@ -221,6 +222,12 @@ impl<'a> Shape<'a> {
         let last = |span: &&&SpanView<'_>| (span.end, span.span_id);
         let own = models.iter().filter(|span| !self.is_aside(span)).max_by_key(last);
         own.or_else(|| models.iter().max_by_key(last)).copied()
+    }
+
+    /// The name of the agent that did something: the one that the span itself names, else the nearest above it.
+    pub(super) fn doer(&self, span: &SpanView<'_>) -> Option<String> {
+        let agents = self.ancestors(span).filter(|above| above.operation == Operation::InvokeAgent);
+        agent_name(span).or_else(|| agents.filter_map(agent_name).next())
     }
 
     /// Whether a record says that somebody else than the turn's agent did it.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::agent_name;
-use super::span_view::SpanView;
 use super::shape::Shape;
+use super::span_view::SpanView;
 use crate::loops::Spend;
 use crate::span::{Operation, SpanId};
 use crate::update::{Loop, SubAgent, ToolCall};

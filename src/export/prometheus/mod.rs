@@ -214,7 +214,8 @@ impl Section {
         parts.extend(sessions);
         let taken = DISTRIBUTIONS.iter().filter(|_| detail == Detail::Full);
         parts.extend(taken.map(Self::Taken));
-        parts.extend(COUNTERS.iter().map(Self::Counter));
+        let counters = COUNTERS.iter().filter(|counter| counter.core || detail == Detail::Full);
+        parts.extend(counters.map(Self::Counter));
         parts
     }
 
@@ -237,7 +238,7 @@ impl Section {
             Self::OpenSessions => (&OPEN_SESSIONS, true),
             Self::TraceSignal => (&TRACE_SIGNAL, true),
             Self::Taken(taken) => (&taken.family, false),
-            Self::Counter(counter) => (&counter.family, true),
+            Self::Counter(counter) => (&counter.family, counter.core),
         }
     }
 }

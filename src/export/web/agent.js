@@ -45,10 +45,27 @@ export async function agent(view, query) {
     signals(one, windowNames),
     told(one),
     versions(one),
+    parts(one),
     runs(one),
     el("h2", {}, "Sessions"),
     sessions(view, list),
   ];
+}
+
+/** What the agents below it did, and their share of what it spent: of dollars where they are known, else of tokens. */
+function parts(one) {
+  if (one.sub_agents.length === 0) return null;
+  const dollarsKnown = one.cost_usd > 0;
+  const tokens = (part) => part.input_tokens + part.output_tokens;
+  const all = dollarsKnown ? one.cost_usd : (one.tokens.input ?? 0) + (one.tokens.output ?? 0);
+  const share = (part) => all > 0 ? (dollarsKnown ? part.cost_usd : tokens(part)) / all : null;
+  return [el("h2", {}, "Sub-agents"),
+    el("p", { class: "note" }, `What the agents below it did, of done traces; all of it counts as its own, too. The share is that of its ${dollarsKnown ? "dollars" : "tokens"}.`),
+    table("Sub-agents", [["Agent"], ["Share", "number"], ["Spent", "number"], ["Tokens", "number wide"], ["Model calls", "number"], ["Tool calls", "number wide"], ["Failed", "number"], ["Loops", "number"]],
+      one.sub_agents.toSorted((a, b) => (share(b) ?? 0) - (share(a) ?? 0)).map((part) => el("tr", {}, el("th", { scope: "row" }, foreign(part.name, 80)),
+        el("td", { class: "number" }, percent(share(part))), el("td", { class: "number" }, dollars(part.cost_usd)), el("td", { class: "number wide" }, number(tokens(part))),
+        el("td", { class: "number" }, number(part.model_calls)), el("td", { class: "number wide" }, number(part.tool_calls)),
+        el("td", { class: "number" }, number(part.errors)), el("td", { class: "number" }, number(part.loops)))))];
 }
 
 /** 5m, 1h, 24h, then last_50. */
