@@ -1,6 +1,6 @@
 //! What is known of an agent, added up over its shards: what stage 3 tells the board.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use super::limits::RunLimit;
@@ -182,17 +182,11 @@ impl AgentUpdate {
             total(family).get(labels.as_slice()).copied()
         };
         let mut parts: BTreeMap<&str, SubAgent> = BTreeMap::new();
-        for family in SubAgent::default()
-            .counts()
-            .map(|(family, _, _)| family)
-            .into_iter()
-            .collect::<BTreeSet<_>>()
-        {
+        for family in SubAgent::FAMILIES {
             for (labels, count) in total(family) {
                 let Some((name, labels)) = labels.split_first() else { continue };
-                let part = parts
-                    .entry(name)
-                    .or_insert_with(|| SubAgent { name: name.clone(), ..SubAgent::default() });
+                let part = parts.entry(name).or_default();
+                part.name.clone_from(name);
                 part.count(family, labels, count);
             }
         }

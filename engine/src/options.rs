@@ -23,7 +23,7 @@ pub struct ConventionOptions {
     pub session_json_keys: Vec<String>,
     /// Attributes of your own: concept to attribute names, best first; asked before any
     /// convention. Concepts: `agent_name`, `workflow`, `agent_id`, `agent_version`, `environment`, `operation`, `tool_name`,
-    /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`,
+    /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`, `compacted`,
     /// `user`, `session`.
     pub attributes: BTreeMap<String, Vec<String>>,
     /// Agents of your own that speak in log records; see [`super::convention::LogConvention`].

@@ -172,6 +172,9 @@ pub struct ModelFacts {
     pub tool_results: Vec<ToolResult>,
     /// Whether a user's message ends its input; `None`: not on the wire.
     pub asked_by_user: Option<bool>,
+    /// What was said before was cut down to a summary for it: the model may not know what it did.
+    #[serde(default)]
+    pub compacted: bool,
 }
 
 /// What a span says of the attempt at a task that it is part of.
@@ -303,6 +306,9 @@ pub struct Log {
     pub tool_calls: Vec<ToolFacts>,
     /// Results of tools in a model's input that it carries.
     pub tool_results: Vec<ToolResult>,
+    /// It says that the model call of its span failed.
+    #[serde(default)]
+    pub failed: bool,
     /// Whether a user's message ends the input that it carries; `None`: it carries none.
     pub asked_by_user: Option<bool>,
     /// Rules that it says were broken.

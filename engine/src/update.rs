@@ -794,6 +794,16 @@ impl ToolCall {
 }
 
 impl SubAgent {
+    /// The families of what is counted of it.
+    pub const FAMILIES: [&str; 6] = [
+        "sub_agent_cost_usd",
+        "sub_agent_errors",
+        "sub_agent_loops",
+        "sub_agent_model_calls",
+        "sub_agent_tokens",
+        "sub_agent_tool_calls",
+    ];
+
     /// What is counted of it: the family, the labels after its name, how much.
     pub fn counts(&self) -> [(&'static str, &'static [&'static str], u64); 7] {
         [

@@ -88,6 +88,8 @@ pub(super) struct FleetRow {
     pub(super) sessions_active: u64,
     /// Sessions in which a loop goes on that is known by more than names.
     pub(super) sessions_looping: u64,
+    /// Sessions that go on over a limit, or have a trace that does: the greatest number of any limit.
+    pub(super) sessions_over_limit: u64,
     /// Loops found.
     pub(super) loops: u64,
     /// The worst of its drops: `warning` or `critical`; null without one.
@@ -442,6 +444,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
         traces: view.traces,
         sessions_active: update.sessions_active,
         sessions_looping: update.looping(),
+        sessions_over_limit: update.sessions_over_limit.values().copied().max().unwrap_or(0),
         loops: view.loops.values().sum(),
         drop: ["critical", "warning"]
             .into_iter()

@@ -24,6 +24,7 @@ mod rules;
 mod scopes;
 mod scores_out;
 mod simulated;
+mod spoken;
 mod store;
 mod support;
 mod transport;

@@ -7,7 +7,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use ring::hmac;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use agentgauge::clock::Clock;
 
 use crate::support::daemon::Daemon;
 
@@ -84,6 +86,75 @@ fn daemon(url: &str, more: &[(&str, &str)]) -> Daemon {
 }
 
 const SENT: &str = "agentgauge_webhook_sessions_total{outcome=\"sent\"}";
+
+/// A turn that goes on: so many model calls of an agent, without the root that comes last, or with it.
+fn turn(calls: u64, is_over: bool) -> String {
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let end = Clock::system().now().0;
+    let span = |id: u64, operation: &str, seconds: u64| {
+        json!({
+            "traceId": format!("{:032x}", 7), "spanId": format!("{id:016x}"), "name": "span",
+            "parentSpanId": if id == 1 { String::new() } else { format!("{:016x}", 1) },
+            "startTimeUnixNano": (end - seconds * 1_000_000_000).to_string(), "endTimeUnixNano": end.to_string(),
+            "attributes": [
+                text("gen_ai.operation.name", operation), text("gen_ai.agent.name", "deep"),
+                text("gen_ai.conversation.id", "research"), text("gen_ai.request.model", "of-ours"),
+            ],
+        })
+    };
+    let root = is_over.then(|| span(1, "invoke_agent", calls + 1));
+    let chats = (0..calls).map(|call| span(call + 2, "chat", calls - call));
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [text("service.name", "shop")]},
+        "scopeSpans": [{"spans": chats.chain(root).collect::<Vec<_>>()}],
+    }]})
+    .to_string()
+}
+
+#[test]
+fn a_run_over_a_limit_is_told_while_it_runs() {
+    let (url, calls) = endpoint(&[200]);
+    let daemon = daemon(
+        &url,
+        &[
+            ("AGENTGAUGE__WEBHOOK__DRY_RUN", "false"),
+            ("AGENTGAUGE__WEBHOOK__SEVERITY", "critical"),
+            ("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "100ms"),
+            ("AGENTGAUGE__SESSION__STALL_AFTER", "1s"),
+            ("AGENTGAUGE__LIMITS__AGENTS", "{ deep = { trace_model_calls = 10 } }"),
+        ],
+    );
+    let series = |family: &str, labels: &str| {
+        format!(
+            "agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"deep\",gen_ai_agent_version=\"\",deployment_environment_name=\"\"{labels}}}"
+        )
+    };
+    let limit = ",kind=\"run_limit\",limit=\"model_calls\",run=\"trace\"";
+    let send = |calls, is_over| {
+        let (status, answer) =
+            daemon.post_to(&daemon.otlp_http, "/v1/traces", &turn(calls, is_over));
+        assert_eq!(status, 200, "{answer}");
+    };
+    send(9, false);
+    daemon.settles_at(&series("agent_stalled_traces", ""), 1.0);
+    assert!(!daemon.get("/metrics").contains("agentgauge_sessions_over_limit{"));
+    send(12, false);
+    daemon.settles_at(&series("sessions_over_limit", limit), 1.0);
+    let body: Value = serde_json::from_str(&calls.recv_timeout(DEADLINE).unwrap().body).unwrap();
+    assert_eq!((&body["kind"], &body["limit"]), (&"run_limit".into(), &"model_calls".into()));
+    assert_eq!((&body["severity"], &body["session_id"]), (&"critical".into(), &"research".into()));
+    assert_eq!(
+        body["limits"],
+        json!([{"limit": "model_calls", "run": "trace", "used": 12.0, "most": 10.0}])
+    );
+    send(12, true);
+    daemon.settles_at(&series("run_limits_exceeded_total", limit), 1.0);
+    daemon.settles_at(&series("traces_total", ""), 1.0);
+    daemon.settles_at(&series("agent_stalled_traces", ""), 0.0);
+    let explained: Value =
+        serde_json::from_str(&daemon.get(&format!("/api/v1/traces/{:032x}", 7))).unwrap();
+    assert_eq!(explained["trace"]["limits"][0]["most"], 10.0);
+}
 
 #[test]
 fn a_looping_session_is_told_once_signed_and_with_evidence() {

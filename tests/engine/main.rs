@@ -25,5 +25,6 @@ mod retold;
 mod runs;
 mod saved;
 mod scopes;
+mod shares;
 mod spoken;
 mod stretched;

@@ -44,7 +44,7 @@ LOOPING = {"AgentSessionLooping", "AgentLoopSpend", "AgentReliabilityBudgetBurnS
 # Seconds that loops took which come all at once.
 SHORT = [1, 12, 300]
 # Those about which somebody is to be told.
-BAD = {"looping", "failing", "short"}
+BAD = {"looping", "failing", "short", "claude-code"}
 
 
 class Recording:
@@ -140,6 +140,32 @@ def send_short_loop(url, seconds):
     post = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(post, timeout=60) as answer:
         assert answer.status == 200, answer.status
+
+
+def send_open_turn(url):
+    """A turn of Claude Code that loops and does not end: log records of one command, twelve times within half a second."""
+    now = time.time_ns()
+
+    def record(ago, event, **told):
+        named = {"event.name": event, "session.id": "terminal", "prompt.id": "first"} | told
+        attributes = [{"key": key, "value": {"stringValue": value}} for key, value in named.items()]
+        return {"timeUnixNano": str(now - ago * 40_000_000), "attributes": attributes}
+
+    ran = {"tool_name": "Bash", "tool_input": '{"command":"ls"}', "success": "true", "duration_ms": "2"}
+    records = [record(20, "user_prompt")] + [record(18 - at, "tool_result", tool_use_id=f"call-{at}", **ran) for at in range(12)]
+    scope = {"scope": {"name": "com.anthropic.claude_code.events"}, "logRecords": records}
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "claude-code"}}]}
+    body = json.dumps({"resourceLogs": [{"resource": resource, "scopeLogs": [scope]}]})
+    post = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(post, timeout=60) as answer:
+        assert answer.status == 200, answer.status
+
+
+def check_open_turn(pager):
+    """Somebody is told of an agent that speaks in log records."""
+    labels = {"alertname": "AgentSessionLooping", "severity": "critical", "gen_ai_agent_name": "claude-code"}
+    told = until("the open turn", lambda: pager.last(**labels), GIVE_UP_SECONDS, lambda: pager.told[-1:])
+    print(f"told of a turn of Claude Code: {told['annotations']['summary']}")
 
 
 def check_short_loops(pager):
@@ -362,17 +388,19 @@ def main():
                 traces = f"http://{bound['otlp_http']}/v1/traces"
                 for seconds in SHORT:
                     send_short_loop(traces, seconds)
+                send_open_turn(f"http://{bound['otlp_http']}/v1/logs")
                 with Feed(traces, recordings) as feed, Worker(traces, "failing", "support") as worker:
                     check_alerts(feed, watched)
                     check_drop(http, worker, pager, watched, browser, FURTHER_EVALUATIONS, GIVE_UP_SECONDS)
                     check_silence(watched)
+                check_open_turn(pager)
                 check_short_loops(usual)
                 check_links(watched.raised.values())
                 check_gauges(watched.ask, http)
                 check_exemplars(prometheus, http)
                 check_panels(prometheus)
     assert daemon.returncode == 0, f"the daemon ended with {daemon.returncode}"
-    print("7 passed, 0 failed")
+    print("8 passed, 0 failed")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ pub(super) struct Draft<'v> {
     pub(super) cache_written_tokens: Ranked<u64>,
     pub(super) output_tokens: Ranked<u64>,
     pub(super) cost: Ranked<Quanta>,
+    pub(super) compacted: Ranked<bool>,
     pub(super) tool_calls: Ranked<Vec<ToolFacts>>,
     pub(super) tool_results: Ranked<Vec<ToolResult>>,
     pub(super) asked_by_user: Ranked<bool>,

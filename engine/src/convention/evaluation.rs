@@ -9,8 +9,9 @@ use std::sync::Arc;
 use super::draft::{meant, name, number};
 use super::finish::capped;
 use super::index::Hits;
+use super::json::Json;
 use super::raw::{RawAttributes, RawSpan, RawValue};
-use super::{Conventions, Trigger};
+use super::{Conventions, Trigger, messages};
 use crate::math::Quanta;
 use crate::signal::CONSTRAINT_VIOLATION;
 use crate::span::{Operation, Report, Source, Target, Timestamp, TraceId};
@@ -45,6 +46,8 @@ struct Finding<'a> {
     label: Option<&'a str>,
     identifier: Option<Arc<str>>,
     failed: bool,
+    /// Least and greatest value, as sent.
+    range: Option<&'a RawValue<'a>>,
 }
 
 /// Whether OpenInference says that a result is about something else than its carrier's target.
@@ -85,7 +88,7 @@ impl Conventions {
             value: value.as_ref(),
             label: sent.label,
             identifier: meant(sent.id).map(Arc::from),
-            failed: false,
+            ..Finding::default()
         };
         report(self, finding, sent.target.clone(), sent.time)
     }
@@ -192,6 +195,7 @@ fn semconv<'a>(attributes: &'a RawAttributes<'a>) -> Finding<'a> {
         label: attributes.str("gen_ai.evaluation.score.label"),
         identifier: value("gen_ai.evaluation.evaluator.version").and_then(name).map(Arc::from),
         failed: attributes.str("error.type").is_some(),
+        range: value("gen_ai.evaluation.score.range"),
     }
 }
 
@@ -256,6 +260,7 @@ fn report(
     let options = &conventions.options;
     let mapped = options.score_names.get(&*sent).map_or(&*sent, String::as_str);
     let range = options.score_ranges.get(&*sent).or_else(|| options.score_ranges.get(mapped));
+    let range = range.copied().or_else(|| range_of(finding.range?));
     let value = range.map_or(value, |[min, max]| (value - min) / (max - min));
     let score = Quanta::from_f64(value)
         .filter(|score| (0..=Quanta::ONE).contains(&score.0))
@@ -274,6 +279,23 @@ fn report(
         time,
         tenant: None,
     })
+}
+
+/// A range as a list of two numbers, or the text of one: `[0, 5]`, `0,5`, `0-5`.
+fn range_of(sent: &RawValue<'_>) -> Option<[f64; 2]> {
+    let json = messages::parsed(sent).unwrap_or_else(|| Json::of(sent));
+    let range = match json {
+        Json::List(ends) => match ends.as_slice() {
+            [least, most] => [least.as_f64()?, most.as_f64()?],
+            _ => return None,
+        },
+        Json::Text(text) => {
+            let (least, most) = text.split_once(',').or_else(|| text.split_once('-'))?;
+            [least.trim().parse().ok()?, most.trim().parse().ok()?]
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => return None,
+    };
+    (range[0] < range[1]).then_some(range)
 }
 
 /// What is left of safety after a violation: 1 less the severity's weight, as the Princeton methodology has it (low

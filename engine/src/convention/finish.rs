@@ -107,6 +107,7 @@ impl Conventions {
             model.tool_calls = draft.tool_calls.take().unwrap_or_default();
             model.tool_results = draft.tool_results.take().unwrap_or_default();
             model.asked_by_user = draft.asked_by_user.take();
+            model.compacted = draft.compacted.take() == Some(true);
         }
         let result = draft.result.take().filter(|_| span.tool.is_some());
         let output = result.or_else(|| draft.output.take());

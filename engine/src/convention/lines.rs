@@ -44,6 +44,8 @@ pub(super) enum Says {
     CacheWrittenTokens,
     OutputTokens,
     Cost,
+    /// The conversation before it was cut down to a summary.
+    Compacted,
     Input,
     Output,
     Task,
@@ -68,7 +70,7 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 34] = [
+    pub(super) const ALL: [Self; 35] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
@@ -89,6 +91,7 @@ impl Says {
         Self::CacheWrittenTokens,
         Self::OutputTokens,
         Self::Cost,
+        Self::Compacted,
         Self::Input,
         Self::Output,
         Self::Task,
@@ -128,6 +131,7 @@ impl Says {
             Self::CacheWrittenTokens => "cache_written_tokens",
             Self::OutputTokens => "output_tokens",
             Self::Cost => "cost_usd",
+            Self::Compacted => "compacted",
             Self::Input => "input",
             Self::Output => "output",
             Self::Task => "task",
@@ -157,7 +161,7 @@ impl Says {
             Self::ToolName | Self::ToolCallId | Self::ToolArguments | Self::ToolResult => {
                 operation == Operation::ExecuteTool
             }
-            Self::ResponseId => operation == Operation::Chat,
+            Self::ResponseId | Self::Compacted => operation == Operation::Chat,
             Self::Model
             | Self::InputTokens
             | Self::CachedTokens
@@ -230,6 +234,7 @@ impl Says {
             Self::CacheWrittenTokens => draft.cache_written_tokens.offer(rank, count(value)),
             Self::OutputTokens => draft.output_tokens.offer(rank, count(value)),
             Self::Cost => draft.cost.offer(rank, cost(value)),
+            Self::Compacted => draft.compacted.offer(rank, draft::flag(value)),
             Self::Input => draft.ask(rank, || messages::asked(value)),
             Self::Output => draft.say(rank, || messages::said(value)),
             Self::Task => draft.attempt().task.offer(rank, name(value)),

@@ -214,6 +214,7 @@ pub const SESSION_KEYS: &[&str] = &[
     "langfuse.session.id",
     "session.id",
     "gen_ai.conversation.id",
+    "gen_ai.session.id",
     "traceloop.association.properties.session_id",
     "ai.telemetry.metadata.sessionId",
     "ai.settings.context.sessionId",
@@ -284,6 +285,7 @@ pub struct LogReading {
 #[derive(Debug, Default)]
 struct LogDraft {
     recognised: bool,
+    failed: bool,
     input: Option<String>,
     output: Option<String>,
     tool_calls: Vec<ToolFacts>,
@@ -401,7 +403,8 @@ impl Conventions {
         for convention in CONVENTIONS {
             convention.log(raw, event, &mut draft);
         }
-        let says = draft.input.is_some()
+        let says = draft.failed
+            || draft.input.is_some()
             || draft.output.is_some()
             || draft.asked_by_user.is_some()
             || !draft.tool_calls.is_empty()
@@ -422,6 +425,7 @@ impl Conventions {
                     output: text(draft.output),
                     tool_calls: draft.tool_calls,
                     tool_results: draft.tool_results,
+                    failed: draft.failed,
                     asked_by_user: draft.asked_by_user,
                     violations: draft.violations,
                     tenant: resource.tenant.clone(),

@@ -7,15 +7,19 @@
 
 use std::borrow::Cow;
 
-use super::draft::Draft;
+use super::draft::{Draft, number};
 use super::json::Json;
-use super::lines::{Line, Says, line, present};
+use super::lines::{Line, Says, has_event, line, present};
 use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
 use super::{Convention, LogDraft, Trigger, messages, operation_named, text};
-use crate::span::Operation;
+use crate::math::Quanta;
+use crate::span::{Operation, Status};
 
 /// The convention.
 pub(super) struct OtelGenAi;
+
+/// Tells that a model call failed.
+const EXCEPTION: &str = "gen_ai.client.operation.exception";
 
 /// Carries a model call's messages where they are not on its span.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
@@ -54,7 +58,14 @@ const LINES: &[Line] = &[
     line(Says::CacheWrittenTokens, 20, "gen_ai.usage.cache_creation_input_tokens"),
     line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
     line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
+    line(Says::CacheWrittenTokens, 15, "gen_ai.usage.cache_write.input_tokens"),
     line(Says::Cost, 20, "gen_ai.usage.cost"),
+    line(Says::Cost, 22, "gen_ai.usage.cost.total"),
+    // Dollars, for all its name.
+    line(Says::Cost, 24, "gen_ai.cost.total_tokens"),
+    line(Says::Compacted, 10, "gen_ai.conversation.compacted"),
+    line(Says::Failed(cut_short), 72, "gen_ai.agent.finish_reason"),
+    line(Says::Failed(json_rpc_error), 74, "rpc.response.status_code"),
     line(Says::Input, 20, "gen_ai.input.messages"),
     line(Says::Input, 67, "gen_ai.prompt"),
     line(Says::Output, 20, "gen_ai.output.messages"),
@@ -88,6 +99,10 @@ impl Convention for OtelGenAi {
             "Messages on the span event or in the log record `gen_ai.client.inference.operation.details`, before or after its span.",
             "One message per span event or log record: `gen_ai.user.message`, `gen_ai.assistant.message`, `gen_ai.tool.message`, `gen_ai.choice` (1.28 to 1.36).",
             "Span events `gen_ai.content.prompt` and `gen_ai.content.completion` (up to 1.27).",
+            "The span event or log record `gen_ai.client.operation.exception`: the model call failed.",
+            "`gen_ai.conversation.compacted` on a model call: what is called again after it is no repeat of what was called before.",
+            "`gen_ai.usage.reasoning.output_tokens` is a part of the output tokens and not added to them; `gen_ai.usage.cost.input`, `.output` and so on, and Sentry's `gen_ai.cost.input_tokens` and `.output_tokens`, are added up where no total is.",
+            "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
             "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
         ]
     }
@@ -101,7 +116,12 @@ impl Convention for OtelGenAi {
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Event, Trigger::Span(super::evaluation::RESULT)]
+        &[
+            Trigger::Event,
+            Trigger::Span(super::evaluation::RESULT),
+            Trigger::Keys("gen_ai.usage.cost."),
+            Trigger::Keys("gen_ai.cost."),
+        ]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
@@ -109,6 +129,10 @@ impl Convention for OtelGenAi {
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        for (rank, parts) in [(30, USAGE_COSTS), (32, SENTRY_COSTS)] {
+            draft.cost.offer(rank, sum_of(&raw.attributes, parts));
+        }
+        draft.failed |= raw.status == Status::Unset && has_event(raw, EXCEPTION);
         let is_tool = draft.operation.get() == Some(&Operation::ExecuteTool);
         for event in &raw.events {
             let attributes = &event.attributes;
@@ -162,6 +186,7 @@ impl Convention for OtelGenAi {
                     draft.tool_calls = said.calls;
                 }
             }
+            EXCEPTION => draft.failed = true,
             "gen_ai.user.message" => {
                 draft.input = text::content_of(&body());
                 draft.asked_by_user = Some(true);
@@ -185,6 +210,37 @@ impl Convention for OtelGenAi {
         }
         draft.recognised = true;
     }
+}
+
+/// Costs of parts of a call that add up to all of it.
+const USAGE_COSTS: &[&str] = &[
+    "gen_ai.usage.cost.input",
+    "gen_ai.usage.cost.output",
+    "gen_ai.usage.cost.cache_read",
+    "gen_ai.usage.cost.cache_write",
+];
+
+/// Likewise, as Sentry's SDKs name them.
+const SENTRY_COSTS: &[&str] = &["gen_ai.cost.input_tokens", "gen_ai.cost.output_tokens"];
+
+/// The sum of those that are there; `None` without the first two, as less would be told than was spent.
+fn sum_of(attributes: &RawAttributes<'_>, parts: &[&str]) -> Option<Quanta> {
+    let dollars = |key: &&str| attributes.get(key).and_then(number).filter(|cost| *cost >= 0.0);
+    let (needed, more) = parts.split_at(parts.len().min(2));
+    let needed: Option<Vec<f64>> = needed.iter().map(dollars).collect();
+    let more = more.iter().filter_map(dollars);
+    Quanta::from_f64(needed?.into_iter().chain(more).sum())
+}
+
+/// An agent that was stopped before it was done; what a guardrail stops is no failure of the agent.
+fn cut_short(reason: &RawValue<'_>) -> bool {
+    let reason = reason.as_str().map(str::to_ascii_lowercase);
+    matches!(reason.as_deref(), Some("error" | "max_iterations" | "max_turns" | "timeout"))
+}
+
+/// The code of a JSON-RPC error, as MCP has them, in a number or its text; codes of other protocols are words.
+fn json_rpc_error(code: &RawValue<'_>) -> bool {
+    number(code).is_some_and(|code| code < 0.0)
 }
 
 fn details<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {

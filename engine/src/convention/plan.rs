@@ -286,6 +286,7 @@ impl Field {
             | Says::ToolArguments
             | Says::ToolResult
             | Says::Cost
+            | Says::Compacted
             | Says::Input
             | Says::Output
             | Says::Task

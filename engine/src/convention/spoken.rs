@@ -394,6 +394,7 @@ impl Conventions {
             output: None,
             tool_calls: Vec::new(),
             tool_results: Vec::new(),
+            failed: false,
             asked_by_user: Some(true),
             violations: Vec::new(),
             tenant: record.resource.tenant.clone(),

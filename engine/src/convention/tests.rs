@@ -516,3 +516,105 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_call_cost_is_read_whole_or_in_parts_and_reasoning_is_a_part_of_the_output() {
+    let chat = |list: &[(&'static str, RawValue<'static>)]| {
+        let operation = ("gen_ai.operation.name", text("chat"));
+        let list: Vec<_> = [operation].into_iter().chain(list.iter().cloned()).collect();
+        read(&raw("chat", &list)).span
+    };
+    let double = RawValue::Double;
+    let cost = |list: &[(&'static str, RawValue<'static>)]| chat(list).model.unwrap().cost;
+    let dollars = |value| Quanta::from_f64(value);
+    let parts =
+        [("gen_ai.usage.cost.input", double(0.25)), ("gen_ai.usage.cost.output", double(0.5))];
+    assert_eq!(cost(&parts), dollars(0.75));
+    assert_eq!(cost(&parts[..1]), None);
+    let cached = ("gen_ai.usage.cost.cache_read", double(0.125));
+    assert_eq!(cost(&[parts[0].clone(), parts[1].clone(), cached]), dollars(0.875));
+    assert_eq!(cost(&[("gen_ai.usage.cost.total", double(0.5)), parts[0].clone()]), dollars(0.5));
+    assert_eq!(cost(&[("gen_ai.cost.total_tokens", double(0.03))]), dollars(0.03));
+    let sentry =
+        [("gen_ai.cost.input_tokens", double(0.5)), ("gen_ai.cost.output_tokens", double(1.0))];
+    assert_eq!(cost(&sentry), dollars(1.5));
+    let tokens = chat(&[
+        ("gen_ai.usage.output_tokens", RawValue::Int(10)),
+        ("gen_ai.usage.reasoning.output_tokens", RawValue::Int(7)),
+        ("gen_ai.usage.cache_write.input_tokens", RawValue::Int(3)),
+        ("gen_ai.react.round", RawValue::Int(2)),
+        ("gen_ai.response.time_to_first_chunk", double(0.2)),
+    ]);
+    let tokens = tokens.model.unwrap().tokens;
+    assert_eq!((tokens.output, tokens.cache_written), (Some(10), Some(3)));
+}
+
+#[test]
+fn how_an_agent_or_a_call_over_mcp_ended_tells_whether_it_failed() {
+    let failed = |name: &'static str, key: &'static str, value: RawValue<'static>| {
+        read(&raw("x", &[("gen_ai.operation.name", text(name)), (key, value)])).span.failed
+    };
+    for (reason, expected) in
+        [("max_iterations", true), ("error", true), ("guardrail", false), ("stop", false)]
+    {
+        let agent = failed("invoke_agent", "gen_ai.agent.finish_reason", text(reason));
+        assert_eq!(agent, expected, "{reason}");
+    }
+    let code = "rpc.response.status_code";
+    assert!(failed("execute_tool", code, text("-32602")));
+    assert!(failed("execute_tool", code, RawValue::Int(-32000)));
+    assert!(!failed("execute_tool", code, RawValue::Int(0)));
+    assert!(!failed("execute_tool", code, text("OK")));
+}
+
+#[test]
+fn an_exception_of_an_operation_fails_its_model_call_on_the_span_and_in_a_record() {
+    let mut span = raw("chat", &[("gen_ai.operation.name", text("chat"))]);
+    assert!(!read(&span).span.failed);
+    span.events = vec![RawEvent {
+        name: "gen_ai.client.operation.exception".into(),
+        attributes: attributes(&[("exception.type", text("RateLimitError"))]),
+        ..RawEvent::default()
+    }];
+    assert!(read(&span).span.failed);
+    let record =
+        record("gen_ai.client.operation.exception", &[("exception.type", text("Timeout"))]);
+    let record =
+        RawLog { trace_id: Some(TraceId([1; 16])), span_id: Some(SpanId([1; 8])), ..record };
+    assert!(read_log(&record).log.unwrap().failed);
+}
+
+#[test]
+fn a_session_and_a_compaction_are_read_by_the_names_that_vendors_and_proposals_have() {
+    let span = read(&raw(
+        "chat",
+        &[
+            ("gen_ai.operation.name", text("chat")),
+            ("gen_ai.session.id", text("s-1")),
+            ("gen_ai.conversation.compacted", RawValue::Bool(true)),
+        ],
+    ))
+    .span;
+    assert_eq!(span.session.unwrap().id.as_ref(), "s-1");
+    assert!(span.model.unwrap().compacted);
+}
+
+#[test]
+fn a_score_is_within_the_range_that_it_was_sent_with() {
+    let score = |range: Option<&'static str>, value: f64| {
+        let mut list = vec![
+            ("gen_ai.evaluation.name", text("Quality")),
+            ("gen_ai.evaluation.score.value", RawValue::Double(value)),
+        ];
+        list.extend(range.map(|range| ("gen_ai.evaluation.score.range", text(range))));
+        let record = RawLog {
+            trace_id: Some(TraceId([1; 16])),
+            ..record("gen_ai.evaluation.result", &list)
+        };
+        read_log(&record).reports.first().map(|report| report.score)
+    };
+    assert_eq!(score(Some("[1, 5]"), 4.0), Quanta::from_f64(0.75));
+    assert_eq!(score(Some("0-10"), 5.0), Quanta::from_f64(0.5));
+    assert_eq!(score(None, 4.0), None);
+    assert_eq!(score(Some("5"), 0.5), Quanta::from_f64(0.5));
+}

@@ -38,6 +38,8 @@ pub(super) struct ModelRow {
     pub(super) calls: Vec<ToolRow>,
     results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
+    #[serde(default)]
+    compacted: bool,
 }
 
 /// A text, or that there is one.
@@ -106,6 +108,7 @@ impl ModelRow {
             calls: calls.map(|call| ToolRow::of(call, symbols, texts)).collect(),
             results: facts.tool_results.iter().map(ResultView::of).collect(),
             asked_by_user: facts.asked_by_user,
+            compacted: facts.compacted,
         }
     }
 
@@ -118,6 +121,7 @@ impl ModelRow {
             && cached.is_none()
             && cache_written.is_none()
             && self.cost.is_none()
+            && !self.compacted
             && self.calls.is_empty()
             && self.results.is_empty()
     }
@@ -131,6 +135,7 @@ impl ModelRow {
             calls: self.calls.iter().map(ToolRow::seen).collect(),
             results: self.results.clone(),
             asked_by_user: self.asked_by_user,
+            compacted: self.compacted,
         }
     }
 }

@@ -127,6 +127,11 @@ pub fn evaluate(
         return None;
     }
     let mut models = shape.model_calls();
+    for model in &mut models {
+        if !model.failed && logs.of_span(model).any(|log| log.failed) {
+            model.to_mut().failed = true;
+        }
+    }
     blame_last(&mut models, shape, logs);
     let models: Vec<&SpanView<'_>> = models.iter().map(|model| &**model).collect();
     let calls = tools::of(shape, &models, logs, done);
@@ -147,7 +152,7 @@ pub fn evaluate(
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, shape, &models, &rules.prices);
-    update.loops = loops_of(trace_id, &calls, &spends, &rules.loops);
+    update.loops = loops_of(trace_id, (&calls, &compactions(&models)), &spends, &rules.loops);
     let own = update.agent.as_ref().map_or("", |agent| &agent.agent_name);
     let work = Work { models: &models, spends: &spends, calls: &calls, loops: &update.loops };
     update.sub_agents = sub_agents::of(shape, own, &work);
@@ -257,18 +262,34 @@ fn priced<'a>(model: &Model<'a>) -> Option<(&'a str, Option<&'static Rate>)> {
 
 fn loops_of(
     trace_id: TraceId,
-    calls: &[ToolCall],
+    (calls, compactions): (&[ToolCall], &[u64]),
     spends: &[Spend],
     options: &LoopOptions,
 ) -> Vec<Loop> {
-    let found = loops::find(calls, spends, options).into_iter();
-    found
-        .map(|found| {
-            let last = found.calls.end.saturating_sub(1);
-            let calls = Some((found.calls.start as u64, last as u64));
+    let mut loops = Vec::new();
+    let mut first = 0;
+    // Invariant: calls are in the order of their starts.
+    let ends =
+        compactions.iter().map(|at| calls.partition_point(|call| call.start_unix_nano < *at));
+    for end in ends.chain([calls.len()]) {
+        let found = loops::find(&calls[first..end], spends, options).into_iter();
+        loops.extend(found.map(|found| {
+            let last = first + found.calls.end.saturating_sub(1);
+            let calls = Some(((first + found.calls.start) as u64, last as u64));
             Loop { trace_ids: vec![trace_id], calls, ..found.entry }
-        })
-        .collect()
+        }));
+        first = end;
+    }
+    loops
+}
+
+/// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
+fn compactions(models: &[&SpanView<'_>]) -> Vec<u64> {
+    let compacted =
+        |model: &&&SpanView<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
+    let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
+    starts.sort_unstable();
+    starts
 }
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a

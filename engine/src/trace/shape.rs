@@ -395,6 +395,7 @@ fn complete<'s>(call: &mut SpanView<'s>, other: &SpanView<'s>) {
     call.output = call.output.or(other.output);
     call.failed |= other.failed;
     let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
+    model.compacted |= more.compacted;
     model.name = model.name.or(more.name);
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);

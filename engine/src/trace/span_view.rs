@@ -85,6 +85,7 @@ pub(super) struct Model<'a> {
     pub(super) calls: Vec<Tool<'a>>,
     pub(super) results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
+    pub(super) compacted: bool,
 }
 
 /// The name of a model, and the price that ships for it.

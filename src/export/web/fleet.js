@@ -26,6 +26,7 @@ export async function fleet(view) {
       tile("Agents that drop", drop > 0 ? el("span", { class: "mark bad" }, `✗ ${number(drop)}`) : el("span", { class: "none" }, "0"), total > agents.length ? "this page" : null),
       tile("Sessions open", number(sum((agent) => agent.sessions_active))),
       tile("Sessions looping now", looping(sum((agent) => agent.sessions_looping))),
+      sum((agent) => agent.sessions_over_limit) > 0 && tile("Sessions over a limit", el("span", { class: "mark bad" }, `▲ ${number(sum((agent) => agent.sessions_over_limit))}`)),
       tile("Spent", known ? dollars(sum((agent) => agent.cost_usd)) : "–", total > agents.length ? "this page" : null)),
     table("Agents", [["Agent"], ["Drop"], ["Reliability", "number"], ["Consistency", "number wide"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
       agents.map((agent) => el("tr", {},

@@ -459,6 +459,7 @@ fn a_trace_is_its_first_sender_s_and_nobody_else_adds_to_it() {
         output: Some(Text { rank: 1, text: tenant.into() }),
         tool_calls: Vec::new(),
         tool_results: Vec::new(),
+        failed: false,
         asked_by_user: None,
         violations: Vec::new(),
         tenant: Some(tenant.into()),

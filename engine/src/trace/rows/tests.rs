@@ -35,13 +35,22 @@ fn model() -> impl Strategy<Value = ModelFacts> {
     let rarely = prop::option::weighted(0.2, any::<u64>());
     let counts = (count.clone(), rarely, count, prop::option::weighted(0.2, any::<i64>()));
     let lists = (prop::collection::vec(tool(), 0..2), prop::collection::vec(told, 0..2));
-    let asked = any::<Option<bool>>();
+    let asked = (any::<Option<bool>>(), any::<bool>());
     (name(), name(), counts, lists, asked).prop_map(|(model, response_id, counts, lists, asked)| {
         let (input, cached, output, cost) = counts;
         let (tool_calls, tool_results) = lists;
-        let (tokens, cost, asked_by_user) =
-            (Tokens { input, cached, cache_written: cached, output }, cost.map(Quanta), asked);
-        ModelFacts { model, response_id, tokens, cost, tool_calls, tool_results, asked_by_user }
+        let tokens = Tokens { input, cached, cache_written: cached, output };
+        let (cost, (asked_by_user, compacted)) = (cost.map(Quanta), asked);
+        ModelFacts {
+            model,
+            response_id,
+            tokens,
+            cost,
+            tool_calls,
+            tool_results,
+            asked_by_user,
+            compacted,
+        }
     })
 }
 
@@ -146,6 +155,7 @@ fn seen_of(span: &Span, texts: bool) -> SpanView<'_> {
             calls: facts.tool_calls.iter().map(call).collect(),
             results: facts.tool_results.iter().map(ResultView::of).collect(),
             asked_by_user: facts.asked_by_user,
+            compacted: facts.compacted,
         }),
         attempt: span.attempt.as_deref(),
         input: span
