@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::math::Quanta;
 use super::signal::coherence;
-use super::span::TraceId;
+use super::tenants::TraceKey;
 use super::trace::whole_words;
 use super::update::{Content, TraceUpdate};
 
@@ -23,7 +23,7 @@ const STEPS: f64 = 1e6;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EmbedRequest {
     /// The trace.
-    pub trace_id: TraceId,
+    pub trace: TraceKey,
     /// Tells these texts from others of the trace.
     pub texts: u64,
     /// The question; `None`: not on the wire.
@@ -48,7 +48,7 @@ pub struct Embedded {
 impl EmbedRequest {
     /// What is to be asked of a trace with these texts, each of at most `max_bytes`; `None` without an answer: from a question
     /// alone nothing follows.
-    pub fn new(trace_id: TraceId, content: &Content, max_bytes: usize) -> Option<Self> {
+    pub fn new(trace: TraceKey, content: &Content, max_bytes: usize) -> Option<Self> {
         let text = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
             Some(whole_words(text, max_bytes).to_owned())
@@ -56,7 +56,7 @@ impl EmbedRequest {
         let (input, output) = (text(&content.input), text(&content.output));
         let hash = |text: &Option<String>| text.as_ref().map_or(0, |text| xxh3_64(text.as_bytes()));
         let texts = xxh3_64_with_seed(&hash(&output).to_le_bytes(), hash(&input));
-        output.is_some().then_some(Self { trace_id, texts, input, output })
+        output.is_some().then_some(Self { trace, texts, input, output })
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
             output: output.map(str::to_owned),
         };
         let texts = |content: Content| {
-            EmbedRequest::new(TraceId([1; 16]), &content, 4).map(|request| request.texts)
+            EmbedRequest::new(TraceKey::default(), &content, 4).map(|request| request.texts)
         };
         assert_eq!(texts(content(None, Some(""))), None);
         assert_eq!(texts(content(Some("a"), None)), None);

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::expect::Judgements;
 use super::math::Quanta;
 use super::span::{Span, SpanId, Timestamp, TraceId};
+use super::tenants::TraceKey;
 use super::trace::Transcript;
 use super::update::{AgentKey, TraceUpdate};
 
@@ -73,8 +74,8 @@ pub struct JudgeRequest {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct JudgeReply {
-    /// The trace.
-    pub trace_id: TraceId,
+    /// The trace; all zero: none.
+    pub trace: TraceKey,
     /// Answers as JSON, by question; both are the judge's own.
     pub answered: BTreeMap<String, String>,
     /// What is judged of its answer, by rule.
@@ -150,6 +151,11 @@ pub struct Score {
 }
 
 impl JudgeRequest {
+    /// The trace among those of all tenants.
+    pub fn trace(&self) -> TraceKey {
+        TraceKey::new(self.trace_id, Some(&self.agent.tenant))
+    }
+
     /// Bytes of all texts in it.
     pub fn bytes(&self) -> usize {
         let judged = self.rubrics.iter().filter_map(|rubric| rubric.judged.as_ref());

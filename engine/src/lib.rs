@@ -43,6 +43,7 @@ pub mod signal;
 pub mod silences;
 mod sorted;
 pub mod span;
+pub mod tenants;
 pub mod time;
 pub mod trace;
 pub mod update;

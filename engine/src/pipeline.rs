@@ -22,7 +22,8 @@ use super::route::Route;
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::sessions::{Nowhere, SessionStore, Sessions};
-use super::span::{Log, Report, Span, Target, Timestamp, TraceId};
+use super::span::{Log, Report, Span, Target, Timestamp};
+use super::tenants::{Shares, TraceKey};
 use super::time::WallShift;
 use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
@@ -48,6 +49,8 @@ pub struct EngineOptions {
     pub drift: DriftOptions,
     /// Drops.
     pub drops: DropOptions,
+    /// How tenants share the bounds.
+    pub shares: Shares,
     /// What traces are expected to be.
     pub expected: Arc<[Suite]>,
     /// Which traces a judge is asked about; `None`: there is no judge.
@@ -108,6 +111,7 @@ impl Pipeline {
                 .map(|_| {
                     Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost)
                         .scoped_by(options.session.scope)
+                        .shared_by(options.shares.clone())
                         .expecting(options.expected.clone())
                         .judging(options.judging.clone())
                         .embedding(options.embedding)
@@ -117,6 +121,7 @@ impl Pipeline {
                 .map(|shard| {
                     let loops = options.loops.clone();
                     Sessions::new(shard, options.session.clone(), loops, options.agents.clone())
+                        .shared_by(options.shares.clone())
                 })
                 .collect(),
             session_stores: (0..route.shards()).map(|_| Box::new(Nowhere) as _).collect(),
@@ -126,6 +131,7 @@ impl Pipeline {
                 ars: options.ars.clone(),
                 drift: options.drift,
                 drops: options.drops.clone(),
+                shares: options.shares.clone(),
             }),
             board: BTreeMap::new(),
             unseen: false,
@@ -173,17 +179,17 @@ impl Pipeline {
     /// Applies what a judge said, with the reports that came of it.
     pub fn judged(&mut self, replies: Vec<JudgeReply>, reports: Vec<Report>, now: Timestamp) {
         for reply in replies {
-            let shard = self.route.trace(reply.trace_id);
+            let shard = self.route.trace(reply.trace.id);
             self.assemble[shard].handle(Input::Judged(Box::new(reply)), now);
         }
         self.apply(Vec::new(), Vec::new(), reports, now);
     }
 
     /// Applies what an embedding model made of traces' texts.
-    pub fn embedded(&mut self, embedded: Vec<(TraceId, Embedded)>, now: Timestamp) {
-        for (trace_id, embedded) in embedded {
-            let shard = self.route.trace(trace_id);
-            self.assemble[shard].handle(Input::Embedded(trace_id, embedded), now);
+    pub fn embedded(&mut self, embedded: Vec<(TraceKey, Embedded)>, now: Timestamp) {
+        for (trace, embedded) in embedded {
+            let shard = self.route.trace(trace.id);
+            self.assemble[shard].handle(Input::Embedded(trace, embedded), now);
         }
         self.flow(now);
     }

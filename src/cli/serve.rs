@@ -74,11 +74,17 @@ fn take_files() {
     }
 }
 
+/// The signal of a write beyond the greatest size of a file, where it has its usual number.
+#[cfg(unix)]
+const SIGXFSZ: i32 = 25;
+
 /// The wish of the process's owner that it should end.
 #[cfg(unix)]
 pub(super) struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    // Held so that a file over the process's limit is an error of its write, and not the end of the process.
+    _file_size: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
@@ -88,6 +94,7 @@ impl Stop {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
 

@@ -29,6 +29,7 @@ const FREE: &[&str] = &[
     "session.signal_thresholds",
     "session.signal_weights",
     "tasks.weights",
+    "tenants.shares",
 ];
 
 /// Options that have no default, so that the defaults do not show them.

@@ -8,6 +8,7 @@ pub mod key;
 mod layer;
 mod range;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::expect::ExpectOptions;
-use crate::access::{AccessOptions, TlsOptions};
+use crate::access::{AccessOptions, May, TlsOptions};
 use crate::embed::EmbedOptions;
 use crate::engine::detect::DropOptions;
 use crate::engine::drift::DriftOptions;
@@ -28,6 +29,7 @@ use crate::engine::options::{
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
+use crate::engine::tenants::TenantOptions;
 use crate::export::history::ApiOptions;
 use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
@@ -55,6 +57,8 @@ pub struct Config {
     pub tls: TlsOptions,
     /// Who may do what.
     pub access: AccessOptions,
+    /// What each tenant gets of the bounds that all share.
+    pub tenants: TenantOptions,
     /// The Kafka source.
     pub kafka: KafkaOptions,
     /// How the engine is spread over tasks.
@@ -270,6 +274,24 @@ impl Config {
         Ok(config)
     }
 
+    /// How many tenants may send something, as far as this says: nobody counts as one if anything comes from nobody.
+    pub fn known_tenants(&self) -> usize {
+        let AccessOptions { tokens, certificates, open, .. } = &self.access;
+        let tokens = tokens.iter().map(|token| (&token.tenant, &token.may));
+        let certificates = certificates.iter().map(|one| (&one.tenant, &one.may));
+        let senders = tokens.chain(certificates).filter(|(_, may)| may.contains(&May::Ingest));
+        let mut known: BTreeSet<&str> =
+            senders.map(|(tenant, _)| tenant.as_deref().unwrap_or_default()).collect();
+        let KafkaOptions { traces_topics, logs_topics, .. } = &self.kafka;
+        let topics = traces_topics.iter().chain(logs_topics).filter(|_| self.kafka.enabled());
+        let tenant = |topic: &String| self.kafka.tenants.get(topic).map_or("", |tenant| &**tenant);
+        known.extend(topics.map(tenant));
+        known.extend(open.contains(&May::Ingest).then_some(""));
+        // Whoever writes the header may name any: room for a few.
+        let unknown = if self.kafka.tenant_header.is_empty() { 0 } else { UNKNOWN };
+        (known.len() + unknown).max(1)
+    }
+
     /// What the stages are told, and what traces are expected to be.
     pub fn engine_options(&self, expected: Arc<[Suite]>) -> EngineOptions {
         EngineOptions {
@@ -282,6 +304,7 @@ impl Config {
             ars: self.ars.clone(),
             drift: self.drift,
             drops: self.drop.clone(),
+            shares: self.tenants.shares(self.known_tenants()),
             expected,
             judging: None,
             embedding: None,
@@ -320,3 +343,6 @@ impl fmt::Display for Origin {
 fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|key| format!("; did you mean `{key}`?")).unwrap_or_default()
 }
+
+/// Tenants that are made room for where the header of a record may name any.
+const UNKNOWN: usize = 3;

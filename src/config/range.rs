@@ -42,6 +42,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     let mut check = Check { origins, error: None };
     shell(config, &mut check);
     ingest(config, &mut check);
+    tenants(config, &mut check);
     kafka::check(config, &mut check);
     fleet::check(config, &mut check);
     engine(config, &mut check);
@@ -433,6 +434,16 @@ fn store(config: &Config, check: &mut Check<'_>) {
     check.within("store.max_bytes", store.max_bytes, largest.max(store.segment_bytes), 1 << 50);
     let second = Duration::from_secs(1);
     check.lasting("store.commit_interval", store.commit_interval, Duration::ZERO, second);
+}
+
+fn tenants(config: &Config, check: &mut Check<'_>) {
+    check.within("tenants.share", config.tenants.share, 0.0, 1.0);
+    for (name, share) in &config.tenants.shares {
+        if !(*share > 0.0 && *share <= 1.0) {
+            let expected = "shares above 0 and up to 1".to_owned();
+            check.fail("tenants.shares", expected, format!("{share} of `{name}`"));
+        }
+    }
 }
 
 fn windows(config: &Config, check: &mut Check<'_>) {

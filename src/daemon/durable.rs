@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::router::Router;
 use super::store_metrics::StoreMetrics;
-use super::{StartError, convention, seed};
+use super::{Check, StartError, convention, seed};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::embedding::Embedded;
@@ -29,14 +29,15 @@ use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
 use crate::engine::sessions::{SessionStore, Sessions};
-use crate::engine::span::{Report, Timestamp, TraceId};
+use crate::engine::span::{Report, Timestamp};
+use crate::engine::tenants::TraceKey;
 use crate::engine::time::WallShift;
 use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
-use crate::ingest::{Batch, Overloaded, Request};
+use crate::ingest::{Batch, Lacks, Overloaded, Request};
 use crate::store::{
     Budget, Committer, Disk, Durability, FileSessionStore, Folder, KEPT, Kind, Lock, Opened,
-    Record, Section, Snapshot, SnapshotWriter, StoreError, Ticket,
+    Record, Refused, Section, Snapshot, SnapshotWriter, StoreError, Ticket,
 };
 
 /// When a sender whose request could not be made durable should come back.
@@ -111,7 +112,7 @@ impl Durable {
         self.note_shift(record.arrival).await?;
         let appended = self.committer.append(record).await;
         self.items.fetch_add(items as u64, Ordering::Relaxed);
-        appended.map_err(|_| Overloaded { retry_after: RETRY_AFTER })
+        appended.map_err(overloaded)
     }
 
     /// What follows was stamped after the wall clock was set, if it was: the log says so before it.
@@ -122,11 +123,21 @@ impl Durable {
             let payload = Bytes::copy_from_slice(&shift.0.to_le_bytes());
             let record = Record { arrival: now, kind: Kind::Clock, payload };
             let appended = self.committer.append(record).await;
-            appended.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?.applied();
+            appended.map_err(overloaded)?.applied();
             *told = shift;
         }
         Ok(())
     }
+}
+
+fn overloaded(why: Refused) -> Overloaded {
+    let lacks = match why {
+        Refused::Budget => Lacks::Budget,
+        Refused::Disk => Lacks::Disk,
+        Refused::Write | Refused::Stopped => Lacks::Store,
+        Refused::Busy => Lacks::Turn,
+    };
+    Overloaded { retry_after: RETRY_AFTER, lacks }
 }
 
 /// The time when a snapshot was made.
@@ -142,7 +153,7 @@ pub(super) struct Answers {
     replies: Vec<JudgeReply>,
     reports: Vec<Report>,
     #[serde(default)]
-    embedded: Vec<(TraceId, Embedded)>,
+    embedded: Vec<(TraceKey, Embedded)>,
 }
 
 impl Answers {
@@ -152,7 +163,7 @@ impl Answers {
         struct Answers<'b> {
             replies: &'b [JudgeReply],
             reports: &'b [Report],
-            embedded: &'b [(TraceId, Embedded)],
+            embedded: &'b [(TraceKey, Embedded)],
         }
         let Batch { judged: replies, reports, embedded, .. } = batch;
         // Strings and numbers: there is nothing in it that cannot be written.
@@ -194,6 +205,12 @@ impl Recovered {
 }
 
 impl Snapshots {
+    /// Fails while the log cannot be written.
+    pub(super) fn check(&self) -> Check {
+        let metrics = Arc::clone(&self.metrics);
+        Arc::new(move || metrics.fails().map_or(Ok(()), |why| Err(why.to_string())))
+    }
+
     /// Writes snapshots until `stopping` says so, and then a last one, so that the next start has nothing to replay.
     pub(super) async fn run(mut self, mut stream: Stream, mut stopping: watch::Receiver<bool>) {
         loop {
@@ -201,12 +218,25 @@ impl Snapshots {
                 _ = stopping.wait_for(|stopping| *stopping) => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
-            if stop || self.is_due() {
+            if !stop && self.metrics.fails().is_some() {
+                self.probe().await;
+            } else if stop || self.is_due() {
                 self.take(&mut stream).await;
             }
             if stop {
                 return;
             }
+        }
+    }
+
+    /// Looks whether the log can be written again, when it could not: nobody may come to tell, as the daemon is not ready. What
+    /// is written says nothing.
+    async fn probe(&self) {
+        let Some(payload) = Answers::bytes(&Batch::default()) else { return };
+        let record = Record { arrival: self.clock.now(), kind: Kind::Judged, payload };
+        // That it was refused is counted and told where it is.
+        if let Ok(ticket) = self.committer.append(record).await {
+            ticket.applied();
         }
     }
 

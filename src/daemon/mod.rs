@@ -32,7 +32,7 @@ pub use router::Router;
 
 use self::askers::Askers;
 use self::doors::Doors;
-use self::durable::{Durable, Recovered, Stream};
+use self::durable::{Durable, Recovered, Snapshots, Stream};
 use self::router::Door;
 use self::tasks::Common;
 use crate::access::{AccessError, Listener};
@@ -236,6 +236,7 @@ impl Daemon {
             spawn(stages, config.engine.channel_capacity, &board, &common, durable)?;
         tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
         let epoch = Arc::new(AtomicU64::new(0));
+        let stored = snapshots.as_ref().map(Snapshots::check);
         let snapshots = snapshots.map(|snapshots| {
             let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved };
             let (stop, stopping) = watch::channel(false);
@@ -247,7 +248,7 @@ impl Daemon {
         sources.extend(reading);
         // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
-        query.open(&router, checks);
+        query.open(&router, checks.into_iter().chain(stored).collect());
         let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));

@@ -53,7 +53,7 @@ impl Sink for Door {
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         match self.router.get() {
             Some(router) => router.submit(batch).await,
-            None => Err(Overloaded { retry_after: RETRY_AFTER }),
+            None => Err(Overloaded::after(RETRY_AFTER)),
         }
     }
 }
@@ -82,10 +82,10 @@ impl Sink for Router {
             put(log.trace_id, Input::Log(Box::new(log)));
         }
         for reply in batch.judged {
-            put(reply.trace_id, Input::Judged(Box::new(reply)));
+            put(reply.trace.id, Input::Judged(Box::new(reply)));
         }
-        for (trace_id, embedded) in batch.embedded {
-            put(trace_id, Input::Embedded(trace_id, embedded));
+        for (trace, embedded) in batch.embedded {
+            put(trace.id, Input::Embedded(trace, embedded));
         }
         let permits = self.reserve(parts.keys().copied())?;
         let ticket = match record {
@@ -105,11 +105,11 @@ impl Sink for Router {
                     // A closed channel means that the daemon is going down; the batch is not acknowledged.
                     let sent =
                         self.sessions[shard].send(ToSessions::Report(Box::new(report), now)).await;
-                    sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+                    sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
                 }
                 Target::Run(_) | Target::Agent(_) => {
                     let sent = self.agents.send(ToAgents::Report(Box::new(report), now)).await;
-                    sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+                    sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
                 }
                 // `resolve` keeps these until they have become traces.
                 Target::Response { .. } => {}
@@ -144,7 +144,7 @@ impl Router {
         shards
             .map(|shard| match self.assemble[shard].clone().try_reserve_owned() {
                 Ok(permit) => Ok((shard, permit)),
-                Err(_) => Err(Overloaded { retry_after: RETRY_AFTER }),
+                Err(_) => Err(Overloaded::after(RETRY_AFTER)),
             })
             .collect()
     }
@@ -182,7 +182,7 @@ impl Router {
     pub(super) async fn barrier(&self, barrier: Barrier) -> Result<(), Overloaded> {
         for shard in &self.assemble {
             let sent = shard.send(ToAssemble::Barrier(barrier)).await;
-            sent.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+            sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
         }
         Ok(())
     }
@@ -210,12 +210,12 @@ impl Router {
                 None => self.assemble[shard]
                     .send(message)
                     .await
-                    .map_err(|_| Overloaded { retry_after: RETRY_AFTER })?,
+                    .map_err(|_| Overloaded::after(RETRY_AFTER))?,
             }
             applied.push(acknowledged);
         }
         for acknowledged in applied {
-            acknowledged.await.map_err(|_| Overloaded { retry_after: RETRY_AFTER })?;
+            acknowledged.await.map_err(|_| Overloaded::after(RETRY_AFTER))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What the store says of itself: bytes, records, how long commits take, what recovery found, when its budget bites.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -26,8 +26,11 @@ pub(super) struct StoreMetrics {
     recovery: Gauge,
     snapshots: IntCounterVec,
     unapplied: IntGauge,
+    failing: IntGauge,
     // The budget has bitten since anybody asked.
     pressed: AtomicBool,
+    // Why the disk did not take the last record, if it did not.
+    fails: Mutex<Option<Refused>>,
 }
 
 impl StoreMetrics {
@@ -68,11 +71,16 @@ impl StoreMetrics {
                 "replay_records",
                 "Records that a start would replay by now.",
             ))?,
+            failing: IntGauge::with_opts(opts(
+                "failing",
+                "1 while records cannot be written as the disk is full or fails, else 0.",
+            ))?,
             pressed: AtomicBool::new(false),
+            fails: Mutex::new(None),
         };
         let Self { bytes, records, written, commit, refused, .. } = &metrics;
-        let Self { recovered, recovery, snapshots, unapplied, .. } = &metrics;
-        let collectors: [Box<dyn Collector>; 9] = [
+        let Self { recovered, recovery, snapshots, unapplied, failing, .. } = &metrics;
+        let collectors: [Box<dyn Collector>; 10] = [
             Box::new(bytes.clone()),
             Box::new(records.clone()),
             Box::new(written.clone()),
@@ -82,6 +90,7 @@ impl StoreMetrics {
             Box::new(recovery.clone()),
             Box::new(snapshots.clone()),
             Box::new(unapplied.clone()),
+            Box::new(failing.clone()),
         ];
         collectors.into_iter().try_for_each(|collector| registry.register(collector))?;
         metrics.measure();
@@ -116,6 +125,28 @@ impl StoreMetrics {
         self.pressed.swap(false, Ordering::Relaxed)
     }
 
+    /// Why the disk did not take the last record; `None` if it did.
+    pub(super) fn fails(&self) -> Option<Refused> {
+        *self.fails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes whether the disk took a record; says so once when that changes.
+    fn stands(&self, fails: Option<Refused>) {
+        let mut before = self.fails.lock().unwrap_or_else(PoisonError::into_inner);
+        match (*before, fails) {
+            (None, Some(why)) => {
+                tracing::error!(
+                    reason = why.reason(),
+                    "{why}: requests are refused until it takes records again"
+                );
+            }
+            (Some(_), None) => tracing::info!("the store takes records again"),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        *before = fails;
+        self.failing.set(i64::from(fails.is_some()));
+    }
+
     fn measure(&self) {
         self.bytes.with_label_values(&["log"]).set(signed(self.budget.log()));
         self.bytes.with_label_values(&["away"]).set(signed(self.budget.away()));
@@ -129,6 +160,7 @@ impl Watch for StoreMetrics {
     }
 
     fn committed(&self, records: u64, bytes: u64, nanos: u64) {
+        self.stands(None);
         self.records.inc_by(records);
         self.written.inc_by(bytes);
         self.unapplied.add(signed(records));
@@ -138,6 +170,9 @@ impl Watch for StoreMetrics {
 
     fn refused(&self, records: u64, why: Refused) {
         self.refused.with_label_values(&[why.reason()]).inc_by(records);
+        if why.is_of_disk() {
+            self.stands(Some(why));
+        }
         if why == Refused::Budget {
             self.pressed.store(true, Ordering::Relaxed);
         }

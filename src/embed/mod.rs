@@ -28,7 +28,7 @@ pub use self::options::EmbedOptions;
 use self::source::{Lost, Source};
 use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
-use crate::engine::span::TraceId;
+use crate::engine::tenants::TraceKey;
 use crate::ingest::{Batch, Sink};
 use crate::judge::redact::Redactor;
 use crate::outbound::{EndpointError, Secret};
@@ -176,21 +176,21 @@ impl Embedder {
                 vectors.insert(text, vector);
             }
         }
-        let embedded: Vec<(TraceId, Embedded)> = requests
+        let embedded: Vec<(TraceKey, Embedded)> = requests
             .iter()
             .filter_map(|request| {
                 let of = |text: &Option<String>| vectors.get(text.as_deref()?).map(AsRef::as_ref);
                 // What comes of nothing, too: then it is not asked again.
                 let (input, output) = (of(&request.input), of(&request.output)?);
                 let embedded = Embedded::new(request, self.source.name(), input, Some(output));
-                Some((request.trace_id, embedded))
+                Some((request.trace, embedded))
             })
             .collect();
         self.deliver(embedded, sink).await;
     }
 
     /// Gives vectors to the engine; it may ask to come back later, a few times.
-    async fn deliver<S: Sink>(&self, embedded: Vec<(TraceId, Embedded)>, sink: &S) {
+    async fn deliver<S: Sink>(&self, embedded: Vec<(TraceKey, Embedded)>, sink: &S) {
         if embedded.is_empty() {
             return;
         }

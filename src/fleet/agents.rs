@@ -59,6 +59,7 @@ impl Stage for FleetStage {
             ars: self.options.ars.clone(),
             drift: self.options.drift,
             drops: self.options.drops.clone(),
+            shares: self.options.shares.clone(),
         });
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));

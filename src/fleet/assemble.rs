@@ -52,6 +52,7 @@ impl Stage for AssembleStage {
         for shard in self.map.shards(taken.partition) {
             let mut stage = Assemble::new(assemble.clone(), loops.clone(), cost)
                 .scoped_by(session.scope)
+                .shared_by(self.options.shares.clone())
                 .expecting(Arc::clone(expected))
                 .judging(judging.clone())
                 .embedding(*embedding);
@@ -169,8 +170,8 @@ impl Traces {
             let trace = match &input {
                 Input::Span(span) => span.trace_id,
                 Input::Log(log) => log.trace_id,
-                Input::Judged(reply) => reply.trace_id,
-                Input::Embedded(trace, _) => *trace,
+                Input::Judged(reply) => reply.trace.id,
+                Input::Embedded(trace, _) => trace.id,
                 Input::Report(report) => match report.target {
                     Target::Trace(trace) => trace,
                     Target::Response { .. }

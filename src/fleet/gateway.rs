@@ -94,10 +94,10 @@ impl Gateway {
             traces.entry(log.trace_id).or_default().push(Input::Log(Box::new(log)));
         }
         for reply in batch.judged {
-            traces.entry(reply.trace_id).or_default().push(Input::Judged(Box::new(reply)));
+            traces.entry(reply.trace.id).or_default().push(Input::Judged(Box::new(reply)));
         }
         for (trace, embedded) in batch.embedded {
-            traces.entry(trace).or_default().push(Input::Embedded(trace, embedded));
+            traces.entry(trace.id).or_default().push(Input::Embedded(trace, embedded));
         }
         for report in batch.reports {
             match report.target {
@@ -131,7 +131,7 @@ impl Gateway {
 impl Sink for Gateway {
     /// Refused where the brokers do not take all of it: what they have of it already is sent again, and counts once.
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
-        let overloaded = Overloaded { retry_after: RETRY_AFTER };
+        let overloaded = Overloaded::after(RETRY_AFTER);
         let records = self.records(batch).ok_or(overloaded)?;
         if records.is_empty() {
             return Ok(());

@@ -44,11 +44,12 @@ impl Stage for ScoreStage {
     const PACE: Pace = Pace::Records;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Scored, String> {
-        let EngineOptions { session, loops, agents, .. } = &self.options;
+        let EngineOptions { session, loops, agents, shares, .. } = &self.options;
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
             let options: SessionOptions = session.clone();
-            let mut stage = Sessions::new(shard, options, loops.clone(), agents.clone());
+            let mut stage = Sessions::new(shard, options, loops.clone(), agents.clone())
+                .shared_by(shares.clone());
             let name = shard.to_string();
             if let Some(bytes) = taken.checkpoint.and_then(|held| held.sections.get(&name)) {
                 let read = stage.restore(&mut rmp_serde::Deserializer::from_read_ref(bytes));

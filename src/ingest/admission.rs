@@ -73,7 +73,7 @@ impl Permit {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 taken.checked_add(bytes).filter(|taken| *taken <= max)
             })
-            .map_err(|_| NoRoom::Yet(Overloaded { retry_after: RETRY_AFTER }))?;
+            .map_err(|_| NoRoom::Yet(Overloaded::after(RETRY_AFTER)))?;
         self.bytes = wanted;
         Ok(())
     }

@@ -34,7 +34,8 @@ use std::time::Duration;
 
 use crate::engine::embedding::Embedded;
 use crate::engine::judging::JudgeReply;
-use crate::engine::span::{Log, Report, Span, Timestamp, TraceId};
+use crate::engine::span::{Log, Report, Span, Timestamp};
+use crate::engine::tenants::TraceKey;
 
 pub use receiver::{Now, Observe, Receiver};
 pub use request::Request;
@@ -53,7 +54,7 @@ pub struct Batch {
     /// What our judge says of traces; the reports are then what came of it.
     pub judged: Vec<JudgeReply>,
     /// What an embedding model made of texts, by trace.
-    pub embedded: Vec<(TraceId, Embedded)>,
+    pub embedded: Vec<(TraceKey, Embedded)>,
     /// What could not be used, and what was mended.
     pub tally: Tally,
     /// The request itself, for the write-ahead log; `None` if the sink keeps none.
@@ -162,6 +163,44 @@ pub enum Refusal {
 pub struct Overloaded {
     /// When to come back.
     pub retry_after: Duration,
+    /// What there is none of.
+    pub lacks: Lacks,
+}
+
+impl Overloaded {
+    /// Too many requests are in flight.
+    pub fn after(retry_after: Duration) -> Self {
+        Self { retry_after, lacks: Lacks::Turn }
+    }
+}
+
+/// What a request that has to come back found none of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Lacks {
+    /// A turn among the requests in flight.
+    #[error("too many requests in flight")]
+    Turn,
+    /// Room in the store's budget.
+    #[error("the store is full (`store.max_bytes`)")]
+    Budget,
+    /// Room on the store's disk.
+    #[error("the disk of `store.directory` is full")]
+    Disk,
+    /// A store that can be written.
+    #[error("`store.directory` cannot be written")]
+    Store,
+}
+
+impl Lacks {
+    /// The reason under which the request is counted.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Turn => "overloaded",
+            Self::Budget => "store_full",
+            Self::Disk => "disk_full",
+            Self::Store => "store_failed",
+        }
+    }
 }
 
 /// Where decoded batches go.

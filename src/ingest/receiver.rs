@@ -311,7 +311,7 @@ impl<S: Sink> Receiver<S> {
     fn waited(&self, entered: Option<(Turn, bool)>) -> Result<Turn, Failure> {
         let Some((turn, waited)) = entered else {
             self.shared.observe.waited("refused");
-            return Err(Overloaded { retry_after: RETRY_AFTER }.into());
+            return Err(Overloaded::after(RETRY_AFTER).into());
         };
         if waited {
             self.shared.observe.waited("entered");
@@ -452,6 +452,6 @@ fn failed<T>(error: &JoinError) -> Result<T, Failure> {
         tracing::error!("a request made the daemon panic; it was refused");
         Err(Failure::Internal)
     } else {
-        Err(Overloaded { retry_after: Duration::from_secs(1) }.into())
+        Err(Overloaded::after(Duration::from_secs(1)).into())
     }
 }

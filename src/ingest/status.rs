@@ -63,7 +63,7 @@ impl Failure {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => "too_large",
             Self::Refused(Refusal::Malformed { .. }) => "malformed",
-            Self::Overloaded(_) => "overloaded",
+            Self::Overloaded(overloaded) => overloaded.lacks.reason(),
             Self::MediaType => "unsupported_content_type",
             Self::ContentEncoding => "unsupported_encoding",
             Self::Method => "method_not_allowed",
@@ -98,7 +98,7 @@ impl Failure {
         let mut response = response(self.status(), encoding, body);
         let headers = response.headers_mut();
         match self {
-            Self::Overloaded(Overloaded { retry_after }) => {
+            Self::Overloaded(Overloaded { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, seconds(*retry_after).into());
             }
             Self::ContentEncoding => {
@@ -129,7 +129,7 @@ impl Failure {
             tonic::Status::with_error_details(self.code(), self.message(), details)
         };
         match self {
-            Self::Overloaded(Overloaded { retry_after }) => again(*retry_after),
+            Self::Overloaded(Overloaded { retry_after, .. }) => again(*retry_after),
             Self::Displaced => again(admission::RETRY_AFTER),
             Self::Refused(_)
             | Self::MediaType
@@ -177,7 +177,7 @@ impl Failure {
     fn message(&self) -> String {
         let text = match self {
             Self::Refused(refusal) => refusal.to_string(),
-            Self::Overloaded(_) => "too many requests in flight; come back later".to_owned(),
+            Self::Overloaded(overloaded) => format!("{}; come back later", overloaded.lacks),
             Self::MediaType => {
                 "the content type must be application/x-protobuf or application/json over HTTP, \
                  application/grpc over gRPC"
@@ -345,8 +345,7 @@ mod tests {
 
     #[test]
     fn only_an_overload_asks_to_come_back() {
-        let overloaded =
-            Failure::Overloaded(Overloaded { retry_after: Duration::from_millis(1_200) });
+        let overloaded = Failure::Overloaded(Overloaded::after(Duration::from_millis(1_200)));
         assert_eq!(overloaded.http(Encoding::Json).headers()[RETRY_AFTER], "2");
         assert!(overloaded.grpc().get_details_retry_info().is_some());
         let too_large = Failure::Refused(Refusal::TooLarge { what: "it", max: 1, key: "key" });

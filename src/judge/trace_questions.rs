@@ -17,14 +17,15 @@ use crate::engine::expect::Judgements;
 use crate::engine::expect::judge::{Judgement, Verdict};
 use crate::engine::judging::{JudgeReply, RubricRequest};
 use crate::engine::math::Quanta;
-use crate::engine::span::{Timestamp, TraceId};
+use crate::engine::span::Timestamp;
+use crate::engine::tenants::TraceKey;
 use crate::ingest::Sink;
 
 /// The questions about one trace.
 pub(super) struct TraceQuestions<'j, S> {
     judge: &'j Judge,
     sink: &'j S,
-    trace_id: TraceId,
+    trace: TraceKey,
     due: Timestamp,
     answered: BTreeMap<String, String>,
     // Answers are of use to a later process.
@@ -37,17 +38,17 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
     /// Questions about a trace, of which an earlier process was answered some.
     pub(super) fn new(
         (judge, sink): (&'j Judge, &'j S),
-        trace_id: TraceId,
+        trace: TraceKey,
         due: Timestamp,
         answered: BTreeMap<String, String>,
     ) -> Self {
         let lasting = sink.keeps_log();
-        Self { judge, sink, trace_id, due, answered, lasting, unsaid: Quanta(0) }
+        Self { judge, sink, trace, due, answered, lasting, unsaid: Quanta(0) }
     }
 
     /// Questions whose answers nobody needs later: about the judge itself.
     pub(super) fn passing(places: (&'j Judge, &'j S), due: Timestamp) -> Self {
-        let questions = Self::new(places, TraceId::default(), due, BTreeMap::new());
+        let questions = Self::new(places, TraceKey::default(), due, BTreeMap::new());
         Self { lasting: false, ..questions }
     }
 
@@ -134,7 +135,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         let answer = answer?;
         if self.lasting {
             let reply = JudgeReply {
-                trace_id: self.trace_id,
+                trace: self.trace,
                 answered: [(key, answer.to_string())].into(),
                 cost: self.unsaid(),
                 ..JudgeReply::default()

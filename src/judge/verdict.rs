@@ -100,9 +100,9 @@ impl Verdict {
     }
 
     /// The report of it.
-    pub(super) fn report(self, trace_id: TraceId, now: Timestamp) -> Report {
+    pub(super) fn report(self, asked: &AskedTrace, now: Timestamp) -> Report {
         Report {
-            target: Target::Trace(trace_id),
+            target: Target::Trace(asked.trace_id),
             name: Arc::from(self.metric.name()),
             score: self.score,
             label: self.label.map(Arc::from),
@@ -111,7 +111,7 @@ impl Verdict {
             identifier: Arc::from(self.identifier),
             judge: self.judge.map(Arc::from),
             time: now,
-            tenant: None,
+            tenant: Some(&*asked.agent.tenant).filter(|name| !name.is_empty()).map(Arc::from),
         }
     }
 }

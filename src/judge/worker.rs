@@ -184,6 +184,7 @@ impl Judge {
 
     /// Asks about one trace and reports what was said.
     async fn hear<S: Sink>(&self, mut request: JudgeRequest, due: Timestamp, sink: &S) {
+        let trace = request.trace();
         let transcript = self.redactor.transcript(request.transcript);
         for judged in request.rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
             judged.text = self.redactor.field(&judged.field, &judged.text);
@@ -191,12 +192,11 @@ impl Judge {
         let agent = request.agent.agent_name.as_str();
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
         let mut case = Case::new(metrics, &transcript, &self.options.constraints);
-        let mut questions =
-            TraceQuestions::new((self, sink), request.trace_id, due, request.answered);
+        let mut questions = TraceQuestions::new((self, sink), trace, due, request.answered);
         questions.hear(&mut case, &self.options, agent).await;
         let judgements = questions.rubrics(&case, &request.rubrics, &self.options, agent).await;
         let reply = JudgeReply {
-            trace_id: request.trace_id,
+            trace,
             judgements,
             metrics_over: request.metrics,
             rules_over: request.rubrics.into_iter().map(|rubric| rubric.key).collect(),
@@ -291,7 +291,7 @@ impl Judge {
             .for_each(|metric| self.meter.result(*metric, why));
         request.rubrics.iter().for_each(|_| self.meter.rubric(why));
         let reply = JudgeReply {
-            trace_id: request.trace_id,
+            trace: request.trace(),
             metrics_over: request.metrics,
             rules_over: request.rubrics.into_iter().map(|rubric| rubric.key).collect(),
             ..JudgeReply::default()
@@ -311,7 +311,7 @@ impl Judge {
             let Ok(outcome) = result else { continue };
             for verdict in judged.verdicts(outcome, case) {
                 self.tell(verdict.told(asked, &judged.judge, wall));
-                reports.push(verdict.report(asked.trace_id, wall));
+                reports.push(verdict.report(asked, wall));
             }
         }
         reports

@@ -13,6 +13,7 @@ pub(super) fn group(config: &Config) -> Group {
         cardinality(),
         limits(),
         state(config),
+        store_failing(),
         restarting(),
         judge_over_budget(),
         judge_down(),
@@ -131,6 +132,17 @@ fn state(config: &Config) -> Rule {
         .says(
             "{{ $labels.instance }} holds {{ $value | humanizePercentage }} of the {{ $labels.what }} that it may",
             "Over the bound the longest quiet ones go early.",
+        )
+        .into()
+}
+
+fn store_failing() -> Rule {
+    let expr = "max by (job, instance) (agentgauge_store_failing) > 0";
+    Alert::new("AgentgaugeStoreFailing", "critical", expr.to_owned())
+        .lasting("1m")
+        .says(
+            "{{ $labels.instance }} cannot write its store",
+            "The disk is full or fails, so every request is refused and /readyz says so; it goes on by itself when there is room.",
         )
         .into()
 }

@@ -194,7 +194,7 @@ impl Writer {
                     let _ = reply.send(Ok(Ticket { seq, ledger: self.ledger.clone() }));
                 }
             }
-            Err(Refused::Budget | Refused::Write) if records.len() > 1 => {
+            Err(Refused::Budget | Refused::Disk | Refused::Write) if records.len() > 1 => {
                 for pair in records.into_iter().zip(replies) {
                     self.commit(vec![pair]);
                 }

@@ -78,7 +78,10 @@ pub enum Refused {
     /// It would be more than `store.max_bytes`.
     #[error("the store is full; raise `store.max_bytes`")]
     Budget,
-    /// The system would not take it, for want of room it may be; trying again can help.
+    /// The disk has no room, or its owner no quota.
+    #[error("the disk of `store.directory` is full")]
+    Disk,
+    /// The system would not take it; trying again can help.
     #[error("the store cannot be written")]
     Write,
     /// Too many records wait.
@@ -102,10 +105,24 @@ impl StoreError {
 }
 
 impl Refused {
+    /// Why a record could not be written.
+    pub(super) fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Disk,
+            _ => Self::Write,
+        }
+    }
+
+    /// Whether the disk does not take what it should, for want of room or as it fails.
+    pub fn is_of_disk(self) -> bool {
+        matches!(self, Self::Disk | Self::Write | Self::Stopped)
+    }
+
     /// Its name as a label value.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Budget => "budget",
+            Self::Disk => "disk_full",
             Self::Write => "write",
             Self::Busy => "busy",
             Self::Stopped => "stopped",

@@ -96,8 +96,8 @@ impl Log {
             segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
         });
         if full || self.file.is_none() {
-            self.roll()
-                .map_err(|_| if self.stopped { Refused::Stopped } else { Refused::Write })?;
+            let rolled = self.roll();
+            rolled.map_err(|error| self.refusal(&error))?;
         }
         self.write(group)?;
         let first = self.next;
@@ -150,13 +150,17 @@ impl Log {
         if self.group.capacity() > MAX_KEPT_BYTES {
             self.group = Vec::new();
         }
-        if written.is_err() {
+        if let Err(error) = written {
             // Half a group must not stay in front of the next one, nor come back after a crash.
             let taken_back = file.cut(segment.bytes).and_then(|()| file.sync());
             self.stopped = taken_back.is_err();
-            return Err(if self.stopped { Refused::Stopped } else { Refused::Write });
+            return Err(self.refusal(&error));
         }
         Ok(())
+    }
+
+    fn refusal(&self, error: &io::Error) -> Refused {
+        if self.stopped { Refused::Stopped } else { Refused::of(error) }
     }
 
     fn sync(&mut self) -> Result<(), Refused> {

@@ -10,6 +10,7 @@ use agentgauge::clock::Clock;
 use agentgauge::embed::{EmbedOptions, Embedder};
 use agentgauge::engine::embedding::{EmbedRequest, Embedded};
 use agentgauge::engine::span::TraceId;
+use agentgauge::engine::tenants::TraceKey;
 use agentgauge::engine::update::Content;
 use agentgauge::ingest::{Batch, Overloaded, Sink};
 use agentgauge::judge::JudgeOptions;
@@ -25,7 +26,7 @@ use crate::support::turn::spans_saying;
 /// Keeps what the engine is told, once it has room.
 #[derive(Clone, Default)]
 struct Kept {
-    embedded: Arc<Mutex<BTreeMap<TraceId, Embedded>>>,
+    embedded: Arc<Mutex<BTreeMap<TraceKey, Embedded>>>,
     full_for: Arc<AtomicUsize>,
 }
 
@@ -33,7 +34,7 @@ impl Sink for Kept {
     async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
         let less = |left: usize| left.checked_sub(1);
         if self.full_for.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return Err(Overloaded { retry_after: Duration::from_millis(1) });
+            return Err(Overloaded::after(Duration::from_millis(1)));
         }
         self.embedded.lock().unwrap().extend(batch.embedded);
         Ok(())
@@ -78,14 +79,14 @@ fn options(model: &Collector) -> EmbedOptions {
 
 /// What came of questions and answers, and what was counted.
 struct Came {
-    embedded: BTreeMap<TraceId, Embedded>,
+    embedded: BTreeMap<TraceKey, Embedded>,
     counts: String,
 }
 
 impl Came {
     /// The coherence of the trace of this number.
     fn coherence(&self, number: u8) -> Option<f64> {
-        Some(self.embedded.get(&TraceId([number; 16]))?.coherence?.to_f64())
+        Some(self.embedded.get(&TraceId([number; 16]).into())?.coherence?.to_f64())
     }
 
     fn counted(&self, outcomes: &[(&str, u64)]) {
@@ -114,7 +115,7 @@ async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kep
         let content =
             Content { input: Some((*input).to_owned()), output: Some((*output).to_owned()) };
         let max = options.wanted().unwrap();
-        handle.offer(EmbedRequest::new(TraceId([number; 16]), &content, max).unwrap());
+        handle.offer(EmbedRequest::new(TraceId([number; 16]).into(), &content, max).unwrap());
     }
     drop(handle);
     embedder.run(kept.clone(), std::future::pending()).await;
@@ -144,7 +145,7 @@ async fn texts_go_in_batches_each_once_and_come_back_in_order() {
     for (number, coherence) in [(0, 1.0), (1, 0.0), (2, 0.5_f64.sqrt()), (3, 1.0)] {
         assert!(is(came.coherence(number), coherence), "{number}: {:?}", came.coherence(number));
     }
-    assert_eq!(came.embedded[&TraceId([3; 16])].output, [707_107, 707_107]);
+    assert_eq!(came.embedded[&TraceKey::from(TraceId([3; 16]))].output, [707_107, 707_107]);
     came.counted(&[("embedded", 5)]);
 }
 
@@ -274,10 +275,10 @@ async fn vectors_that_are_not_alike_make_no_coherence_and_those_without_length_n
     model.replies("200 OK", "", &reply(&[json!([1, 0, 0])]));
     model.replies("200 OK", "", &reply(&[json!([1, 0])]));
     let came = embedded(&options, &[("a", "b"), ("aa", "nothing")]).await;
-    let changed = &came.embedded[&TraceId([0; 16])];
+    let changed = &came.embedded[&TraceKey::from(TraceId([0; 16]))];
     assert_eq!((changed.coherence, changed.output.as_slice()), (None, &[1_000_000, 0][..]));
     // The source gives a vector of zeros the greatest gap; for loops it is none.
-    let zeros = &came.embedded[&TraceId([1; 16])];
+    let zeros = &came.embedded[&TraceKey::from(TraceId([1; 16]))];
     assert_eq!((came.coherence(1), zeros.output.as_slice()), (Some(0.0), &[][..]));
 }
 

@@ -11,6 +11,7 @@ use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{Timestamp, TraceId};
+use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::time::WallShift;
 use agentgauge::engine::update::{AgentKey, Attempt, DoneTrace, RunTrace, SessionUpdate};
 use agentgauge::engine::view::{Document, DropView};
@@ -127,7 +128,8 @@ proptest! {
 fn agents() -> Agents {
     let (agents, tasks) = (AgentOptions::default(), TaskOptions::default());
     let (ars, drift) = (ArsOptions::default(), DriftOptions::default());
-    Agents::new(AgentsOptions { agents, tasks, ars, drift, drops: DropOptions::default() })
+    let drops = DropOptions::default();
+    Agents::new(AgentsOptions { agents, tasks, ars, drift, drops, shares: Shares::default() })
 }
 
 fn agent() -> AgentKey {

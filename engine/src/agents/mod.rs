@@ -23,6 +23,7 @@ use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
 use crate::score::ars::ArsOptions;
 use crate::score::princeton::TaskOptions;
 use crate::span::{Report, RunTarget, Target, Timestamp};
+use crate::tenants::{Shares, tenant_hash};
 use crate::time::WallShift;
 use crate::update::{AgentKey, SessionUpdate};
 use crate::view::AgentView;
@@ -47,6 +48,8 @@ pub struct AgentsOptions {
     pub drift: DriftOptions,
     /// Drops.
     pub drops: DropOptions,
+    /// How tenants share the bounds.
+    pub shares: Shares,
 }
 
 /// The stage: all agents.
@@ -57,6 +60,7 @@ pub struct Agents {
     ars: ArsOptions,
     drift: DriftOptions,
     drops: Drops,
+    shares: Shares,
     agents: BTreeMap<AgentKey, Agent>,
     // Agents with series of their own, first come; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
@@ -95,9 +99,10 @@ pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
 impl Agents {
     /// An empty stage.
     pub fn new(options: AgentsOptions) -> Self {
-        let AgentsOptions { agents: options, tasks, ars, drift, drops } = options;
+        let AgentsOptions { agents: options, tasks, ars, drift, drops, shares } = options;
         Self {
             drops: Drops::new(drops, options.max_agents),
+            shares,
             options,
             tasks,
             ars,
@@ -238,7 +243,10 @@ impl Agents {
     fn report_run(&mut self, target: &RunTarget, report: Report, now: Timestamp) {
         let key = target.agent.clone();
         let known = self.agents.contains_key(&key);
-        if !known && self.agents.len() >= self.options.max_agents {
+        let own = self.agents.range(first_of(&key.tenant)..).map(|(key, _)| key);
+        if !known
+            && (self.agents.len() >= self.options.max_agents || self.is_at_quota(&key.tenant, own))
+        {
             self.counts.add("reports", "agents_full");
             return;
         }
@@ -256,13 +264,21 @@ impl Agents {
         if self.exported.contains(key) {
             return true;
         }
-        let room = self.exported.len() < self.options.max_agents;
-        if room {
-            self.exported.insert(key.clone());
-        } else {
+        let is_full = self.exported.len() >= self.options.max_agents;
+        if is_full {
             self.counts.add("label_values_limited", "agent");
+        } else if self.is_at_quota(&key.tenant, self.exported.range(first_of(&key.tenant)..)) {
+            self.counts.add("label_values_limited", "agent_of_tenant");
+        } else {
+            return self.exported.insert(key.clone());
         }
-        room
+        false
+    }
+
+    /// Whether a tenant has all the agents that it gets, by a list that begins with its own.
+    fn is_at_quota<'a>(&self, tenant: &str, agents: impl Iterator<Item = &'a AgentKey>) -> bool {
+        let quota = self.shares.quota(tenant_hash(Some(tenant)), self.options.max_agents);
+        agents.take_while(|key| key.tenant == tenant).nth(quota - 1).is_some()
     }
 
     /// The next edge of a pane, while there is anything to expire.
@@ -439,6 +455,11 @@ impl Agents {
         update.view = update.describe(&all);
         update
     }
+}
+
+/// Before all agents of a tenant.
+fn first_of(tenant: &str) -> AgentKey {
+    AgentKey { tenant: tenant.to_owned(), ..AgentKey::default() }
 }
 
 fn overflow_key() -> AgentKey {

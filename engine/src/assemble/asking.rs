@@ -4,7 +4,7 @@ use std::mem;
 
 use super::judgement::PendingJudgement;
 use super::open_trace::{OpenTrace, State};
-use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceId};
+use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceKey};
 use crate::embedding::{EmbedRequest, Embedded};
 use crate::judging::{JudgeReply, JudgeRequest};
 use crate::update::TraceUpdate;
@@ -30,7 +30,7 @@ impl Assemble {
     }
 
     /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
-    pub fn unanswered(&self) -> Vec<TraceId> {
+    pub fn unanswered(&self) -> Vec<TraceKey> {
         let embedding = self.embedding.is_some();
         let waits = |held: &OpenTrace| {
             let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
@@ -41,7 +41,7 @@ impl Assemble {
     }
 
     /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
-    pub fn ask_again(&mut self, id: TraceId) {
+    pub fn ask_again(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
             return;
         };
@@ -52,7 +52,7 @@ impl Assemble {
             && let Some(asked) = judgement.ask_again(rubrics)
         {
             let rules = (rules, self.attention != Attention::Reads);
-            self.requests.push(held.request((id, &trace), &update, asked, rules));
+            self.requests.push(held.request((id.id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
         self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
@@ -65,7 +65,7 @@ impl Assemble {
 
     /// Reads a trace as it stands, and asks what its reading leaves to ask. If it is undecided whether its texts are kept, a loop
     /// decides that.
-    pub(super) fn read_and_ask(&mut self, id: TraceId, undecided: bool) -> Option<TraceUpdate> {
+    pub(super) fn read_and_ask(&mut self, id: TraceKey, undecided: bool) -> Option<TraceUpdate> {
         let held = self.traces.get(id)?;
         let trace = held.parts.view();
         let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;
@@ -79,7 +79,7 @@ impl Assemble {
             let unasked = PendingJudgement::new(held.decided);
             let judgement = held.judgement.as_deref().unwrap_or(&unasked);
             let asked = judgement.to_ask(|| rules.pick(&update), rubrics);
-            asked.map(|asked| held.request((id, &trace), &update, asked, (rules, unread)))
+            asked.map(|asked| held.request((id.id, &trace), &update, asked, (rules, unread)))
         });
         request.into_iter().for_each(|request| self.ask_judge(id, request));
         self.ask_embedder(texts);
@@ -92,14 +92,14 @@ impl Assemble {
     /// Asks for embeddings of texts that were not asked about before.
     fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
         let Some(texts) = texts else { return };
-        let Some(held) = self.traces.get_mut(texts.trace_id) else { return };
+        let Some(held) = self.traces.get_mut(texts.trace) else { return };
         if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
             self.embed_requests.push(texts);
         }
     }
 
     /// Takes what an embedding model made of a trace's texts.
-    pub(super) fn embedded(&mut self, id: TraceId, embedded: Embedded, now: Timestamp) {
+    pub(super) fn embedded(&mut self, id: TraceKey, embedded: Embedded, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else {
             self.counts.add("late", "embedding_dropped");
             return;
@@ -109,7 +109,7 @@ impl Assemble {
     }
 
     /// Asks for judgements of a trace that is done, or for none.
-    fn ask_judge(&mut self, id: TraceId, request: Option<JudgeRequest>) {
+    fn ask_judge(&mut self, id: TraceKey, request: Option<JudgeRequest>) {
         if let Some(held) = self.traces.get_mut(id) {
             // Of most traces nothing is asked: they have nothing but that.
             held.decided = true;
@@ -128,8 +128,8 @@ impl Assemble {
     /// Takes what a judge says of a trace.
     pub(super) fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
         self.paid(reply.cost, now);
-        let id = reply.trace_id;
-        if reply == (JudgeReply { trace_id: id, cost: reply.cost, ..JudgeReply::default() }) {
+        let id = reply.trace;
+        if reply == (JudgeReply { trace: id, cost: reply.cost, ..JudgeReply::default() }) {
             return;
         }
         let Some(held) = self.traces.get_mut(id) else {

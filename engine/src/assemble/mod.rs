@@ -1,4 +1,4 @@
-//! Stage 1: spans, log records and reports become traces, keyed by trace id.
+//! Stage 1: spans, log records and reports become traces, keyed by tenant and trace id.
 //!
 //! A trace is done when its root ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
 //! re-opens it; then it is sealed. What it has come to is sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
@@ -53,6 +53,7 @@ use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
+use super::tenants::{Shares, TenantHash, TraceKey};
 use super::trace::{Rules, Symbols, TraceView, evaluate, expectations, ignored};
 use super::update::{OverBy, TraceUpdate};
 
@@ -68,7 +69,7 @@ pub enum Input {
     /// What a judge says of a trace.
     Judged(Box<JudgeReply>),
     /// What an embedding model made of a trace's texts.
-    Embedded(TraceId, Embedded),
+    Embedded(TraceKey, Embedded),
 }
 
 /// The stage: all traces of one shard.
@@ -96,8 +97,9 @@ pub struct Assemble {
     names: Names,
     // Of those that are open.
     ages: Ages,
-    // The quietest of those that are open, once there was no room: the first to go last.
-    quietest: Vec<(Timestamp, TraceId)>,
+    // By tenant, the quietest of those that are open, once there was no room: the first to go last.
+    quietest: BTreeMap<TenantHash, Vec<(Timestamp, TraceKey)>>,
+    shares: Shares,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
     // What is left to say of traces that are gone.
@@ -147,7 +149,8 @@ impl Assemble {
             parents: Parents::new(options.max_learned),
             names: Names::new(options.max_learned),
             ages: Ages::default(),
-            quietest: Vec::new(),
+            quietest: BTreeMap::new(),
+            shares: Shares::default(),
             deadlines: Deadlines::default(),
             farewells: Vec::new(),
             sealed: Sealed::default(),
@@ -164,6 +167,12 @@ impl Assemble {
     pub fn scoped_by(mut self, scope: SessionScope) -> Self {
         (self.rules.scope, self.with_texts.scope) = (scope, scope);
         self
+    }
+
+    /// Makes room by these shares of tenants.
+    #[must_use]
+    pub fn shared_by(self, shares: Shares) -> Self {
+        Self { shares, ..self }
     }
 
     /// Holds every trace that is done against these.
@@ -237,7 +246,7 @@ impl Assemble {
     }
 
     /// Something may have to be done about a trace that is open.
-    fn look_at_open(&mut self, id: TraceId, due: Timestamp) {
+    fn look_at_open(&mut self, id: TraceKey, due: Timestamp) {
         if self.traces.get(id).is_some_and(|held| held.deadline <= due) {
             self.close_or_wait(id, due);
         }
@@ -287,7 +296,7 @@ impl Assemble {
     }
 
     /// Tells what there is to tell of a trace; returns the tombstone for the session that it was told to before.
-    fn tell(&mut self, id: TraceId, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
+    fn tell(&mut self, id: TraceKey, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
         let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
@@ -313,7 +322,7 @@ impl Assemble {
         }
         let held = self.traces.get_mut(id)?;
         let session = update.as_ref().and_then(|update| update.session.as_ref());
-        let tombstone = held.leave(id, session);
+        let tombstone = held.leave(session);
         match update {
             Some(update) => updates.push(held.stamp(update)),
             None if held.state != State::Open && !held.counted_ignored => {
@@ -346,7 +355,7 @@ impl Assemble {
     /// Applies spans of one trace that arrived at `now`.
     fn group<'s>(&mut self, spans: impl Iterator<Item = &'s Span> + Clone, now: Timestamp) {
         let Some(first) = spans.clone().next() else { return };
-        let id = first.trace_id;
+        let id = TraceKey::from(first);
         if !self.open(id, &first.resource.tenant, now) {
             self.too_late(spans.clone(), now);
             return self.counts.add_many("late", "dropped", spans.count() as u64);
@@ -387,14 +396,12 @@ impl Assemble {
 
     fn log(&mut self, log: Log, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
-        let id = log.trace_id;
+        let id = TraceKey::from(&log);
         if !self.open(id, &log.tenant, now) {
             return self.counts.add("late", "dropped");
         }
         let Some(held) = self.traces.get_mut(id) else { return };
-        if held.tenant != log.tenant {
-            self.counts.add("logs", "foreign_tenant");
-        } else if let Some(other) = held.parts.logs.get_or_insert_default().get_mut(&log.id) {
+        if let Some(other) = held.parts.logs.get_or_insert_default().get_mut(&log.id) {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
@@ -417,22 +424,21 @@ impl Assemble {
             self.counts.add("reports", "misdirected");
             return;
         };
-        if self.sealed.contains(id) {
+        // Who reports for all tenants means the one trace of this id.
+        let everybody = report.tenant.is_none().then(|| self.traces.only(id)).flatten();
+        let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
+        if self.sealed.contains(key) {
             self.counts.add("late", "report_dropped");
-        } else if self.traces.contains(id) {
-            self.apply_report(id, report, now);
+        } else if self.traces.contains(key) {
+            self.apply_report(key, report, now);
         } else {
             self.wait(id, report, now);
         }
     }
 
-    fn apply_report(&mut self, id: TraceId, report: Report, now: Timestamp) {
+    fn apply_report(&mut self, id: TraceKey, report: Report, now: Timestamp) {
         let max = self.options.max_reports_per_trace;
         let Some(held) = self.traces.get_mut(id) else { return };
-        if report.tenant.is_some() && report.tenant != held.tenant {
-            self.counts.add("reports", "foreign_tenant");
-            return;
-        }
         let key = (report.name.clone(), report.identifier.clone());
         let rank = |report: &Report| (report.source, report.time, report.score);
         let reports = held.parts.reports.get_or_insert_default();
@@ -456,13 +462,13 @@ impl Assemble {
     }
 
     /// Opens the trace for this tenant, if there is none; returns whether it takes anything: it does not once it is sealed.
-    fn open(&mut self, id: TraceId, tenant: &Option<Arc<str>>, now: Timestamp) -> bool {
+    fn open(&mut self, id: TraceKey, tenant: &Option<Arc<str>>, now: Timestamp) -> bool {
         let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
             return false;
         }
         if state.is_none() {
-            self.evict();
+            self.evict(id.tenant);
             let due = now.after(self.options.trace_idle);
             self.ages.add(now);
             let mut held = Box::new(OpenTrace::new(id, tenant.clone(), now, due));
@@ -477,12 +483,12 @@ impl Assemble {
     }
 
     /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
-    fn evict(&mut self) {
+    fn evict(&mut self, newcomer: TenantHash) {
         if self.traces.len() < self.options.max_open_traces {
             return;
         }
         // Its last word goes out with the next drain; until then it is held beyond the bound.
-        if let Some(id) = self.least_lost() {
+        if let Some(id) = self.least_lost(newcomer) {
             self.take_for_over(id, OverBy::Room);
             self.seal(id);
             self.counts.add("traces", "evicted");
@@ -491,14 +497,14 @@ impl Assemble {
 
     /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
     /// model said: these need its texts, which stay here unless they are kept.
-    fn read(&self, id: TraceId, held: &OpenTrace, trace: &TraceView<'_>) -> Option<Reading> {
+    fn read(&self, id: TraceKey, held: &OpenTrace, trace: &TraceView<'_>) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
-            let mut update = evaluate(id, trace, &self.rules, done)?;
+            let mut update = evaluate(id.id, trace, &self.rules, done)?;
             self.name((held, trace), &mut update);
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
-        let mut update = evaluate(id, trace, &self.with_texts, done)?;
+        let mut update = evaluate(id.id, trace, &self.with_texts, done)?;
         self.name((held, trace), &mut update);
         let none = Judgements::new();
         let judgements = held.judgement.as_ref().map_or(&none, |judgement| judgement.judgements());
@@ -523,7 +529,7 @@ impl Assemble {
     }
 
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.
-    fn reported(&mut self, id: TraceId, now: Timestamp) {
+    fn reported(&mut self, id: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         held.revision += 1;
         held.touched = held.touched.max(now);
@@ -538,11 +544,11 @@ impl Assemble {
     }
 
     /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.
-    fn seal(&mut self, id: TraceId) {
+    fn seal(&mut self, id: TraceKey) {
         self.learn_at_end(id);
         let told = self.traces.get(id).filter(|held| held.is_told());
         if let Some(held) = told {
-            self.farewells.extend(held.farewell(id));
+            self.farewells.extend(held.farewell());
             self.remove(id);
             return self.note_sealed(id);
         }
@@ -558,13 +564,13 @@ impl Assemble {
     }
 
     /// Remembers that nothing more is taken of a trace.
-    fn note_sealed(&mut self, id: TraceId) {
+    fn note_sealed(&mut self, id: TraceKey) {
         if self.sealed.insert(id, self.options.max_sealed_traces) {
             self.counts.add("sealed_traces", "forgotten");
         }
     }
 
-    fn remove(&mut self, id: TraceId) {
+    fn remove(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.remove(id) {
             self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
             self.deadlines.remove(&(held.queued, id));

@@ -14,6 +14,7 @@ use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
 use crate::options::{AssembleOptions, LoopOptions};
 use crate::span::{Log, Operation, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
+use crate::tenants::TraceKey;
 use crate::trace::{
     Added, Spans, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
 };
@@ -27,9 +28,9 @@ use crate::update::{
 pub(super) struct OpenTrace {
     // Written down beside it.
     #[serde(skip)]
-    pub(super) id: TraceId,
+    pub(super) id: TraceKey,
     pub(super) parts: TraceContents,
-    /// Who sent its first part. Nobody else can add to it.
+    /// Whose it is.
     pub(super) tenant: Option<Arc<str>>,
     pub(super) revision: u64,
     pub(super) opened: Timestamp,
@@ -143,7 +144,7 @@ const LONG: usize = 256;
 impl OpenTrace {
     /// A trace of this tenant that was not there before `now`.
     pub(super) fn new(
-        id: TraceId,
+        id: TraceKey,
         tenant: Option<Arc<str>>,
         now: Timestamp,
         deadline: Timestamp,
@@ -198,9 +199,9 @@ impl OpenTrace {
     }
 
     /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
-    pub(super) fn farewell(&self, id: TraceId) -> Option<TraceUpdate> {
+    pub(super) fn farewell(&self) -> Option<TraceUpdate> {
         Some(TraceUpdate {
-            trace_id: id,
+            trace_id: self.id.id,
             revision: self.revision + 1,
             state: TraceState::Sealed,
             session: Some(self.sent.as_deref()?.clone()),
@@ -266,16 +267,13 @@ impl OpenTrace {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
-    /// Adds a span, if it is its sender's, new, and there is room; else why not.
+    /// Adds a span, if it is new, and there is room; else why not.
     pub(super) fn take(
         &mut self,
         span: &Span,
         (max, loops): (usize, &LoopOptions),
         add: impl FnOnce(&mut Spans, &Span) -> Added,
     ) -> Result<(), &'static str> {
-        if self.tenant != span.resource.tenant {
-            return Err("foreign_tenant");
-        }
         if !self.has_room(span, max) {
             return Err("trace_full");
         }
@@ -419,11 +417,7 @@ impl OpenTrace {
     }
 
     /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
-    pub(super) fn leave(
-        &mut self,
-        id: TraceId,
-        session: Option<&SessionKey>,
-    ) -> Option<TraceUpdate> {
+    pub(super) fn leave(&mut self, session: Option<&SessionKey>) -> Option<TraceUpdate> {
         if self.sent.as_deref() == session {
             return None;
         }
@@ -433,7 +427,7 @@ impl OpenTrace {
             told.spent = told.spending.take().or(told.spent);
         }
         Some(TraceUpdate {
-            trace_id: id,
+            trace_id: self.id.id,
             revision: self.revision,
             tombstone: true,
             session: Some(*old),

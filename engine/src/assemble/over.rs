@@ -15,8 +15,9 @@
 
 use super::ages::AGES;
 use super::open_trace::{OpenTrace, Pending, State};
-use super::{Assemble, Timestamp, TraceId};
+use super::{Assemble, Timestamp, TraceKey};
 use crate::span::Span;
+use crate::tenants::TenantHash;
 use crate::trace::{TraceView, named_agent, scope_by_agent, source};
 use crate::update::{AgentKey, OverBy, TraceUpdate};
 
@@ -27,7 +28,7 @@ impl Assemble {
     }
 
     /// A trace was quiet for a while: it is done, or looked at again later.
-    pub(super) fn close_or_wait(&mut self, id: TraceId, now: Timestamp) {
+    pub(super) fn close_or_wait(&mut self, id: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let rooted = held.is_rooted();
         let is_quiet = held.heard.after(self.options.rootless_idle) <= now;
@@ -50,7 +51,7 @@ impl Assemble {
     }
 
     /// Makes an open trace done.
-    pub(super) fn close(&mut self, id: TraceId, now: Timestamp, evidence: OverBy) {
+    pub(super) fn close(&mut self, id: TraceKey, now: Timestamp, evidence: OverBy) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let spans = &held.parts.spans;
         self.parents.came(spans, now);
@@ -69,7 +70,7 @@ impl Assemble {
     }
 
     /// There is no room for a trace, or no time: it is sealed as it stands.
-    pub(super) fn take_for_over(&mut self, id: TraceId, evidence: OverBy) {
+    pub(super) fn take_for_over(&mut self, id: TraceKey, evidence: OverBy) {
         let Some(held) = self.traces.get_mut(id) else { return };
         if held.state == State::Open || !held.is_rooted() {
             (held.partial, held.evidence) = (true, evidence);
@@ -77,17 +78,20 @@ impl Assemble {
         }
     }
 
-    /// The trace that has the least to lose: of those that are done the one that is final first, else the one that was quiet for
-    /// longest.
-    pub(super) fn least_lost(&mut self) -> Option<TraceId> {
-        if let Some(id) = self.deadlines.first_done() {
+    /// The trace that has the least to lose of the tenant that has the most in proportion to its share, with one more for the newcomer: of
+    /// those that are done the one that is final first, else the one that was quiet for longest.
+    pub(super) fn least_lost(&mut self, newcomer: TenantHash) -> Option<TraceKey> {
+        let tenant = self.deadlines.greediest(&self.shares, newcomer)?;
+        if let Some(id) = self.deadlines.first_done(tenant) {
             return Some(id);
         }
         loop {
-            if self.quietest.is_empty() {
-                self.quietest = self.find_quietest();
+            if self.quietest.get(&tenant).is_none_or(Vec::is_empty) {
+                let quietest = self.find_quietest(tenant);
+                self.quietest.retain(|_, left| !left.is_empty());
+                self.quietest.insert(tenant, quietest);
             }
-            let (heard, id) = self.quietest.pop()?;
+            let (heard, id) = self.quietest.get_mut(&tenant)?.pop()?;
             let held = self.traces.get(id);
             if held.is_some_and(|held| held.state == State::Open && held.heard == heard) {
                 return Some(id);
@@ -95,10 +99,10 @@ impl Assemble {
         }
     }
 
-    /// Some of the open traces, the quietest last. Whatever comes makes traces less quiet, so these stay the quietest ones as long as
+    /// Some of a tenant's open traces, the quietest last. Whatever comes makes traces less quiet, so these stay the quietest ones as long as
     /// nothing comes of them.
-    fn find_quietest(&self) -> Vec<(Timestamp, TraceId)> {
-        let open = self.deadlines.open();
+    fn find_quietest(&self, tenant: TenantHash) -> Vec<(Timestamp, TraceKey)> {
+        let open = self.deadlines.open_of(tenant);
         let mut open: Vec<_> =
             open.filter_map(|id| Some((self.traces.get(id)?.heard, id))).collect();
         let some = open.len().div_ceil(SHARE);
@@ -111,7 +115,7 @@ impl Assemble {
     }
 
     /// What a trace that becomes final without a root tells about others.
-    pub(super) fn learn_at_end(&mut self, id: TraceId) {
+    pub(super) fn learn_at_end(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get(id).filter(|held| !held.is_rooted()) else { return };
         if !matches!(held.evidence, OverBy::Room | OverBy::EndOfInput) {
             self.parents.without(&held.parts.spans, held.opened);
@@ -148,14 +152,14 @@ impl Assemble {
     }
 
     /// Learns whose the trace is, once that is certain.
-    pub(super) fn learn_name(&mut self, id: TraceId, update: &TraceUpdate) {
+    pub(super) fn learn_name(&mut self, id: TraceKey, update: &TraceUpdate) {
         let Some((held, agent)) = self.traces.get(id).zip(update.agent.as_ref()) else { return };
         self.names.learn(held.parts.spans.sources(), agent, held.touched);
         self.count_forgotten();
     }
 
     /// The root has come of a trace that is not told yet: if nobody is known there, it is read for its agent.
-    pub(super) fn learn_name_of(&mut self, id: TraceId) {
+    pub(super) fn learn_name_of(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get(id) else { return };
         let spans = &held.parts.spans;
         let mut sources = spans.sources();

@@ -11,7 +11,8 @@ use super::recent;
 use super::sealed::Sealed;
 use super::turns::Turns;
 use super::waiting::{Reports, Waiting};
-use super::{Assemble, TraceId};
+use super::{Assemble, TraceKey};
+use crate::span::TraceId;
 
 /// A shard as it is written down: traces, sealed ones, waiting reports, what was learned.
 #[derive(Debug, Deserialize, Serialize)]
@@ -33,9 +34,9 @@ struct Written<'a>(&'a Assemble);
 impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         // The number of them comes first.
-        let held = |id: &TraceId| self.0.traces.contains(*id);
-        let ids: Vec<TraceId> = self.0.deadlines.traces().filter(held).collect();
-        to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
+        let held = |id: &TraceKey| self.0.traces.contains(*id);
+        let ids: Vec<TraceKey> = self.0.deadlines.traces().filter(held).collect();
+        to.collect_seq(ids.into_iter().map(|id| (id.id, self.0.traces.get(id))))
     }
 }
 
@@ -73,6 +74,7 @@ impl Assemble {
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting, paid, parents, names, turns } = saved.0;
         for (id, mut held) in traces {
+            let id = TraceKey::new(id, held.tenant.as_deref());
             held.id = id;
             held.restored(&mut self.symbols);
             self.text_bytes += held.parts.spans.text_bytes();

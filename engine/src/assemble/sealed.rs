@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::span::TraceId;
+use crate::tenants::TraceKey;
 
 /// A bounded set of sealed traces.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -16,7 +16,7 @@ pub(super) struct Sealed {
     numbers: HashTable<u32>,
     #[serde(skip)]
     first: u32,
-    oldest_first: VecDeque<TraceId>,
+    oldest_first: VecDeque<TraceKey>,
 }
 
 impl Sealed {
@@ -28,12 +28,12 @@ impl Sealed {
         }
     }
 
-    pub(super) fn contains(&self, id: TraceId) -> bool {
+    pub(super) fn contains(&self, id: TraceKey) -> bool {
         self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).is_some()
     }
 
     /// Adds an id; returns whether another one had to go for it.
-    pub(super) fn insert(&mut self, id: TraceId, max: usize) -> bool {
+    pub(super) fn insert(&mut self, id: TraceKey, max: usize) -> bool {
         if !self.contains(id) {
             let number = u32::try_from(self.oldest_first.len()).unwrap_or(u32::MAX);
             let number = self.first.wrapping_add(number);
@@ -56,33 +56,34 @@ impl Sealed {
         true
     }
 
-    fn id(&self, number: u32) -> Option<TraceId> {
+    fn id(&self, number: u32) -> Option<TraceKey> {
         at(&self.oldest_first, self.first, number)
     }
 }
 
-fn at(ids: &VecDeque<TraceId>, first: u32, number: u32) -> Option<TraceId> {
+fn at(ids: &VecDeque<TraceKey>, first: u32, number: u32) -> Option<TraceKey> {
     ids.get(usize::try_from(number.wrapping_sub(first)).ok()?).copied()
 }
 
-fn hash(id: TraceId) -> u64 {
-    xxh3_64(&id.0)
+fn hash(id: TraceKey) -> u64 {
+    xxh3_64(&id.id.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::span::TraceId;
 
     #[test]
     fn over_the_bound_the_oldest_is_forgotten_also_where_numbers_begin_anew() {
         let mut sealed = Sealed { first: u32::MAX - 3, ..Sealed::default() };
         for number in 0..1_000_u128 {
-            let id = TraceId(number.to_be_bytes());
+            let id = TraceKey::from(TraceId(number.to_be_bytes()));
             assert_eq!(sealed.insert(id, 10), number >= 10);
             assert!(!sealed.insert(id, 10));
             for other in 0..=number {
                 let held = number - other < 10;
-                assert_eq!(sealed.contains(TraceId(other.to_be_bytes())), held);
+                assert_eq!(sealed.contains(TraceId(other.to_be_bytes()).into()), held);
             }
         }
         let mut restored = Sealed::default();

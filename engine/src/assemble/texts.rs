@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use super::{
-    Assemble, Attention, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceId,
+    Assemble, Attention, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceKey,
 };
+use crate::span::TraceId;
 use crate::trace::Spans;
 
 /// Spans that came together, and which of them are meant.
@@ -24,7 +25,7 @@ pub struct SpanBatch {
 #[derive(Debug, Default)]
 pub(super) struct RecentBatches {
     // By their roots they are not judged unless they are flagged; in order.
-    passed_over: Vec<TraceId>,
+    passed_over: Vec<TraceKey>,
     batches: Vec<SpanBatch>,
     // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
     places: Vec<(TraceId, usize, usize)>,
@@ -69,7 +70,9 @@ impl Assemble {
     /// Applies spans of known traces that came together.
     pub(super) fn together(&mut self, together: SpanBatch, now: Timestamp) {
         self.came.passed_over = self.passed_over(&together);
-        let trace = |place: &usize| together.all.get(*place).map(|span| span.trace_id);
+        let trace = |place: &usize| {
+            together.all.get(*place).map(|span| (span.trace_id, &span.resource.tenant))
+        };
         for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
             self.group(group.iter().filter_map(|place| together.all.get(*place)), now);
         }
@@ -80,7 +83,7 @@ impl Assemble {
 
     /// Decides whether the texts of a trace are kept that its root may pass over. Returns whether it is undecided: then it has to be
     /// read whether it has a loop.
-    pub(super) fn decide(&mut self, id: TraceId, passed_over: bool, may_loop: bool) -> bool {
+    pub(super) fn decide(&mut self, id: TraceKey, passed_over: bool, may_loop: bool) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let unwanted = passed_over && held.is_unwanted();
         if unwanted && !may_loop {
@@ -92,7 +95,7 @@ impl Assemble {
     }
 
     /// Does without the texts of a trace.
-    pub(super) fn forgo_texts(&mut self, id: TraceId) {
+    pub(super) fn forgo_texts(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.get_mut(id) {
             self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
             held.forgo_texts();
@@ -100,18 +103,18 @@ impl Assemble {
     }
 
     /// Likewise, if nobody but the judge has read them, who has.
-    pub(super) fn forgo_texts_of_judge(&mut self, id: TraceId) {
+    pub(super) fn forgo_texts_of_judge(&mut self, id: TraceKey) {
         if !self.has_readers() {
             self.forgo_texts(id);
         }
     }
 
     /// Gives a trace that came without its texts these after all.
-    pub(super) fn put_texts(&mut self, id: TraceId) {
+    pub(super) fn put_texts(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get_mut(id).filter(|held| held.bare) else { return };
         (held.bare, held.untold) = (false, false);
         held.parts.spans = Spans::default();
-        for span in self.came.of(id).filter(|span| span.resource.tenant == held.tenant) {
+        for span in self.came.of(id.id).filter(|span| span.resource.tenant == held.tenant) {
             if held.has_room(span, self.options.max_spans_per_trace) {
                 let resource = self.resources.shared(&span.resource);
                 held.parts.spans.add(span, &resource, &mut self.symbols, true);
@@ -121,14 +124,14 @@ impl Assemble {
     }
 
     /// The traces all of whose roots among these pass them over, in order.
-    fn passed_over(&self, together: &SpanBatch) -> Vec<TraceId> {
+    fn passed_over(&self, together: &SpanBatch) -> Vec<TraceKey> {
         let keeping = Keeping::new(self.has_readers(), self.attention, self.judging.as_ref());
         if keeping.judge.is_none() {
             return Vec::new();
         }
         let roots = together.spans().filter(|span| span.parent.is_none());
         let mut roots: Vec<_> =
-            roots.map(|root| (root.trace_id, keeping.passes_over(root))).collect();
+            roots.map(|root| (TraceKey::from(root), keeping.passes_over(root))).collect();
         roots.sort_unstable();
         // One that does not comes before those of the same trace that do.
         roots.dedup_by_key(|(id, _)| *id);
@@ -189,7 +192,7 @@ impl RecentBatches {
     }
 
     /// Does without the texts of a trace that begins, if its root is among what comes and says so.
-    pub(super) fn begins(&self, id: TraceId, held: &mut OpenTrace) {
+    pub(super) fn begins(&self, id: TraceKey, held: &mut OpenTrace) {
         if self.passed_over.binary_search(&id).is_ok() {
             held.forgo_texts();
             held.bare = true;

@@ -1,10 +1,11 @@
-//! The traces that can still change, found by id.
+//! The traces that can still change, found by tenant and id.
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::open_trace::OpenTrace;
 use crate::span::TraceId;
+use crate::tenants::TraceKey;
 
 /// All traces.
 #[derive(Debug, Default)]
@@ -17,27 +18,33 @@ impl Traces {
     }
 
     /// Whether there is one of this id.
-    pub(super) fn contains(&self, id: TraceId) -> bool {
+    pub(super) fn contains(&self, id: TraceKey) -> bool {
         self.get(id).is_some()
     }
 
     /// The trace of this id.
-    pub(super) fn get(&self, id: TraceId) -> Option<&OpenTrace> {
+    pub(super) fn get(&self, id: TraceKey) -> Option<&OpenTrace> {
         self.0.find(hash(id), |held| held.id == id).map(Box::as_ref)
     }
 
     /// The trace of this id, to be changed.
-    pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut OpenTrace> {
+    pub(super) fn get_mut(&mut self, id: TraceKey) -> Option<&mut OpenTrace> {
         self.0.find_mut(hash(id), |held| held.id == id).map(Box::as_mut)
     }
 
-    /// Keeps a trace; there is none of its id.
+    /// The one trace of this id, whoever's it is; `None` if there is none, or several tenants have one.
+    pub(super) fn only(&self, id: TraceId) -> Option<TraceKey> {
+        let mut found = self.0.iter_hash(hash(id.into())).filter(|held| held.id.id == id);
+        found.next().filter(|_| found.next().is_none()).map(|held| held.id)
+    }
+
+    /// Keeps a trace; there is none of its key.
     pub(super) fn insert(&mut self, held: Box<OpenTrace>) {
         self.0.insert_unique(hash(held.id), held, |held| hash(held.id));
     }
 
     /// Takes a trace out.
-    pub(super) fn remove(&mut self, id: TraceId) -> Option<Box<OpenTrace>> {
+    pub(super) fn remove(&mut self, id: TraceKey) -> Option<Box<OpenTrace>> {
         let (held, _) = self.0.find_entry(hash(id), |held| held.id == id).ok()?.remove();
         // Gives memory back after a burst.
         if self.0.capacity() > 4 * self.0.len().max(1_024) {
@@ -47,6 +54,7 @@ impl Traces {
     }
 }
 
-fn hash(id: TraceId) -> u64 {
-    xxh3_64(&id.0)
+/// By the id alone, so that those of all tenants can be found by it.
+fn hash(id: TraceKey) -> u64 {
+    xxh3_64(&id.id.0)
 }

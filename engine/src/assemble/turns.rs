@@ -13,10 +13,20 @@ use serde::{Deserialize, Serialize};
 
 use super::Assemble;
 use crate::span::{Operation, Span, SpanId, TOLD_BY_RECORD, Timestamp, TraceId};
+use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 
 /// The sessions of which prompts are known.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct Turns {
+    tenants: BTreeMap<TenantHash, OfTenant>,
+    // Of all tenants.
+    sessions: usize,
+    held: usize,
+}
+
+/// Those of one tenant.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct OfTenant {
     sessions: BTreeMap<u64, Session>,
     // Invariant: one for each session, by when it was heard of last.
     quietest: BTreeSet<(Timestamp, u64)>,
@@ -58,14 +68,15 @@ impl Assemble {
             max_sessions: self.options.max_turn_sessions,
             max_spans: self.options.max_turn_spans,
         };
-        let change = self.turns.apply(span, now, limits);
+        let tenant = tenant_hash(span.resource.tenant.as_deref());
+        let change = self.turns.apply((span, tenant), (now, limits), &self.shares);
         for (left, span) in change.moved {
             self.span(void(&span, left), now);
             self.span(span, now);
         }
         self.span(change.span, now);
         for turn in change.followed {
-            self.is_followed(turn, now);
+            self.is_followed(TraceKey { id: turn, tenant }, now);
         }
         let (sessions, spans) = change.forgotten;
         self.counts.add_many("turns", "session_forgotten", sessions);
@@ -73,7 +84,7 @@ impl Assemble {
     }
 
     /// The next prompt of its session is there: a turn has not to be waited for any longer.
-    fn is_followed(&mut self, turn: TraceId, now: Timestamp) {
+    fn is_followed(&mut self, turn: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(turn).filter(|held| !held.followed) else { return };
         held.followed = true;
         held.shorten(now, &self.options);
@@ -93,11 +104,17 @@ struct Limits {
 }
 
 impl Turns {
-    fn apply(&mut self, span: Span, now: Timestamp, limits: Limits) -> Change {
+    fn apply(
+        &mut self,
+        (span, tenant): (Span, TenantHash),
+        (now, limits): (Timestamp, Limits),
+        shares: &Shares,
+    ) -> Change {
         let mut change = Change { span, ..Change::default() };
         let Some(key) = change.span.trace_id.session_of_turn() else { return change };
-        self.hear(key, now);
-        let Some(session) = self.sessions.get_mut(&key) else { return change };
+        let own = self.tenants.entry(tenant).or_default();
+        self.sessions += usize::from(own.hear(key, now));
+        let Some(session) = own.sessions.get_mut(&key) else { return change };
         let before = session.movable.len();
         session.let_go(limits.late);
         if change.span.parent.is_none() {
@@ -108,44 +125,88 @@ impl Turns {
             let place = (change.span.end, change.span.span_id);
             session.movable.insert(place, (now, change.span.clone()));
         }
-        self.held = (self.held + session.movable.len()).saturating_sub(before);
-        change.forgotten = self.fit(limits);
+        let after = session.movable.len();
+        own.held = (own.held + after).saturating_sub(before);
+        self.held = (self.held + after).saturating_sub(before);
+        change.forgotten = self.fit(limits, shares);
         change
     }
 
-    /// Notes that something came of a session.
-    fn hear(&mut self, key: u64, now: Timestamp) {
+    /// Forgets what there is no room or no use for; returns for how many sessions and spans there was no room.
+    fn fit(&mut self, limits: Limits, shares: &Shares) -> (u64, u64) {
+        let (mut sessions, mut spans) = (0, 0);
+        while let Some(tenant) = self.quietest().filter(|(heard, _)| *heard < limits.old) {
+            self.forget_quietest_of(tenant.1);
+        }
+        while self.sessions > limits.max_sessions {
+            let held = self.tenants.iter().map(|(tenant, own)| (*tenant, own.sessions.len()));
+            let Some(tenant) = shares.greediest(held) else { break };
+            self.forget_quietest_of(tenant);
+            sessions += 1;
+        }
+        while self.held > limits.max_spans {
+            let held = self.tenants.iter().map(|(tenant, own)| (*tenant, own.held));
+            let greediest = shares.greediest(held);
+            let Some(own) = greediest.and_then(|tenant| self.tenants.get_mut(&tenant)) else {
+                break;
+            };
+            let quota = shares.quota(greediest.unwrap_or_default(), limits.max_spans);
+            let settled = own.settle(own.held.min(quota) / 2);
+            self.held = self.held.saturating_sub(settled);
+            spans += settled as u64;
+        }
+        (sessions, spans)
+    }
+
+    /// When the session was heard of that was quiet for longest, and whose it is.
+    fn quietest(&self) -> Option<(Timestamp, TenantHash)> {
+        let first = |own: &OfTenant| own.quietest.first().map(|(heard, _)| *heard);
+        self.tenants.iter().filter_map(|(tenant, own)| Some((first(own)?, *tenant))).min()
+    }
+
+    fn forget_quietest_of(&mut self, tenant: TenantHash) {
+        let Some(own) = self.tenants.get_mut(&tenant) else { return };
+        if let Some(gone) = own.forget_quietest() {
+            self.sessions = self.sessions.saturating_sub(1);
+            self.held = self.held.saturating_sub(gone);
+        }
+        if own.sessions.is_empty() {
+            self.tenants.remove(&tenant);
+        }
+    }
+}
+
+impl OfTenant {
+    /// Notes that something came of a session; returns whether nothing had come of it before.
+    fn hear(&mut self, key: u64, now: Timestamp) -> bool {
+        let before = self.sessions.len();
         let session = self.sessions.entry(key).or_default();
         self.quietest.remove(&(session.heard, key));
         session.heard = session.heard.max(now);
         self.quietest.insert((session.heard, key));
+        self.sessions.len() > before
     }
 
-    /// Forgets what there is no room or no use for; returns for how many sessions and spans there was no room.
-    fn fit(&mut self, limits: Limits) -> (u64, u64) {
-        let (mut sessions, mut spans) = (0, 0);
-        while let Some((heard, key)) = self.quietest.first().copied() {
-            let full = self.sessions.len() > limits.max_sessions;
-            if heard >= limits.old && !full {
+    /// Forgets the session that was quiet for longest; returns how many spans it had.
+    fn forget_quietest(&mut self) -> Option<usize> {
+        let (_, key) = self.quietest.pop_first()?;
+        let gone = self.sessions.remove(&key).map_or(0, |session| session.movable.len());
+        self.held = self.held.saturating_sub(gone);
+        Some(gone)
+    }
+
+    /// Lets spans stay in their turns, those of the quietest sessions first, until there are at most so many; returns how many.
+    fn settle(&mut self, at_most: usize) -> usize {
+        let before = self.held;
+        for (_, key) in &self.quietest {
+            if self.held <= at_most {
                 break;
             }
-            self.quietest.pop_first();
-            let gone = self.sessions.remove(&key).map_or(0, |session| session.movable.len());
-            self.held = self.held.saturating_sub(gone);
-            sessions += u64::from(heard >= limits.old);
+            let Some(session) = self.sessions.get_mut(key) else { continue };
+            self.held = self.held.saturating_sub(session.movable.len());
+            session.movable.clear();
         }
-        if self.held > limits.max_spans {
-            for (_, key) in &self.quietest {
-                let Some(session) = self.sessions.get_mut(key) else { continue };
-                spans += session.movable.len() as u64;
-                self.held = self.held.saturating_sub(session.movable.len());
-                session.movable.clear();
-                if self.held <= limits.max_spans / 2 {
-                    break;
-                }
-            }
-        }
-        (sessions, spans)
+        before - self.held
     }
 }
 

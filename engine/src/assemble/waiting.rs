@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use crate::span::{Report, Target, Timestamp, TraceId};
+use crate::tenants::{TraceKey, tenant_hash};
 
 /// Reports by when they give up and then in order of arrival.
 pub(super) type Reports = BTreeMap<(Timestamp, u64), Report>;
@@ -47,10 +48,18 @@ impl Waiting {
         self.reports.len() > max && self.drop_first()
     }
 
-    /// The reports for a trace that has come, in order of arrival.
-    pub(super) fn take(&mut self, id: TraceId) -> Vec<Report> {
-        let keys = self.by_trace.remove(&id).unwrap_or_default();
-        keys.iter().filter_map(|key| self.reports.remove(key)).collect()
+    /// The reports for a trace that has come, in order of arrival: its tenant's, and those of who reports for all.
+    pub(super) fn take(&mut self, trace: TraceKey) -> Vec<Report> {
+        let Some(keys) = self.by_trace.remove(&trace.id) else { return Vec::new() };
+        let is_meant = |key: &(Timestamp, u64)| {
+            let tenant = self.reports.get(key).and_then(|report| report.tenant.as_deref());
+            tenant.is_none() || tenant_hash(tenant) == trace.tenant
+        };
+        let (meant, others): (BTreeSet<_>, BTreeSet<_>) = keys.into_iter().partition(is_meant);
+        if !others.is_empty() {
+            self.by_trace.insert(trace.id, others);
+        }
+        meant.iter().filter_map(|key| self.reports.remove(key)).collect()
     }
 
     /// Gives up those that are due; returns how many.

@@ -269,7 +269,7 @@ impl Sessions {
     /// Lets the quietest leave until the others fit. One with verdicts that are not counted stays until it is drained.
     pub fn fit(&mut self, session_store: &mut dyn SessionStore) {
         while self.away.keeps && self.sessions.len() > self.max_sessions {
-            let Some((standing, id)) = self.first_to_go() else { return };
+            let Some((standing, id)) = self.first_to_go(None) else { return };
             if self.sessions.get(&id).is_some_and(Session::is_unsettled) {
                 return;
             }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
 use crate::hash::FixedMap;
-use crate::span::TraceId;
+use crate::tenants::TraceKey;
 
 /// What became of a trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -20,8 +20,8 @@ pub(super) enum Fate {
 /// The last traces that left, at most so many; over it the oldest is forgotten.
 #[derive(Clone, Debug)]
 pub(super) struct Departed {
-    fates: FixedMap<TraceId, (u64, Fate)>,
-    by_age: BTreeMap<u64, TraceId>,
+    fates: FixedMap<TraceKey, (u64, Fate)>,
+    by_age: BTreeMap<u64, TraceKey>,
     next: u64,
     max: usize,
 }
@@ -29,7 +29,7 @@ pub(super) struct Departed {
 /// The same as it is written down.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Saved<F> {
-    fates: BTreeMap<TraceId, (u64, F)>,
+    fates: BTreeMap<TraceKey, (u64, F)>,
     next: u64,
 }
 
@@ -54,7 +54,7 @@ impl Departed {
     }
 
     /// Remembers a trace; returns whether one had to be forgotten for it.
-    pub(super) fn insert(&mut self, trace: TraceId, fate: Fate) -> bool {
+    pub(super) fn insert(&mut self, trace: TraceKey, fate: Fate) -> bool {
         self.remove(trace);
         self.by_age.insert(self.next, trace);
         self.fates.insert(trace, (self.next, fate));
@@ -67,20 +67,20 @@ impl Departed {
     }
 
     /// Returns whether the trace went with its session.
-    pub(super) fn is_evicted(&self, trace: TraceId) -> bool {
+    pub(super) fn is_evicted(&self, trace: TraceKey) -> bool {
         self.fates.get(&trace).is_some_and(|(_, fate)| matches!(fate, Fate::Evicted))
     }
 
     /// What a moved trace has counted. It stays known when it has arrived: an owner of the stage before, who begins further
     /// back, tells it to the session that it left once more.
-    pub(super) fn arrive(&self, trace: TraceId) -> Option<Tally> {
+    pub(super) fn arrive(&self, trace: TraceKey) -> Option<Tally> {
         match self.fates.get(&trace)? {
             (_, Fate::Evicted) => None,
             (_, Fate::Moved(tally)) => Some(Tally::clone(tally)),
         }
     }
 
-    fn remove(&mut self, trace: TraceId) -> Option<Fate> {
+    fn remove(&mut self, trace: TraceKey) -> Option<Fate> {
         let (age, fate) = self.fates.remove(&trace)?;
         self.by_age.remove(&age);
         Some(fate)
@@ -90,11 +90,12 @@ impl Departed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::span::TraceId;
 
     #[test]
     fn over_the_bound_the_oldest_is_forgotten() {
         let mut departed = Departed::new(2);
-        let [a, b, c] = [1, 2, 3].map(|byte| TraceId([byte; 16]));
+        let [a, b, c] = [1, 2, 3].map(|byte| TraceKey::from(TraceId([byte; 16])));
         assert!(!departed.insert(a, Fate::Evicted));
         assert!(!departed.insert(b, Fate::Moved(Box::default())));
         assert!(!departed.insert(a, Fate::Evicted));
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn what_a_trace_has_counted_stays_known_when_it_has_arrived() {
         let mut departed = Departed::new(1);
-        let trace = TraceId([1; 16]);
+        let trace = TraceKey::from(TraceId([1; 16]));
         departed.insert(trace, Fate::Moved(Box::default()));
         assert!(departed.arrive(trace).is_some());
         assert!(departed.arrive(trace).is_some());

@@ -12,6 +12,7 @@ use super::summary::Summary;
 use crate::hash::FixedMap;
 use crate::options::AgentOptions;
 use crate::span::Timestamp;
+use crate::tenants::{Shares, TenantHash, tenant_hash};
 use crate::time::Moment;
 use crate::update::{AgentKey, SessionUpdate};
 
@@ -22,6 +23,9 @@ pub(super) struct Fleet {
     agents: Vec<(Agent, Summary)>,
     // Invariant: where each agent stands.
     places: FixedMap<Agent, usize>,
+    // Invariant: how many agents of each tenant there are, without those that share a series.
+    of_tenants: FixedMap<TenantHash, usize>,
+    shares: Shares,
     dirty: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
     // The agent that was asked for last and its place, if it is still among the dirty and not among the gone.
@@ -55,6 +59,8 @@ impl Fleet {
         Self {
             agents: Vec::new(),
             places: FixedMap::default(),
+            of_tenants: FixedMap::default(),
+            shares: Shares::default(),
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),
             current: None,
@@ -67,6 +73,11 @@ impl Fleet {
             revision: 0,
             options,
         }
+    }
+
+    /// Shares `max_agents` among tenants by these.
+    pub(super) fn shared_by(&mut self, shares: Shares) {
+        self.shares = shares;
     }
 
     /// Widths of panes.
@@ -90,18 +101,25 @@ impl Fleet {
         }
     }
 
-    /// The agent that something with this key counts towards, and whether that is
-    /// `__overflow__` for want of room.
-    pub(super) fn resolve(&self, key: &AgentKey) -> (Agent, bool) {
+    /// The agent that something with this key counts towards, and why that is `__overflow__`, if it is.
+    pub(super) fn resolve(&self, key: &AgentKey) -> (Agent, Option<&'static str>) {
         if let Some((known, _)) = self.places.get_key_value(key) {
-            return (known.clone(), false);
+            return (known.clone(), None);
         }
         let others = self.agents.len() - usize::from(self.places.contains_key(&self.overflow));
-        if others < self.options.max_agents {
-            (Agent::from(key.clone()), false)
+        if others >= self.options.max_agents {
+            (self.overflow.clone(), Some("agent_overflow"))
+        } else if self.is_at_quota(tenant_of(key)) {
+            (self.overflow.clone(), Some("tenant_overflow"))
         } else {
-            (self.overflow.clone(), true)
+            (Agent::from(key.clone()), None)
         }
+    }
+
+    /// Whether a tenant has all the agents that it gets.
+    fn is_at_quota(&self, tenant: TenantHash) -> bool {
+        let held = self.of_tenants.get(&tenant).copied().unwrap_or_default();
+        held >= self.shares.quota(tenant, self.options.max_agents)
     }
 
     /// An agent's summary, which then counts as changed.
@@ -117,6 +135,9 @@ impl Fleet {
         let place = self.places.get(agent).copied().unwrap_or_else(|| {
             let summary = Summary::new(Arc::clone(&self.widths), &self.options);
             self.places.insert(agent.clone(), self.agents.len());
+            if *agent != self.overflow {
+                *self.of_tenants.entry(tenant_of(agent.key())).or_default() += 1;
+            }
             self.agents.push((agent.clone(), summary));
             self.agents.len() - 1
         });
@@ -185,14 +206,19 @@ impl Fleet {
     /// Where there is no room for another agent, lets a few go that were quiet for longest; returns how many.
     fn make_room(&mut self, now: Timestamp) -> usize {
         let max = self.options.max_agents;
-        if self.agents.len() - self.gone.len() < max {
+        let is_full = self.agents.len() - self.gone.len() >= max;
+        let needed = |agent: &Agent| is_full || self.is_at_quota(tenant_of(agent.key()));
+        if !is_full && !self.of_tenants.keys().any(|tenant| self.is_at_quota(*tenant)) {
             return 0;
         }
         let is_quiet = |summary: &Summary| {
             summary.held == 0 && summary.active.after(self.remember_in_need) <= now
         };
         let quiet = self.agents.iter().filter(|(agent, summary)| {
-            is_quiet(summary) && *agent != self.overflow && !self.gone.contains(agent)
+            is_quiet(summary)
+                && *agent != self.overflow
+                && needed(agent)
+                && !self.gone.contains(agent)
         });
         let mut quiet: Vec<(Timestamp, &Agent)> =
             quiet.map(|(agent, summary)| (summary.active, agent)).collect();
@@ -226,6 +252,14 @@ impl Fleet {
         if gone {
             self.places.remove(agent);
             self.agents.swap_remove(place);
+            let tenant = tenant_of(agent.key());
+            if let Some(held) = self.of_tenants.get_mut(&tenant).filter(|_| *agent != self.overflow)
+            {
+                *held -= 1;
+                if *held == 0 {
+                    self.of_tenants.remove(&tenant);
+                }
+            }
             if let Some((moved, _)) = self.agents.get(place) {
                 self.places.insert(moved.clone(), place);
             }
@@ -242,6 +276,10 @@ impl Fleet {
             ..update
         })
     }
+}
+
+fn tenant_of(agent: &AgentKey) -> TenantHash {
+    tenant_hash(Some(&agent.tenant))
 }
 
 /// Nanoseconds between two looks at the agents if there are no windows.

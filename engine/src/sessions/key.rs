@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::span::TraceId;
+use crate::tenants::TraceKey;
 use crate::update::{AgentKey, ScopedId, SessionKey};
 
 /// A session. Sessions of one id stand next to each other.
@@ -24,6 +26,11 @@ impl SessionId {
     /// The session among those of its tenant.
     pub fn scoped(&self) -> ScopedId {
         ScopedId { id: self.id.clone(), scope: self.scope.clone() }
+    }
+
+    /// The trace that has this id among those of the session's tenant.
+    pub(super) fn trace(&self, trace: TraceId) -> TraceKey {
+        TraceKey::new(trace, Some(&self.tenant))
     }
 }
 

@@ -22,6 +22,7 @@
 //! | | `late` | updates of traces that went with their evicted session: dropped |
 //! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
+//! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
 //! | `sessions` | `evicted` | sessions let go of because of `max_sessions` |
 //! | `away` | `left` | sessions for which there was no room in memory: kept elsewhere |
 //! | | `returned` | those of them that came back |
@@ -95,6 +96,7 @@ use super::explained::{SessionRow, TraceExplanation};
 use super::limits::Cause;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Timestamp, TraceId};
+use super::tenants::{Shares, TenantHash, tenant_hash};
 use super::time::WallShift;
 use super::update::{SessionUpdate, TraceUpdate};
 use super::view::SessionView;
@@ -111,6 +113,7 @@ pub struct Sessions {
     waiting: Waiting,
     open: usize,
     max_sessions: usize,
+    shares: Shares,
     shared: Shared,
 }
 
@@ -147,6 +150,7 @@ impl Sessions {
             waiting,
             open: 0,
             max_sessions,
+            shares: Shares::default(),
             shared: Shared {
                 rules: Rules::new(options, loops),
                 fleet,
@@ -157,6 +161,13 @@ impl Sessions {
                 runaways: BTreeMap::new(),
             },
         }
+    }
+
+    /// Shares its bounds among tenants by these.
+    #[must_use]
+    pub fn shared_by(mut self, shares: Shares) -> Self {
+        self.shared.fleet.shared_by(shares.clone());
+        Self { shares, ..self }
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
@@ -174,7 +185,7 @@ impl Sessions {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
             self.forget(&id, trace, &update);
-        } else if self.departed.is_evicted(trace) {
+        } else if self.departed.is_evicted(id.trace(trace)) {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
             session.traces.len() >= self.shared.rules.max_traces
@@ -182,7 +193,7 @@ impl Sessions {
         }) {
             self.shared.counts.add("trace_updates", "session_full");
         } else {
-            let tally = self.departed.arrive(trace).or_else(|| Tally::told(&update));
+            let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::told(&update));
             let waits = self.waiting.has_any(&id).then(|| id.clone());
             self.change(id, |session, shared| session.upsert(update, tally, shared));
             waits.iter().for_each(|id| self.deliver_waiting(id));
@@ -410,7 +421,7 @@ impl Sessions {
             self.deliver_waiting(id);
         }
         if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
-            let forgotten = self.departed.insert(trace, Fate::Moved(Box::new(tally)));
+            let forgotten = self.departed.insert(id.trace(trace), Fate::Moved(Box::new(tally)));
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }
@@ -421,7 +432,7 @@ impl Sessions {
             return self.change_known(&id, change);
         }
         if !self.away.keeps && self.sessions.len() >= self.max_sessions {
-            self.make_room();
+            self.make_room(tenant_hash(Some(&id.tenant)));
         }
         let widths = self.shared.fleet.widths();
         let mut session = Box::new(Session::new(Arc::new(id), widths));
@@ -461,7 +472,7 @@ impl Sessions {
         let sealed = session.and_then(|session| session.traces.get_mut(trace)?.seal(revision));
         if let Some(agent) = sealed {
             self.shared.fleet.summary(&agent).active = self.shared.now;
-        } else if !self.departed.is_evicted(trace) {
+        } else if !self.departed.is_evicted(id.trace(trace)) {
             self.shared.counts.add("trace_updates", "unheld");
         }
     }
@@ -486,19 +497,24 @@ impl Sessions {
         self.sessions.insert(session);
     }
 
-    /// Evicts one session.
-    fn make_room(&mut self) {
-        if let Some((standing, id)) = self.first_to_go() {
+    /// Evicts one session for one of this tenant.
+    fn make_room(&mut self, newcomer: TenantHash) {
+        if let Some((standing, id)) = self.first_to_go(Some(newcomer)) {
             self.push_out(standing, &id);
         }
     }
 
-    /// A session that is empty, or the one that closed first, or the quietest.
-    fn first_to_go(&mut self) -> Option<(EvictionOrder, Arc<SessionId>)> {
-        while let Some((_, id)) = self.sessions.first_to_go()
-            && self.sessions.refile(&id)
-        {}
-        self.sessions.first_to_go()
+    /// Of the tenant that has the most in proportion to its share, a session that is empty, or the one that closed first, or the quietest.
+    fn first_to_go(
+        &mut self,
+        newcomer: Option<TenantHash>,
+    ) -> Option<(EvictionOrder, Arc<SessionId>)> {
+        loop {
+            let first = self.sessions.first_to_go(&self.shares, newcomer)?;
+            if !self.sessions.refile(&first.1) {
+                return Some(first);
+            }
+        }
     }
 
     /// Closes a session and lets go of it, as there is no room.
@@ -531,7 +547,7 @@ impl Sessions {
         self.unfile(&session);
         self.shared.runaways.retain(|(runaway, _), _| runaway != id);
         for trace in session.evict(&mut self.shared) {
-            let forgotten = self.departed.insert(trace, Fate::Evicted);
+            let forgotten = self.departed.insert(id.trace(trace), Fate::Evicted);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }

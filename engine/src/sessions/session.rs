@@ -208,7 +208,7 @@ impl Session {
         self.touch(Timestamp(update.touched_unix_nano), shared);
         let unnamed = AgentKey::default();
         let (agent, overflow) = shared.fleet.resolve(update.agent.as_ref().unwrap_or(&unnamed));
-        shared.counts.add_many("trace_updates", "agent_overflow", u64::from(overflow));
+        overflow.into_iter().for_each(|why| shared.counts.add("trace_updates", why));
         let summary = shared.fleet.summary(&agent);
         summary.held += 1;
         summary.active = shared.now;

@@ -3,6 +3,7 @@
 //! Each has a number while it is held, which is all that is known of it anywhere else.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -13,6 +14,7 @@ use super::key::SessionId;
 use super::session::{EvictionOrder, Session};
 use crate::sorted::Sorted;
 use crate::span::Timestamp;
+use crate::tenants::{Shares, TenantHash, tenant_hash};
 
 /// All sessions.
 #[derive(Clone, Debug, Default)]
@@ -27,9 +29,18 @@ pub(super) struct SessionTable {
     filed: Filed,
 }
 
-/// The sessions of each standing by when they were quiet.
+/// The sessions of each tenant that has any.
 #[derive(Clone, Debug, Default)]
-struct Filed([Sorted<Entry>; STANDINGS.len()]);
+struct Filed(BTreeMap<TenantHash, OfTenant>);
+
+/// The sessions of one tenant.
+#[derive(Clone, Debug, Default)]
+struct OfTenant {
+    // Of each standing, by when they were quiet.
+    standings: [Sorted<Entry>; STANDINGS.len()],
+    // Of all standings.
+    len: usize,
+}
 
 /// When it was quiet, in two halves so that an entry is no larger than what it holds, and its number.
 type Entry = (u32, u32, u32);
@@ -78,14 +89,14 @@ impl SessionTable {
         let name = |number: u32| name_of(slots, number);
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
         in_order.insert(number, |other| name(other).cmp(&named(&id)));
-        self.filed.insert((standing, quiet, number));
+        self.filed.insert(tenant_of(&id), (standing, quiet, number));
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
         let number = self.number(id)?;
         let (standing, quiet) = self.at(number)?.filed;
-        self.filed.remove((standing, quiet, number));
+        self.filed.remove(tenant_of(id), (standing, quiet, number));
         let Self { slots, by_id, in_order, .. } = self;
         let name = |number: u32| name_of(slots, number);
         in_order.remove(|other| name(other).cmp(&named(id)));
@@ -114,8 +125,8 @@ impl SessionTable {
         }
         session.filed = after;
         let (before, after) = ((before.0, before.1, number), (after.0, after.1, number));
-        self.filed.remove(before);
-        self.filed.insert(after)
+        self.filed.remove(tenant_of(id), before);
+        self.filed.insert(tenant_of(id), after)
     }
 
     /// Since when the one of this standing is quiet that is filed first, and its number for `at`.
@@ -128,12 +139,21 @@ impl SessionTable {
         self.slots.get(index(number))?.as_deref()
     }
 
-    /// The session that is filed first; of several the first by id.
-    pub(super) fn first_to_go(&self) -> Option<(EvictionOrder, Arc<SessionId>)> {
+    /// Of the tenant that has the most sessions in proportion to its share, with one more for the newcomer, the session that is filed first;
+    /// of several the first by id.
+    pub(super) fn first_to_go(
+        &self,
+        shares: &Shares,
+        newcomer: Option<TenantHash>,
+    ) -> Option<(EvictionOrder, Arc<SessionId>)> {
+        let more = |tenant: TenantHash| usize::from(newcomer == Some(tenant));
+        let held = self.filed.0.iter();
+        let held = held.map(|(tenant, own)| (*tenant, own.len + more(*tenant)));
+        let own = self.filed.0.get(&shares.greediest(held)?)?;
         let (standing, quiet) = STANDINGS
             .into_iter()
-            .find_map(|standing| Some((standing, self.filed.first(standing)?.0)))?;
-        let same = self.filed.iter(standing).take_while(|other| other.0 == quiet);
+            .find_map(|standing| Some((standing, own.iter(standing).next()?.0)))?;
+        let same = own.iter(standing).take_while(|other| other.0 == quiet);
         let first = same.filter_map(|(_, number)| self.at(number)).min_by_key(|one| &one.id)?;
         Some((standing, Arc::clone(&first.id)))
     }
@@ -189,26 +209,47 @@ impl Serialize for SessionTable {
 }
 
 impl Filed {
-    fn iter(&self, standing: EvictionOrder) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
-        self.0[standing as usize]
-            .iter()
-            .map(|(high, low, number)| (Timestamp(u64::from(high) << 32 | u64::from(low)), number))
-    }
-
     fn first(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
-        self.iter(standing).next()
+        self.0.values().filter_map(|own| own.iter(standing).next()).min()
     }
 
     /// Returns whether it was not there.
-    fn insert(&mut self, (standing, quiet, number): (EvictionOrder, Timestamp, u32)) -> bool {
-        let entry = entry(quiet, number);
-        self.0[standing as usize].insert(entry, |other| other.cmp(&entry))
+    fn insert(
+        &mut self,
+        tenant: TenantHash,
+        (standing, quiet, number): (EvictionOrder, Timestamp, u32),
+    ) -> bool {
+        let (own, entry) = (self.0.entry(tenant).or_default(), entry(quiet, number));
+        let is_new = own.standings[standing as usize].insert(entry, |other| other.cmp(&entry));
+        own.len += usize::from(is_new);
+        is_new
     }
 
-    fn remove(&mut self, (standing, quiet, number): (EvictionOrder, Timestamp, u32)) {
+    fn remove(
+        &mut self,
+        tenant: TenantHash,
+        (standing, quiet, number): (EvictionOrder, Timestamp, u32),
+    ) {
+        let Some(own) = self.0.get_mut(&tenant) else { return };
         let entry = entry(quiet, number);
-        self.0[standing as usize].remove(|other| other.cmp(&entry));
+        let removed = own.standings[standing as usize].remove(|other| other.cmp(&entry));
+        own.len -= usize::from(removed);
+        if own.len == 0 {
+            self.0.remove(&tenant);
+        }
     }
+}
+
+impl OfTenant {
+    fn iter(&self, standing: EvictionOrder) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
+        self.standings[standing as usize]
+            .iter()
+            .map(|(high, low, number)| (Timestamp(u64::from(high) << 32 | u64::from(low)), number))
+    }
+}
+
+fn tenant_of(id: &SessionId) -> TenantHash {
+    tenant_hash(Some(&id.tenant))
 }
 
 fn entry(Timestamp(quiet): Timestamp, number: u32) -> Entry {

@@ -182,7 +182,7 @@ impl Sink for Recorder {
         let mut mood = self.mood.subscribe();
         let now = *mood.wait_for(|mood| *mood != Mood::Hold).await.unwrap();
         if now == Mood::Refuse {
-            return Err(Overloaded { retry_after: Duration::from_secs(1) });
+            return Err(Overloaded::after(Duration::from_secs(1)));
         }
         if let Mood::PanicAt(name) = now {
             assert!(batch.spans.iter().all(|span| &*span.name != name), "told to");

@@ -1,6 +1,7 @@
 //! Who comes in, over real sockets: TLS, certificates of clients, tokens, tenants.
 
 mod hosts;
+mod quotas;
 mod support;
 mod tenants;
 mod tls;

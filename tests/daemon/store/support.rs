@@ -66,6 +66,11 @@ impl Daemon {
         answer.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
+    /// Whether it says that it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.get("/readyz") == "ready\n"
+    }
+
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics");
         let line = page.lines().find(|line| line.starts_with(name));

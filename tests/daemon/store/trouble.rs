@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::support::{Daemon, command, fails, now, post, request, traces};
 
@@ -42,7 +42,7 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     let store = tempfile::tempdir().unwrap();
     // No file can grow beyond this; to the log it is a disk without room.
     let mut shell = Command::new("sh");
-    let script = "trap '' XFSZ; ulimit -S -f 40; exec \"$0\" \"$@\"";
+    let script = "ulimit -S -f 40; exec \"$0\" \"$@\"";
     let inner = command(store.path(), &[("AGENTGAUGE__LOG__LEVEL", "error")]);
     shell.args(["-c", script]).arg(inner.get_program()).args(inner.get_args());
     shell.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
@@ -76,6 +76,76 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
 }
 
+/// Calls that say that there is no room for a file, as long as another one is there.
+const FULL_DISK: &str = r#"
+    #define _GNU_SOURCE
+    #include <errno.h>
+    #include <stdlib.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    ssize_t write(int fd, const void *bytes, size_t count) {
+        struct stat is;
+        if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && access(getenv("BROKEN_DISK"), F_OK) == 0) {
+            errno = ENOSPC;
+            return -1;
+        }
+        return syscall(SYS_write, fd, bytes, count);
+    }
+"#;
+
+/// Compiles such calls; returns the library, and the file that switches them on.
+#[cfg(target_os = "linux")]
+fn broken(tools: &Path, calls: &str) -> [std::path::PathBuf; 2] {
+    let [source, library, broken] = ["calls.c", "calls.so", "broken"].map(|name| tools.join(name));
+    fs::write(&source, calls).unwrap();
+    // As the crate's own parts in C are compiled.
+    let compiler =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiler.unwrap().success());
+    [library, broken]
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
+    let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [library, full] = broken(tools.path(), FULL_DISK);
+    let environment =
+        [("LD_PRELOAD", library.to_str().unwrap()), ("BROKEN_DISK", full.to_str().unwrap())];
+    let mut inner = command(store.path(), &environment);
+    let mut daemon = Daemon::of(inner.stderr(Stdio::piped()).spawn().unwrap());
+    let base = now();
+    assert_eq!(post(&daemon.otlp_http, &request(0, base)).unwrap().0, 200);
+    assert!(daemon.is_ready());
+    fs::write(&full, "").unwrap();
+    for _ in 0..3 {
+        let (status, answer) = post(&daemon.otlp_http, &request(1, base)).unwrap();
+        assert!(status == 503 && answer.to_lowercase().contains("retry-after"), "{answer}");
+        assert!(answer.contains("the disk of `store.directory` is full"), "{answer}");
+    }
+    assert!(daemon.metric("agentgauge_requests_refused_total{reason=\"disk_full\"}") > 2.5);
+    assert!(daemon.metric("agentgauge_store_refused_total{reason=\"disk_full\"}") > 2.5);
+    assert!(!daemon.is_ready() && daemon.metric("agentgauge_store_failing") > 0.5);
+    // Nobody sends anything.
+    fs::remove_file(&full).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !daemon.is_ready() {
+        assert!(Instant::now() < deadline, "it stays as it was");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    assert!(daemon.metric("agentgauge_store_failing") < 0.5);
+    assert_eq!(post(&daemon.otlp_http, &request(1, base)).unwrap().0, 200);
+    let _ = daemon.process.kill();
+    let mut said = String::new();
+    daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let errors = said.lines().filter(|line| line.contains("ERROR") && line.contains("is full"));
+    assert_eq!(errors.count(), 1, "{said}");
+    drop(daemon);
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(traces(&daemon.sessions()), [0].into());
+}
+
 /// Calls that say that a sync failed, as long as a file is there.
 const BROKEN_SYNC: &str = r#"
     #define _GNU_SOURCE
@@ -93,13 +163,7 @@ const BROKEN_SYNC: &str = r#"
 #[test]
 fn a_sync_that_failed_ends_the_process_with_an_error_and_nothing_acknowledged_is_lost() {
     let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let [source, library, broken] =
-        ["sync.c", "sync.so", "broken"].map(|name| tools.path().join(name));
-    fs::write(&source, BROKEN_SYNC).unwrap();
-    // As the crate's own parts in C are compiled.
-    let compiler =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
-    assert!(compiler.unwrap().success());
+    let [library, broken] = broken(tools.path(), BROKEN_SYNC);
     let environment = [
         ("LD_PRELOAD", library.to_str().unwrap()),
         ("BROKEN_DISK", broken.to_str().unwrap()),

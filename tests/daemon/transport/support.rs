@@ -128,7 +128,7 @@ impl Sink for Recorder {
         let mood = *self.mood.lock().unwrap();
         match mood {
             Mood::Accept => {}
-            Mood::Refuse => return Err(Overloaded { retry_after: Duration::from_secs(7) }),
+            Mood::Refuse => return Err(Overloaded::after(Duration::from_secs(7))),
             Mood::Panic => panic!("the sink was told to"),
             Mood::Hold => self.gate.acquire().await.unwrap().forget(),
         }

@@ -99,9 +99,9 @@ queries:
     };
     let judged = |id: u8, judgements: Judgements| {
         let rules_over = judgements.keys().cloned().collect();
-        let trace_id = TraceId([id; 16]);
+        let trace = TraceId([id; 16]).into();
         Input::Judged(Box::new(JudgeReply {
-            trace_id,
+            trace,
             judgements,
             rules_over,
             ..JudgeReply::default()
@@ -160,11 +160,8 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
         let asked = stage.requests();
         let unread: Vec<bool> = asked.iter().map(|request| request.unread).collect();
         for request in asked.iter().filter(|request| !request.unread) {
-            let metrics_over = JudgeReply {
-                trace_id: request.trace_id,
-                metrics_over: true,
-                ..JudgeReply::default()
-            };
+            let metrics_over =
+                JudgeReply { trace: request.trace(), metrics_over: true, ..JudgeReply::default() };
             stage.handle(Input::Judged(Box::new(metrics_over)), at(second + 21));
         }
         (held, unread, stage.text_bytes)
@@ -186,7 +183,7 @@ fn an_answer_that_comes_before_its_question_takes_no_texts_away() {
     let input = Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 });
     feed(&mut stage, vec![Span { input, ..span(2, 1, Operation::Chat) }], at(0));
     let known = JudgeReply {
-        trace_id: TraceId([7; 16]),
+        trace: TraceId([7; 16]).into(),
         answered: [("task".to_owned(), "{}".to_owned())].into(),
         ..JudgeReply::default()
     };
@@ -265,8 +262,8 @@ proptest! {
             prop_assert_eq!(&one, &other);
             // Some are answered.
             for request in one.1.iter().filter(|request| request.trace_id.0[0] > 2) {
-                let (trace_id, metrics_over) = (request.trace_id, true);
-                let over = JudgeReply { trace_id, metrics_over, ..JudgeReply::default() };
+                let (trace, metrics_over) = (request.trace(), true);
+                let over = JudgeReply { trace, metrics_over, ..JudgeReply::default() };
                 together.handle(Input::Judged(Box::new(over.clone())), at(now));
                 apart.handle(Input::Judged(Box::new(over)), at(now));
             }

@@ -12,6 +12,7 @@ use crate::math::Quanta;
 use crate::span::{
     Arguments, ModelFacts, Operation, Resource, SessionName, Source, SpanId, Text, ToolFacts,
 };
+use crate::tenants::{TenantOptions, tenant_hash};
 use crate::update::TraceState;
 
 const SECOND: u64 = 1_000_000_000;
@@ -243,7 +244,7 @@ fn what_comes_of_a_done_trace_is_read_and_stays() {
 
     let embedded =
         Embedded { texts: asked.texts, coherence: Some(Quanta(7)), ..Embedded::default() };
-    stage.handle(Input::Embedded(TraceId([7; 16]), embedded), at(12));
+    stage.handle(Input::Embedded(TraceId([7; 16]).into(), embedded), at(12));
     let [update] = stage.drain().try_into().unwrap();
     assert_eq!(update.coherence_quanta, Some(7));
 
@@ -440,10 +441,12 @@ proptest! {
     }
 }
 
+fn of_tenant(name: &str) -> Arc<Resource> {
+    Arc::new(Resource { tenant: Some(name.into()), ..Resource::default() })
+}
+
 #[test]
-fn a_trace_is_its_first_sender_s_and_nobody_else_adds_to_it() {
-    let owner =
-        |tenant: &str| Arc::new(Resource { tenant: Some(tenant.into()), ..Resource::default() });
+fn tenants_that_use_one_trace_id_have_a_trace_each() {
     let reported = |score, tenant: Option<&str>| Report {
         tenant: tenant.map(Arc::from),
         name: Arc::from(format!("{tenant:?}")),
@@ -465,21 +468,64 @@ fn a_trace_is_its_first_sender_s_and_nobody_else_adds_to_it() {
         tenant: Some(tenant.into()),
     };
     let mut stage = stage();
-    // What comes before the trace waits, and is looked at when it is known whose that is.
+    // What comes before its trace waits for that of its tenant.
     stage.handle(Input::Report(Box::new(reported(1, Some("bank")))), at(0));
     stage.handle(Input::Log(Box::new(log("shop"))), at(0));
-    let spans =
-        [Span { resource: owner("shop"), ..root() }, Span { resource: owner("bank"), ..tool(2) }];
-    feed(&mut stage, spans.into(), at(0));
-    stage.handle(Input::Log(Box::new(Log { id: 2, ..log("bank") })), at(0));
+    let of = |tenant, span| Span { resource: of_tenant(tenant), ..span };
+    // One request may have spans of both.
+    let all =
+        vec![of("shop", root()), of("bank", root()), of("bank", tool(2)), of("shop", tool(3))];
+    let places = (0..all.len()).collect();
+    stage.spans(SpanBatch { all: Arc::new(all), places }, at(0));
+    stage.handle(Input::Log(Box::new(log("bank"))), at(0));
     for (score, tenant) in [(2, Some("bank")), (3, Some("shop")), (4, None)] {
         stage.handle(Input::Report(Box::new(reported(score, tenant))), at(0));
     }
     stage.handle_timeout(at(10));
-    let update = &stage.drain()[0];
-    let scores: BTreeSet<_> = update.reported.iter().map(|made| made.score_quanta).collect();
-    assert_eq!((scores, update.tools.len()), ([3, 4].into(), 0));
-    let foreign = stage.counts().iter().filter(|(_, why, _)| *why == "foreign_tenant");
-    let foreign: Vec<_> = foreign.map(|(what, _, count)| (what, count)).collect();
-    assert_eq!(foreign, [("logs", 1), ("reports", 2), ("spans", 1)]);
+    let mut told: Vec<_> = stage.drain();
+    told.sort_by_key(|update| update.agent.clone());
+    let told: Vec<_> = told
+        .iter()
+        .map(|update| {
+            let scores = update.reported.iter().map(|made| made.score_quanta);
+            let tenants =
+                [&update.agent.as_ref().unwrap().tenant, &update.session.as_ref().unwrap().tenant];
+            (tenants.map(String::as_str), scores.collect::<BTreeSet<_>>(), update.tools.len())
+        })
+        .collect();
+    assert_eq!(told, [(["bank"; 2], [2].into(), 1), (["shop"; 2], [3].into(), 1)]);
+    assert!(stage.counts().iter().all(|(what, _, _)| what != "spans"), "none is dropped");
+    // Sealed is sealed for whom it is.
+    stage.handle_timeout(at(10_000));
+    stage.drain();
+    assert_eq!(done(&mut stage, vec![of("clinic", root())], at(10_001)).len(), 1);
+    feed(&mut stage, vec![of("shop", root())], at(10_002));
+    assert_eq!(stage.counts().get("late", "dropped"), 1);
+}
+
+#[test]
+fn one_tenant_s_traces_do_not_push_out_another_s() {
+    let options = AssembleOptions { max_open_traces: 8, ..AssembleOptions::default() };
+    let empty = || {
+        Assemble::new(options.clone(), LoopOptions::default(), &CostOptions::default())
+            .shared_by(TenantOptions::default().shares(2))
+    };
+    let mut stage = empty();
+    let open = |stage: &mut Assemble, number: u64, tenant: &str| {
+        let trace_id = TraceId(u128::from(number).to_be_bytes());
+        let span = Span { trace_id, resource: of_tenant(tenant), ..tool(2) };
+        feed(stage, vec![span], at(number));
+    };
+    (0..4).for_each(|number| open(&mut stage, number, "bank"));
+    (4..100).for_each(|number| open(&mut stage, number, "shop"));
+    let held = |stage: &Assemble, tenant: &str| {
+        let own = tenant_hash(Some(tenant));
+        stage.deadlines.traces().filter(|trace| trace.tenant == own).count()
+    };
+    assert_eq!((held(&stage, "bank"), held(&stage, "shop")), (4, 4));
+    // Within its share a newcomer takes from who is over it; at it, from itself.
+    let mut stage = empty();
+    (0..8).for_each(|number| open(&mut stage, 1_000 + number, "shop"));
+    (8..99).for_each(|number| open(&mut stage, 1_000 + number, "bank"));
+    assert_eq!((held(&stage, "bank"), held(&stage, "shop")), (4, 4));
 }

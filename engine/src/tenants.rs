@@ -1,0 +1,154 @@
+//! Tenants: whose a trace is, and what each tenant gets of the bounds that all share.
+//!
+//! ```text
+//! quota(tenant, bound) = max(1, floor(bound * share(tenant)))
+//! ```
+//!
+//! What is never pushed out (agents with series of their own) is a tenant's up to its quota. What makes room for newer things (open traces,
+//! sessions, turns) may take the whole bound while nobody else wants it; at the bound that goes which belongs to the tenant with the most in
+//! proportion to its share.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::span::{Log, Span, TraceId};
+
+/// A tenant in the keys of tables: a hash of its name; 0 is nobody.
+pub type TenantHash = u64;
+
+/// The hash of a tenant's name; none, or an empty one, is nobody.
+pub fn tenant_hash(tenant: Option<&str>) -> TenantHash {
+    tenant.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64(name.as_bytes()).max(1))
+}
+
+/// A trace among those of all tenants: what another one sends under the same id is another trace.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub struct TraceKey {
+    /// The id, as it was sent.
+    pub id: TraceId,
+    /// Whose it is.
+    pub tenant: TenantHash,
+}
+
+impl TraceKey {
+    /// The trace that has this id among those of a tenant.
+    pub fn new(id: TraceId, tenant: Option<&str>) -> Self {
+        Self { id, tenant: tenant_hash(tenant) }
+    }
+}
+
+/// The trace that a span belongs to.
+impl From<&Span> for TraceKey {
+    fn from(span: &Span) -> Self {
+        Self::new(span.trace_id, span.resource.tenant.as_deref())
+    }
+}
+
+/// The trace that a log record belongs to.
+impl From<&Log> for TraceKey {
+    fn from(log: &Log) -> Self {
+        Self::new(log.trace_id, log.tenant.as_deref())
+    }
+}
+
+/// Nobody's trace.
+impl From<TraceId> for TraceKey {
+    fn from(id: TraceId) -> Self {
+        Self { id, tenant: 0 }
+    }
+}
+
+/// What one tenant gets of each bound that all tenants share.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantOptions {
+    /// The share of a tenant that has none of its own, in `[0,1]`; 0: the whole, divided by the number of tenants that are known at the start.
+    pub share: f64,
+    /// Shares of single tenants, by name, above 0 and at most 1.
+    pub shares: BTreeMap<String, f64>,
+}
+
+impl TenantOptions {
+    /// The shares, of as many tenants as are known at the start.
+    pub fn shares(&self, known: usize) -> Shares {
+        let equal = 1.0 / f64::from(u32::try_from(known.max(1)).unwrap_or(u32::MAX));
+        let others = if self.share > 0.0 { self.share } else { equal };
+        let single = self.shares.iter();
+        let single = single.map(|(name, share)| (tenant_hash(Some(name)), *share)).collect();
+        Shares { others, single }
+    }
+}
+
+/// The share of each tenant, above 0 and at most 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shares {
+    others: f64,
+    single: BTreeMap<TenantHash, f64>,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { others: 1.0, single: BTreeMap::new() }
+    }
+}
+
+impl Shares {
+    /// What a tenant gets of a bound: one at least.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a share of a bound is between nothing and the bound"
+    )]
+    pub fn quota(&self, tenant: TenantHash, bound: usize) -> usize {
+        let share = self.of(tenant);
+        if share >= 1.0 { bound } else { ((bound as f64 * share) as usize).clamp(1, bound.max(1)) }
+    }
+
+    /// The tenant that has the most in proportion to its share; of several the greatest hash.
+    #[expect(clippy::cast_precision_loss, reason = "counts of things in memory")]
+    pub(crate) fn greediest(
+        &self,
+        held: impl Iterator<Item = (TenantHash, usize)>,
+    ) -> Option<TenantHash> {
+        let parts = held.map(|(tenant, count)| (count as f64 / self.of(tenant), tenant));
+        let most = parts.max_by(|(one, a), (other, b)| one.total_cmp(other).then(a.cmp(b)));
+        most.map(|(_, tenant)| tenant)
+    }
+
+    fn of(&self, tenant: TenantHash) -> f64 {
+        self.single.get(&tenant).copied().unwrap_or(self.others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_gets_its_share_and_one_at_least() {
+        let options = TenantOptions { share: 0.0, shares: [("bank".to_owned(), 0.5)].into() };
+        let shares = options.shares(4);
+        let [bank, shop] = [Some("bank"), Some("shop")].map(tenant_hash);
+        assert_eq!(
+            (shares.quota(bank, 10), shares.quota(shop, 10), shares.quota(0, 10)),
+            (5, 2, 2)
+        );
+        assert_eq!((shares.quota(shop, 1), shares.quota(shop, 3)), (1, 1));
+        assert_eq!(TenantOptions::default().shares(0).quota(0, 7), 7);
+        assert_eq!(TenantOptions { share: 0.3, ..options }.shares(4).quota(shop, 10), 3);
+    }
+
+    #[test]
+    fn who_has_the_most_of_its_share_makes_room() {
+        let options = TenantOptions { share: 0.25, shares: [("bank".to_owned(), 0.5)].into() };
+        let (shares, bank) = (options.shares(1), tenant_hash(Some("bank")));
+        assert_eq!(shares.greediest([(bank, 11), (7, 6)].into_iter()), Some(7));
+        assert_eq!(shares.greediest([(bank, 13), (7, 6)].into_iter()), Some(bank));
+        assert_eq!(shares.greediest([].into_iter()), None);
+    }
+}
