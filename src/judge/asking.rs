@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::budget::{Breaker, Budget};
 use super::meter::Meter;
-use super::money::{Admission, Money};
+use super::money::{Admission, Money, Outcome, Stake};
 use super::options::JudgeOptions;
 use super::prompt::Prompt;
 use super::reply;
@@ -107,7 +107,8 @@ impl Asker {
         &self,
         models: impl IntoIterator<Item = &'m str>,
     ) -> Option<&'static str> {
-        let least = models.into_iter().map(|model| self.at_most(model, 0)).min()?;
+        let stake = |model| Stake { model, most: self.at_most(model, 0) };
+        let least = models.into_iter().map(stake).min_by_key(|stake| stake.most)?;
         let now = self.clock.now();
         let mut money = self.money();
         let why = money.away(least, now);
@@ -157,20 +158,22 @@ impl Asker {
                 return (Err(Failure { name: "deadline", again: None }), paid);
             }
             let most = self.most(question);
-            match self.admit(most, now) {
-                Admission::Goes => {}
+            let stake = Stake { model: question.model, most };
+            let reserved = match self.admit(stake, now) {
+                Admission::Goes(reserved) => reserved,
                 Admission::Waits => {
                     let left = self.clock.until(question.due);
                     let _ = tokio::time::timeout(left, settled).await;
                     continue;
                 }
                 Admission::Refused(name) => return (Err(Failure { name, again: None }), paid),
-            }
-            let (outcome, cost) = self.call(question, dialect, most).await;
+            };
+            let (outcome, cost) = self.call(question, dialect, reserved).await;
             paid = Quanta(paid.0.saturating_add(cost.0));
             let well = self.went_well(&outcome, question, dialect);
             let name = outcome.as_ref().map_or_else(|told| told.name(), |_| "ok");
-            self.settle(most, cost, well);
+            let replied = matches!(outcome, Ok(_) | Err(CallFailure::NoAnswer(_)));
+            self.settle(stake, Outcome { reserved, cost, replied, well });
             self.meter.call(name);
             match outcome {
                 Err(CallFailure::Call(CallError::Status { code: 400 | 422, .. })) => {
@@ -240,9 +243,9 @@ impl Asker {
         (read, cost)
     }
 
-    fn admit(&self, most: Quanta, now: Timestamp) -> Admission {
+    fn admit(&self, stake: Stake<'_>, now: Timestamp) -> Admission {
         let mut money = self.money();
-        let admission = money.admit(most, now);
+        let admission = money.admit(stake, now);
         self.stands(&mut money, now);
         admission
     }
@@ -264,11 +267,16 @@ impl Asker {
         }
     }
 
-    fn settle(&self, most: Quanta, cost: Quanta, well: Option<bool>) {
+    fn settle(&self, stake: Stake<'_>, outcome: Outcome) {
         let now = self.clock.now();
-        self.meter.cost(cost);
+        self.meter.cost(outcome.cost);
         let mut money = self.money();
-        money.settle((most, cost), well, now);
+        if money.settle(stake, outcome, now) {
+            tracing::warn!(
+                model = stake.model,
+                "a call to the judge cost more than it can by its bytes and max_output_tokens; more is set aside for the next ones"
+            );
+        }
         self.stands(&mut money, now);
         drop(money);
         self.settled.notify_waiters();

@@ -5,6 +5,12 @@
 //! waits     it fits when those that are out cost less than they might
 //! goes      the most that it can cost is set aside
 //! ```
+//!
+//! What a call can cost at most follows from its bytes and from the tokens that it asks for. An endpoint may count more: so the
+//! first call of a model goes alone, and from then on as many times the most are set aside as any of its calls has cost. An endpoint
+//! that counts too much breaks the cap by one call, however many are allowed at once.
+
+use std::collections::BTreeMap;
 
 use super::budget::{Breaker, Budget};
 use crate::engine::math::Quanta;
@@ -17,13 +23,46 @@ pub(super) struct Money {
     breaker: Breaker,
     /// The least that there was not enough for.
     short_of: Option<Quanta>,
+    // By model; models are those of the configuration and of files of expectations.
+    habits: BTreeMap<String, Habit>,
+}
+
+/// What calls of a model cost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Habit {
+    /// As many times the most that it was taken to cost did a call, at least one; `None`: no reply has come.
+    times: Option<i64>,
+    /// Calls that are out.
+    out: usize,
+}
+
+/// What a call may cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stake<'m> {
+    /// Its model.
+    pub(super) model: &'m str,
+    /// The most, by its bytes and the tokens that it asks for.
+    pub(super) most: Quanta,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// What was set aside for it.
+    pub(super) reserved: Quanta,
+    /// What it did cost.
+    pub(super) cost: Quanta,
+    /// Whether there was a reply, whatever it said.
+    pub(super) replied: bool,
+    /// Whether the endpoint was there, if that could be told.
+    pub(super) well: Option<bool>,
 }
 
 /// What is to be done with a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Admission {
-    /// It goes out now, and is settled when it has come back.
-    Goes,
+    /// It goes out now, so much is set aside, and it is settled when it has come back.
+    Goes(Quanta),
     /// It is asked about again when another one has been settled.
     Waits,
     /// It does not go out, and why.
@@ -32,22 +71,34 @@ pub(super) enum Admission {
 
 impl Money {
     pub(super) fn new(budget: Budget, breaker: Breaker) -> Self {
-        Self { budget, breaker, short_of: None }
+        Self { budget, breaker, short_of: None, habits: BTreeMap::new() }
     }
 
     /// Sets the most that a call can cost aside, if it may go out.
-    pub(super) fn admit(&mut self, most: Quanta, now: Timestamp) -> Admission {
-        if let Some(why) = self.away(most, now) {
+    pub(super) fn admit(&mut self, stake: Stake<'_>, now: Timestamp) -> Admission {
+        let habit = self.habits.get(stake.model).copied().unwrap_or_default();
+        let most = self.expected(stake);
+        if let Some(why) = self.away(stake, now) {
             Admission::Refused(why)
+        } else if habit.times.is_none() && habit.out > 0 {
+            Admission::Waits
         } else if self.budget.reserve(most, now) && self.breaker.admits(now) {
-            Admission::Goes
+            self.habits.entry(stake.model.to_owned()).or_default().out += 1;
+            Admission::Goes(most)
         } else {
             Admission::Waits
         }
     }
 
-    /// Why a call that costs so much would be refused; `None`: it would not.
-    pub(super) fn away(&mut self, most: Quanta, now: Timestamp) -> Option<&'static str> {
+    /// The most that a call costs, by what its model's calls have cost.
+    fn expected(&self, Stake { model, most }: Stake<'_>) -> Quanta {
+        let times = self.habits.get(model).and_then(|habit| habit.times).unwrap_or(1);
+        Quanta(most.0.saturating_mul(times))
+    }
+
+    /// Why such a call would be refused; `None`: it would not.
+    pub(super) fn away(&mut self, stake: Stake<'_>, now: Timestamp) -> Option<&'static str> {
+        let most = self.expected(stake);
         if self.budget.unspent(now) < most {
             self.short_of = Some(self.short_of.map_or(most, |least| least.min(most)));
             return Some("over_budget");
@@ -55,18 +106,22 @@ impl Money {
         (!self.breaker.might_admit(now)).then_some("endpoint_down")
     }
 
-    /// Takes what a call did cost, and whether the endpoint was there, if that could be told.
-    pub(super) fn settle(
-        &mut self,
-        (most, cost): (Quanta, Quanta),
-        well: Option<bool>,
-        now: Timestamp,
-    ) {
-        self.budget.settle(most, cost, now);
+    /// Takes what became of a call; returns whether it cost more than was set aside.
+    pub(super) fn settle(&mut self, stake: Stake<'_>, outcome: Outcome, now: Timestamp) -> bool {
+        let Outcome { reserved, cost, replied, well } = outcome;
+        self.budget.settle(reserved, cost, now);
+        let habit = self.habits.entry(stake.model.to_owned()).or_default();
+        habit.out = habit.out.saturating_sub(1);
+        if replied {
+            let most = stake.most.0.max(1);
+            let times = cost.0 / most + i64::from(cost.0 % most > 0);
+            habit.times = habit.times.max(Some(times.max(1)));
+        }
         match well {
             Some(well) => self.breaker.record(well, now),
             None => self.breaker.undecided(),
         }
+        cost > reserved
     }
 
     /// Dollars left, and whether what was refused would be refused again.
@@ -91,33 +146,42 @@ mod tests {
         Money::new(Budget::new(Quanta(100)), Breaker::new(1, Duration::from_secs(60)))
     }
 
+    fn stake(most: i64) -> Stake<'static> {
+        Stake { model: "m", most: Quanta(most) }
+    }
+
+    fn came(reserved: i64, cost: i64, well: Option<bool>) -> Outcome {
+        Outcome { reserved: Quanta(reserved), cost: Quanta(cost), replied: true, well }
+    }
+
+    const GOES: Admission = Admission::Goes(Quanta(1));
     const OVER: Admission = Admission::Refused("over_budget");
 
     #[test]
     fn what_is_set_aside_is_waited_for_and_what_is_spent_is_not() {
         let (mut money, now) = (money(), at(0));
-        assert_eq!(money.admit(Quanta(101), now), OVER);
-        assert_eq!(money.admit(Quanta(75), now), Admission::Goes);
-        assert_eq!(money.admit(Quanta(75), now), Admission::Waits);
-        money.settle((Quanta(75), Quanta(25)), Some(true), now);
-        assert_eq!(money.admit(Quanta(75), now), Admission::Goes);
-        money.settle((Quanta(75), Quanta(75)), Some(true), now);
-        assert_eq!(money.admit(Quanta(1), now), OVER);
+        assert_eq!(money.admit(stake(101), now), OVER);
+        assert_eq!(money.admit(stake(75), now), Admission::Goes(Quanta(75)));
+        assert_eq!(money.admit(stake(75), now), Admission::Waits);
+        money.settle(stake(75), came(75, 25, Some(true)), now);
+        assert_eq!(money.admit(stake(75), now), Admission::Goes(Quanta(75)));
+        money.settle(stake(75), came(75, 75, Some(true)), now);
+        assert_eq!(money.admit(stake(1), now), OVER);
     }
 
     #[test]
     fn a_shortage_lasts_until_there_is_enough_again() {
         let (mut money, now) = (money(), at(0));
         assert_eq!(money.stands(now), (Quanta(100), false));
-        assert_eq!(money.admit(Quanta(75), now), Admission::Goes);
-        assert_eq!(money.admit(Quanta(75), now), Admission::Waits);
+        assert_eq!(money.admit(stake(75), now), Admission::Goes(Quanta(75)));
+        assert_eq!(money.admit(stake(75), now), Admission::Waits);
         assert_eq!(money.stands(now), (Quanta(25), false), "it may come back");
-        money.settle((Quanta(75), Quanta(50)), Some(true), now);
-        assert_eq!(money.admit(Quanta(75), now), OVER);
+        money.settle(stake(75), came(75, 50, Some(true)), now);
+        assert_eq!(money.admit(stake(75), now), OVER);
         assert_eq!(money.stands(now), (Quanta(50), true));
         // One that is smaller goes out; for the other there is not enough all the same.
-        assert_eq!(money.admit(Quanta(25), now), Admission::Goes);
-        money.settle((Quanta(25), Quanta(0)), Some(true), now);
+        assert_eq!(money.admit(stake(25), now), Admission::Goes(Quanta(25)));
+        money.settle(stake(25), came(25, 0, Some(true)), now);
         assert_eq!(money.stands(now), (Quanta(50), true));
         assert_eq!(money.stands(at(62)), (Quanta(100), false));
     }
@@ -126,16 +190,32 @@ mod tests {
     fn what_is_down_is_degraded_until_it_answers() {
         let mut money = money();
         let mut call = |minute, well| {
-            let admitted = money.admit(Quanta(1), at(minute));
-            if admitted == Admission::Goes {
-                money.settle((Quanta(1), Quanta(0)), well, at(minute));
+            let admitted = money.admit(stake(1), at(minute));
+            if admitted == GOES {
+                money.settle(stake(1), came(1, 0, well), at(minute));
             }
             (admitted, money.stands(at(minute)).1)
         };
-        assert_eq!(call(0, None), (Admission::Goes, false));
-        assert_eq!(call(0, Some(false)), (Admission::Goes, true));
+        assert_eq!(call(0, None), (GOES, false));
+        assert_eq!(call(0, Some(false)), (GOES, true));
         assert_eq!(call(0, None), (Admission::Refused("endpoint_down"), true));
-        assert_eq!(call(1, None), (Admission::Goes, true), "it was there, and that is all");
-        assert_eq!(call(1, Some(true)), (Admission::Goes, false));
+        assert_eq!(call(1, None), (GOES, true), "it was there, and that is all");
+        assert_eq!(call(1, Some(true)), (GOES, false));
+    }
+
+    #[test]
+    fn an_endpoint_that_counts_too_much_breaks_the_cap_by_one_call_at_most() {
+        let (mut money, now) = (money(), at(0));
+        assert_eq!(money.admit(stake(1), now), Admission::Goes(Quanta(1)));
+        assert_eq!(money.admit(stake(1), now), Admission::Waits, "the first one tells");
+        let lost = Outcome { replied: false, ..came(1, 1, Some(true)) };
+        assert!(!money.settle(stake(1), lost, now), "one without a reply does not");
+        assert_eq!(money.admit(stake(1), now), Admission::Goes(Quanta(1)));
+        assert!(money.settle(stake(1), came(1, 40, Some(true)), now));
+        // 59 are left, of which one takes 40.
+        assert_eq!(money.admit(stake(1), now), Admission::Goes(Quanta(40)));
+        assert_eq!(money.admit(stake(1), now), Admission::Waits);
+        assert!(!money.settle(stake(1), came(40, 40, Some(true)), now));
+        assert_eq!(money.admit(stake(1), now), OVER);
     }
 }

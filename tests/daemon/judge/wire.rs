@@ -126,6 +126,25 @@ async fn the_hour_s_dollars_hold_however_many_are_judged_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_counts_a_hundred_times_too_much_breaks_the_cap_by_one_call() {
+    let endpoint = Endpoint::start();
+    let model = "confidence.overcounted.always.m";
+    let metrics = [Metric::Confidence];
+    let options = JudgeOptions {
+        concurrency: 32,
+        usd_per_hour: 12.0,
+        output_usd_per_million: 25.0,
+        ..options(&endpoint, Format::Openai, model, &metrics)
+    };
+    let requests = (0..64).map(|number| request(number, transcript("found"))).collect();
+    let judged = all_judged(&options, requests).await;
+    // Each says that it cost 5 dollars, where 2,048 tokens cost 5 cents.
+    let (spent, calls) = (spent(&judged.metrics), endpoint.seen().len());
+    assert!(spent <= 12.0 + 5.1 && calls <= 3, "{spent} in {calls} calls");
+    assert!(spent > 5.0, "{spent}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_set_aside_for_others_is_waited_for() {
     let sounding = Endpoint::start();
     let metrics = [Metric::Confidence];

@@ -154,7 +154,8 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
     match failure(&request, before) {
         // Until the client has had enough.
         Some("timeout") => drop(stream.read(&mut [0])),
-        Some("three_at_once") => open.three_at_once(),
+        // The first call of a model comes alone.
+        Some("three_at_once") if before > 0 => open.three_at_once(),
         // Until the client has had enough: a reply that does not end, and one that takes its time.
         Some(how @ ("endless" | "dripping")) => return go_on(stream, how == "endless"),
         Some(_) | None => {}
@@ -256,6 +257,11 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
             let mut reply = wrapped(request, &text, "");
             reply.as_object_mut().unwrap().retain(|key, _| !key.starts_with("usage"));
             http("200 OK", "", &reply.to_string())
+        }
+        // Far more than it was asked for.
+        Some("overcounted") => {
+            let most = wrapped(request, &text, "").to_string().replace(":10}", ":200000}");
+            http("200 OK", "", &most)
         }
         // Some forget to count.
         Some("counted_as_nothing") => {
