@@ -16,7 +16,7 @@ doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 deny:
-    cargo deny check bans licenses sources
+    .ci/run licences advisories
 
 # Writes deploy/prometheus/drops.test.yml anew: what the daemon exports of simulated agents, and what is expected of the rules.
 simulate:
