@@ -14,7 +14,7 @@ use crate::engine::resolve::Resolve;
 use crate::engine::route::Route;
 use crate::engine::span::{Report, Span, Target, Timestamp};
 use crate::engine::update::Barrier;
-use crate::ingest::{Batch, Overloaded, Sink};
+use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 use crate::store::{Kind, Record, Section};
 
 /// When a refused sender should come back.
@@ -50,7 +50,7 @@ impl Sink for Door {
         self.router.get().is_some_and(Router::keeps_log)
     }
 
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         match self.router.get() {
             Some(router) => router.submit(batch).await,
             None => Err(Overloaded::after(RETRY_AFTER)),
@@ -66,7 +66,7 @@ impl Sink for Router {
     /// Refused before any shard has it where one of its channels is full; otherwise every shard
     /// has applied its part, and handed on what follows from it, when this returns. Where a log is
     /// kept the batch is in it before any shard has a part.
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let now = batch.arrival;
         let items = batch.spans.len() + batch.logs.len();
         let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
@@ -115,11 +115,11 @@ impl Sink for Router {
                 Target::Response { .. } => {}
             }
         }
-        self.apply((Arc::new(batch.spans), parts), permits, now).await?;
+        let left_out = self.apply((Arc::new(batch.spans), parts), permits, now).await?;
         if let Some(ticket) = ticket {
             ticket.applied();
         }
-        Ok(())
+        Ok(left_out)
     }
 }
 
@@ -193,13 +193,13 @@ impl Router {
         section("resolve".to_owned(), &*resolve)
     }
 
-    /// Sends every shard its part and waits until all have applied theirs.
+    /// Sends every shard its part and waits until all have applied theirs; returns what they had no room for.
     async fn apply(
         &self,
         (spans, parts): (Arc<Vec<Span>>, BTreeMap<usize, ShardBatch>),
         mut permits: BTreeMap<usize, OwnedPermit<ToAssemble>>,
         now: Timestamp,
-    ) -> Result<(), Overloaded> {
+    ) -> Result<LeftOut, Overloaded> {
         let mut applied = Vec::with_capacity(parts.len());
         for (shard, share) in parts {
             let (acknowledge, acknowledged) = oneshot::channel();
@@ -214,10 +214,12 @@ impl Router {
             }
             applied.push(acknowledged);
         }
+        let mut left_out = LeftOut::default();
         for acknowledged in applied {
-            acknowledged.await.map_err(|_| Overloaded::after(RETRY_AFTER))?;
+            let own = acknowledged.await.map_err(|_| Overloaded::after(RETRY_AFTER))?;
+            left_out = left_out.and(own);
         }
-        Ok(())
+        Ok(left_out)
     }
 }
 

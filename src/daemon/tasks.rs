@@ -29,6 +29,7 @@ use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::export::board::Board;
 use crate::export::query::ListRequest;
 use crate::health::Health;
+use crate::ingest::LeftOut;
 use crate::judge;
 use crate::store::Section;
 use crate::webhook::{self, Runaway};
@@ -60,7 +61,7 @@ pub(super) enum ToAssemble {
         spans: Arc<Vec<Span>>,
         share: ShardBatch,
         now: Timestamp,
-        acknowledge: oneshot::Sender<()>,
+        acknowledge: oneshot::Sender<LeftOut>,
     },
     /// A barrier.
     Barrier(Barrier),
@@ -248,9 +249,11 @@ pub(super) async fn assemble(
             match message {
                 ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
                     taken += share.spans.len() + share.inputs.len();
+                    let before = stage.refused();
                     stage.spans(SpanBatch { all: spans, places: share.spans }, arrival);
                     share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
-                    acknowledgements.push(acknowledge);
+                    let trace_full = stage.refused().saturating_sub(before);
+                    acknowledgements.push((acknowledge, LeftOut { trace_full }));
                 }
                 ToAssemble::Barrier(barrier) => {
                     // What came before it goes before it, and only that is saved.
@@ -277,8 +280,8 @@ pub(super) async fn assemble(
             }
             ask(&mut stage, &common, now);
             // A sender that has gone does not need to know.
-            for acknowledge in acknowledgements.drain(..) {
-                let _ = acknowledge.send(());
+            for (acknowledge, left_out) in acknowledgements.drain(..) {
+                let _ = acknowledge.send(left_out);
             }
             owed = owed.saturating_sub(TIMERS);
             if all || (owed == 0 && !inbox.is_empty()) {

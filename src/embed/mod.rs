@@ -198,7 +198,7 @@ impl Embedder {
             let batch =
                 Batch { arrival: self.clock.now(), embedded: embedded.clone(), ..Batch::default() };
             match sink.submit(batch).await {
-                Ok(()) => return,
+                Ok(_) => return,
                 Err(overloaded) => tokio::time::sleep(overloaded.retry_after).await,
             }
         }

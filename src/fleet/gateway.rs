@@ -21,7 +21,7 @@ use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
 use crate::engine::update::Response;
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
-use crate::ingest::{Batch, Overloaded, Sink};
+use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 
 /// When a refused sender should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -130,11 +130,11 @@ impl Gateway {
 
 impl Sink for Gateway {
     /// Refused where the brokers do not take all of it: what they have of it already is sent again, and counts once.
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let overloaded = Overloaded::after(RETRY_AFTER);
         let records = self.records(batch).ok_or(overloaded)?;
         if records.is_empty() {
-            return Ok(());
+            return Ok(LeftOut::default());
         }
         let (done, delivered) = oneshot::channel();
         let pending = Arc::new(Pending {
@@ -154,7 +154,7 @@ impl Sink for Gateway {
                 return Err(overloaded);
             }
         }
-        if delivered.await.unwrap_or(false) { Ok(()) } else { Err(overloaded) }
+        if delivered.await.unwrap_or(false) { Ok(LeftOut::default()) } else { Err(overloaded) }
     }
 }
 

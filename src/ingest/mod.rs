@@ -82,6 +82,18 @@ pub struct Tally {
     pub unused: BTreeMap<&'static str, u64>,
 }
 
+impl Tally {
+    /// Also rejects what there was no room for.
+    pub fn reject(&mut self, left_out: LeftOut) {
+        if left_out.trace_full > 0 {
+            *self.rejected.entry(TRACE_FULL).or_default() += left_out.trace_full;
+        }
+    }
+}
+
+/// Why spans and log records are rejected whose trace is full.
+pub const TRACE_FULL: &str = "trace_full";
+
 /// What a request carries.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Signal {
@@ -203,6 +215,21 @@ impl Lacks {
     }
 }
 
+/// Spans and log records of a batch that were applied by nobody, for want of room in their traces.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LeftOut {
+    /// They are over `assemble.max_spans_per_trace`.
+    pub trace_full: u64,
+}
+
+impl LeftOut {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { trace_full: self.trace_full.saturating_add(other.trace_full) }
+    }
+}
+
 /// Where decoded batches go.
 pub trait Sink: Clone + Send + Sync + 'static {
     /// Whether it writes requests to a log, and so wants them with their batches.
@@ -210,6 +237,6 @@ pub trait Sink: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Applies a batch; returns when every shard has applied its part.
-    fn submit(&self, batch: Batch) -> impl Future<Output = Result<(), Overloaded>> + Send;
+    /// Applies a batch; returns when every shard has applied its part, with what they had no room for.
+    fn submit(&self, batch: Batch) -> impl Future<Output = Result<LeftOut, Overloaded>> + Send;
 }

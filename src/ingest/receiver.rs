@@ -117,7 +117,7 @@ const SMALL_BYTES: usize = 256 << 10;
 const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
 /// What is thrown away of a body that was refused, at most, so that its sender gets to read the answer.
-const MAX_DISCARDED_BYTES: usize = 64 << 20;
+const MAX_DISCARDED_BYTES: usize = 256 << 20;
 
 impl<S: Sink> Receiver<S> {
     /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; something of a body has to
@@ -282,18 +282,20 @@ impl<S: Sink> Receiver<S> {
         Ok(Taken { batch, permit, _turn: None, encoding })
     }
 
-    /// Applies what was taken, and counts what was in it.
+    /// Applies what was taken, and counts what was in it; returns that, with what the stages left out.
     pub(super) async fn hand_on(
         &self,
         transport: &'static str,
         taken: Taken,
-    ) -> Result<(), Overloaded> {
+    ) -> Result<Tally, Overloaded> {
         let Taken { batch, permit, _turn, encoding } = taken;
-        let tally = batch.tally.clone();
-        self.shared.sink.submit(batch).await?;
+        let mut tally = batch.tally.clone();
+        let left_out = self.shared.sink.submit(batch).await?;
         drop(permit);
         self.shared.observe.received(transport, encoding.name(), &tally);
-        Ok(())
+        // The stages have counted it.
+        tally.reject(left_out);
+        Ok(tally)
     }
 
     /// A place for the rest of a larger body.
@@ -377,9 +379,7 @@ impl<S: Sink> Receiver<S> {
             });
             decoded.await.unwrap_or_else(|error| failed(&error))?
         };
-        let tally = batch.tally.clone();
-        self.hand_on(transport, Taken { batch, permit, _turn: Some(turn), encoding }).await?;
-        Ok(tally)
+        Ok(self.hand_on(transport, Taken { batch, permit, _turn: Some(turn), encoding }).await?)
     }
 
     fn decode(

@@ -342,7 +342,7 @@ impl Judge {
                 ..Batch::default()
             };
             match sink.submit(batch).await {
-                Ok(()) => return,
+                Ok(_) => return,
                 Err(overloaded) if self.clock.now() < due => {
                     tokio::time::sleep(overloaded.retry_after).await;
                 }

@@ -12,7 +12,7 @@ use agentgauge::engine::embedding::{EmbedRequest, Embedded};
 use agentgauge::engine::span::TraceId;
 use agentgauge::engine::tenants::TraceKey;
 use agentgauge::engine::update::Content;
-use agentgauge::ingest::{Batch, Overloaded, Sink};
+use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::JudgeOptions;
 use agentgauge::judge::redact::Redactor;
 use agentgauge::outbound::Secret;
@@ -31,13 +31,13 @@ struct Kept {
 }
 
 impl Sink for Kept {
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let less = |left: usize| left.checked_sub(1);
         if self.full_for.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Err(Overloaded::after(Duration::from_millis(1)));
         }
         self.embedded.lock().unwrap().extend(batch.embedded);
-        Ok(())
+        Ok(LeftOut::default())
     }
 }
 

@@ -40,13 +40,17 @@ fn request(number: u64) -> (ExportTraceServiceRequest, Vec<String>) {
 }
 
 async fn daemon() -> Daemon {
+    started(|config| config.engine.channel_capacity = 1).await
+}
+
+async fn started(options: impl FnOnce(&mut Config)) -> Daemon {
     let mut config = Config::default();
     for address in
         [&mut config.listen.otlp_grpc, &mut config.listen.otlp_http, &mut config.listen.http]
     {
         "127.0.0.1:0".clone_into(address);
     }
-    config.engine.channel_capacity = 1;
+    options(&mut config);
     Daemon::start(&config).await.unwrap()
 }
 
@@ -104,6 +108,61 @@ async fn what_is_acknowledged_is_held_and_what_is_refused_is_not() {
     assert_eq!(acknowledged.len() as u64 + 3 * refused, CLIENTS * REQUESTS * 3);
     assert!(!acknowledged.is_empty());
     assert_eq!(shown, acknowledged);
+    daemon.stop().await;
+}
+
+/// Spans of one trace, with these numbers.
+fn of_one_trace(numbers: std::ops::Range<u64>) -> ExportTraceServiceRequest {
+    let spans = numbers.map(|number| Span {
+        trace_id: vec![7; 16],
+        span_id: (number + 1).to_be_bytes().to_vec(),
+        parent_span_id: vec![9; 8],
+        name: "execute_tool search".to_owned(),
+        attributes: vec![attribute("gen_ai.operation.name", "execute_tool")],
+        ..Span::default()
+    });
+    let scope_spans = vec![ScopeSpans { spans: spans.collect(), ..ScopeSpans::default() }];
+    let resource_spans = vec![ResourceSpans { scope_spans, ..ResourceSpans::default() }];
+    ExportTraceServiceRequest { resource_spans }
+}
+
+async fn get(daemon: &Daemon, path: &str) -> String {
+    let mut stream = TcpStream::connect(daemon.bound().http).await.unwrap();
+    let head = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+/// The sum of the values of a family that have this label.
+async fn sum(daemon: &Daemon, family: &str, label: &str) -> u64 {
+    let page = get(daemon, "/metrics").await;
+    let lines = page.lines().filter(|line| line.starts_with(family) && line.contains(label));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_trace_does_not_take_is_told_to_its_sender_and_counted() {
+    let daemon = started(|config| config.assemble.max_spans_per_trace = 100).await;
+    let address = format!("http://{}", daemon.bound().otlp_grpc.unwrap());
+    let mut service = TraceServiceClient::connect(address).await.unwrap();
+    let (mut sent, mut rejected) = (0, 0);
+    for (numbers, expected) in [(0..60, 0), (60..120, 20), (120..180, 60)] {
+        sent += numbers.end - numbers.start;
+        let answer = service.export(of_one_trace(numbers)).await.unwrap().into_inner();
+        let partial = answer.partial_success.unwrap_or_default();
+        assert_eq!(partial.rejected_spans, expected);
+        let said =
+            if expected > 0 { format!("rejected: {expected} trace_full") } else { String::new() };
+        assert_eq!(partial.error_message, said);
+        rejected += u64::try_from(partial.rejected_spans).unwrap();
+    }
+    daemon.flush().await;
+    let received = sum(&daemon, "agentgauge_spans_received_total", "").await;
+    let told = sum(&daemon, "agentgauge_spans_rejected_total", "trace_full").await;
+    // What is held and what was told are all that was sent.
+    assert_eq!((received, told, 100 + rejected), (sent, rejected, sent));
     daemon.stop().await;
 }
 

@@ -342,6 +342,11 @@ impl Assemble {
         &self.counts
     }
 
+    /// Spans and log records, since it was counted from zero, of traces that had no room for them.
+    pub fn refused(&self) -> u64 {
+        ["spans", "logs"].iter().map(|what| self.counts.get(what, TRACE_FULL)).sum()
+    }
+
     /// Counts from zero again.
     pub fn restart_counts(&mut self) {
         self.counts = Counts::default();
@@ -406,7 +411,7 @@ impl Assemble {
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
         } else if held.parts.len() >= max {
-            self.counts.add("logs", "trace_full");
+            self.counts.add("logs", TRACE_FULL);
         } else {
             held.note_log(&log, &self.rules.loops);
             held.parts.logs.get_or_insert_default().insert(log.id, log);
@@ -577,6 +582,9 @@ impl Assemble {
         }
     }
 }
+
+/// Why a span or a log record of a trace that has its most is left out.
+const TRACE_FULL: &str = "trace_full";
 
 /// Nothing is waiting to be told.
 const NEVER: Timestamp = Timestamp(u64::MAX);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::NEVER;
 use super::calls::Calls;
 use super::judgement::{PendingJudgement, Questions};
+use super::{NEVER, TRACE_FULL};
 use crate::embedding::Embedded;
 use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
@@ -275,7 +275,7 @@ impl OpenTrace {
         add: impl FnOnce(&mut Spans, &Span) -> Added,
     ) -> Result<(), &'static str> {
         if !self.has_room(span, max) {
-            return Err("trace_full");
+            return Err(TRACE_FULL);
         }
         if add(&mut self.parts.spans, span) == Added::Known {
             return Err("duplicate");

@@ -12,7 +12,7 @@ use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::time::Moment;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::kafka::{KafkaOptions, Source, Status, Watch};
-use agentgauge::ingest::{Batch, Observe, Overloaded, Receiver, Sink, Tally};
+use agentgauge::ingest::{Batch, LeftOut, Observe, Overloaded, Receiver, Sink, Tally};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
@@ -178,7 +178,7 @@ impl Recorder {
 }
 
 impl Sink for Recorder {
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let mut mood = self.mood.subscribe();
         let now = *mood.wait_for(|mood| *mood != Mood::Hold).await.unwrap();
         if now == Mood::Refuse {
@@ -190,7 +190,7 @@ impl Sink for Recorder {
         let mut seen = self.seen.lock().unwrap();
         seen.times.extend(batch.spans.first().map(|span| (batch.arrival, span.start)));
         seen.spans.extend(batch.spans.iter().map(|span| span.name.to_string()));
-        Ok(())
+        Ok(LeftOut::default())
     }
 }
 

@@ -11,7 +11,7 @@ use agentgauge::engine::judging::{JudgeRequest, RubricRequest};
 use agentgauge::engine::options::CostOptions;
 use agentgauge::engine::span::{Report, Source, TraceId};
 use agentgauge::engine::trace::{Step, Transcript};
-use agentgauge::ingest::{Batch, Overloaded, Sink};
+use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{Judge, JudgeOptions, JudgeParts, Metric};
 use agentgauge::outbound::Secret;
@@ -24,11 +24,11 @@ use crate::support::endpoint::Endpoint;
 pub(crate) struct Kept(Arc<Mutex<(Vec<Report>, Judgements)>>);
 
 impl Sink for Kept {
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let mut kept = self.0.lock().unwrap();
         kept.0.extend(batch.reports);
         kept.1.extend(batch.judged.into_iter().flat_map(|reply| reply.judgements));
-        Ok(())
+        Ok(LeftOut::default())
     }
 }
 

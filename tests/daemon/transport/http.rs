@@ -225,7 +225,7 @@ impl<I: Iterator + Unpin> tonic::codegen::tokio_stream::Stream for Chunks<I> {
 #[tokio::test]
 async fn a_sender_of_far_too_much_gets_to_read_why() {
     let ingest = Setup::http().max_request_bytes(1_000).start().await;
-    let answer = ingest.post(TRACES, &[PROTOBUF], vec![0; 20 << 20]).await;
+    let answer = ingest.post(TRACES, &[PROTOBUF], vec![0; 100 << 20]).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(code(&answer, Encoding::Protobuf), 8);
     assert_eq!(ingest.receiver.admission().taken_bytes(), 0);

@@ -13,7 +13,7 @@ use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::time::Moment;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::server::{ServerOptions, serve};
-use agentgauge::ingest::{Batch, Observe, Overloaded, Receiver, Sink, Tally, grpc, http};
+use agentgauge::ingest::{Batch, LeftOut, Observe, Overloaded, Receiver, Sink, Tally, grpc, http};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Request, StatusCode};
@@ -123,7 +123,7 @@ impl Recorder {
 }
 
 impl Sink for Recorder {
-    async fn submit(&self, batch: Batch) -> Result<(), Overloaded> {
+    async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         self.entered.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
@@ -133,7 +133,7 @@ impl Sink for Recorder {
             Mood::Hold => self.gate.acquire().await.unwrap().forget(),
         }
         self.batches.lock().unwrap().push(batch);
-        Ok(())
+        Ok(LeftOut::default())
     }
 }
 
