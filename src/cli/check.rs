@@ -1,12 +1,10 @@
-//! `check`: reads the configuration and says whether it can be used.
+//! `check`: reads the configuration and says whether it can be used, in the words of `serve`.
 
 use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process};
-use crate::access::Access;
-use crate::access::tls::Tls;
-use crate::config::expect;
+use crate::daemon;
 
 /// Checks the configuration, without starting.
 #[derive(Args, Debug)]
@@ -18,13 +16,11 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let config = self.settings.load(process, &[])?;
-        let expected = expect::read(&config.expect.files)?;
+        let expected = daemon::check(&config)?;
         let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
         for remark in expected.remarks.iter().chain(unjudged) {
             writeln!(process.out, "{remark}").map_err(CliError::Output)?;
         }
-        Tls::check(&config.tls)?;
-        Access::read(&config.access, config.tls.client_ca_file.is_some())?;
         let listen = &config.listen;
         writeln!(
             process.out,

@@ -5,12 +5,12 @@ use std::fmt::Write;
 use std::io;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
-use crate::access::AccessError;
 use crate::config::ConfigError;
 use crate::config::expect::ExpectError;
 use crate::daemon::StartError;
 use crate::ingest::file::FileError;
 use crate::rules::RulesError;
+use crate::store::StoreError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +21,6 @@ pub enum CliError {
     /// Expectations cannot be used.
     #[error(transparent)]
     Expect(#[from] ExpectError),
-    /// Certificates or tokens cannot be used.
-    #[error(transparent)]
-    Access(#[from] AccessError),
     /// Rules for Prometheus that could never fire.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -105,15 +102,20 @@ impl CliError {
         match self {
             Self::Config(_)
             | Self::Expect(_)
-            | Self::Access(_)
             | Self::Rules(_)
             | Self::NoBrokers
             | Self::Start(
                 StartError::Expect(_)
                 | StartError::Access(_)
+                | StartError::Embed(_)
+                | StartError::Judge(_)
                 | StartError::Key(_)
+                | StartError::ScoresOut(_)
+                | StartError::Store(StoreError::Directory { .. })
                 | StartError::Webhook(_),
             ) => EXIT_USAGE,
+            #[cfg(feature = "kafka")]
+            Self::Start(StartError::Kafka(_)) => EXIT_USAGE,
             #[cfg(feature = "kafka")]
             Self::Topics(_) => EXIT_FAILURE,
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,

@@ -172,6 +172,11 @@ impl Answers {
 }
 
 impl Recovered {
+    /// Acknowledged records that were not found.
+    pub(super) fn lost_records(&self) -> u64 {
+        self.opened.recovery.found.lost_records
+    }
+
     /// Takes appends from here on.
     pub(super) fn start(self, config: &Config) -> (Durable, Snapshots) {
         let Self { lock, opened, metrics, items, clock, shift } = self;
@@ -458,6 +463,12 @@ pub(super) fn recover(
         seconds_of_snapshot = restored.as_secs_f64(),
         "recovered the store"
     );
+    if found.lost_records > 0 {
+        tracing::error!(
+            lost_records = found.lost_records,
+            "acknowledged records are missing from the log and were left out"
+        );
+    }
     let (clock, shift) = (clock.clone(), last.shift);
     Ok((stages, Some(Recovered { lock, opened, metrics, items, clock, shift })))
 }

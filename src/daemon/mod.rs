@@ -1,6 +1,7 @@
 //! The daemon: wiring only. The one place that names every stage.
 
 mod askers;
+mod check;
 mod doors;
 mod durable;
 #[cfg(feature = "kafka")]
@@ -27,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
+pub use check::check;
 pub use query::SessionQuery;
 pub use router::Router;
 
@@ -38,7 +40,7 @@ use self::tasks::Common;
 use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::expect::{self, ExpectError, Expectations};
+use crate::config::expect::{ExpectError, Expectations};
 use crate::config::key::{self, KeyError};
 use crate::embed::EmbedError;
 use crate::engine::assemble::Assemble;
@@ -184,7 +186,7 @@ impl Daemon {
 
     /// The same by this clock.
     async fn start_by(clock: Clock, config: &Config) -> Result<Self, StartError> {
-        let expected = expect::read(&config.expect.files)?;
+        let expected = check(config)?;
         remark(&expected, config);
         let health = Health::new(clock.wall())?;
         health.clock(&clock)?;
@@ -219,6 +221,7 @@ impl Daemon {
         let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
         let paid: Vec<(u64, Quanta)> =
             stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
+        let lost_records = recovered.as_ref().map_or(0, Recovered::lost_records);
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
@@ -248,7 +251,7 @@ impl Daemon {
         sources.extend(reading);
         // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
-        query.open(&router, checks.into_iter().chain(stored).collect());
+        query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
         let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));

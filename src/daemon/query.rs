@@ -48,6 +48,8 @@ struct Open {
     shards: usize,
     way: Way,
     checks: Vec<Check>,
+    /// Acknowledged records that the start did not find in the log.
+    lost_records: u64,
 }
 
 /// How a shard is asked.
@@ -61,9 +63,10 @@ enum Way {
 
 impl SessionQuery {
     /// From here on there is something to be asked.
-    pub(super) fn open(&self, router: &Router, checks: Vec<Check>) {
+    pub(super) fn open(&self, router: &Router, checks: Vec<Check>, lost_records: u64) {
         let way = Way::Tasks(router.sessions.clone());
-        let open = Open { route: router.route, shards: router.sessions.len(), way, checks };
+        let (route, shards) = (router.route, router.sessions.len());
+        let open = Open { route, shards, way, checks, lost_records };
         // Only the first time counts, and there is one.
         let _ = self.stages.set(open);
     }
@@ -73,7 +76,13 @@ impl SessionQuery {
     pub(super) fn open_shared(&self, worker: Option<SyncSender<Question>>, checks: Vec<Check>) {
         let (route, shards) = fleet::shards();
         // Likewise.
-        let _ = self.stages.set(Open { route, shards, way: Way::Worker(worker), checks });
+        let _ = self.stages.set(Open {
+            route,
+            shards,
+            way: Way::Worker(worker),
+            checks,
+            lost_records: 0,
+        });
     }
 
     fn shards(&self) -> usize {
@@ -216,6 +225,11 @@ impl Query for SessionQuery {
             Way::Worker(_) => {}
         }
         open.checks.iter().try_for_each(|check| check())
+    }
+
+    fn remark(&self) -> Option<String> {
+        let lost = self.stages.get().map(|open| open.lost_records).filter(|lost| *lost > 0)?;
+        Some(format!("{lost} acknowledged records were missing from the log at the start"))
     }
 }
 

@@ -169,7 +169,12 @@ async fn ready<Q: Query>(
     insider: Option<Extension<Insider>>,
 ) -> Response {
     match exporter.query.ready() {
-        Ok(()) => "ready\n".into_response(),
+        Ok(()) => {
+            let remark = insider.and_then(|_| exporter.query.remark());
+            remark
+                .map_or("ready\n".to_owned(), |what| format!("ready, but {what}\n"))
+                .into_response()
+        }
         Err(why) => {
             let why = insider.map_or("the log says why", |_| &why);
             error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)

@@ -33,6 +33,11 @@ pub trait Query: Clone + Send + Sync + 'static {
     ///
     /// What is missing.
     fn ready(&self) -> Result<(), String>;
+
+    /// What those who run it should know although it is ready.
+    fn remark(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A page of sessions that is asked for.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::disk::{Disk, DiskFile};
 use super::error::{Refused, StoreError};
+use super::mark::{MARKS, Marks};
 use super::options::{Durability, StoreOptions};
 use super::record::{FILE_HEAD, Record, head};
 use super::recover::Recovery;
@@ -26,6 +27,7 @@ pub(crate) struct Log {
     file: Option<Box<dyn DiskFile>>,
     next: u64,
     acknowledged: u64,
+    marks: Marks,
     group: Vec<u8>,
     stopped: bool,
 }
@@ -61,6 +63,8 @@ impl Log {
         recovery: &Recovery,
         budget: Arc<Budget>,
     ) -> Result<Self, StoreError> {
+        let marks = Marks::begin(disk.as_ref(), recovery.next() - 1)
+            .map_err(StoreError::write(disk.path(MARKS)))?;
         let mut log = Self {
             disk,
             budget,
@@ -70,6 +74,7 @@ impl Log {
             file: None,
             next: recovery.next(),
             acknowledged: recovery.next() - 1,
+            marks,
             group: Vec::new(),
             stopped: false,
         };
@@ -109,6 +114,7 @@ impl Log {
             self.sync()?;
         }
         self.acknowledged = self.next - 1;
+        self.marks.set(self.disk.as_ref(), self.acknowledged);
         self.budget.add_written(bytes);
         self.measure();
         Ok(first)

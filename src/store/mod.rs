@@ -18,6 +18,7 @@ mod disk;
 mod error;
 mod lock;
 mod log;
+mod mark;
 mod options;
 mod record;
 mod recover;

@@ -2,7 +2,7 @@
 //!
 //! Every record of the log is checked before any is replayed. Where bytes are no frame, or records are missing:
 //!
-//! - If a later frame tells that the missing records were acknowledged, they are damaged: an error that says where, or,
+//! - If a later frame, or a mark of where the log ended, tells that the missing records were acknowledged, they are damaged: an error that says where, or,
 //!   with `damaged_records = "skip"`, a count.
 //! - If none does, it is the end of what a crash let through. It was never acknowledged, and is cut off.
 //!
@@ -16,7 +16,8 @@ use bytes::Bytes;
 use super::disk::Disk;
 use super::error::StoreError;
 use super::log::{LOG_MAGIC, Segment};
-use super::options::{DamagedRecords, StoreOptions};
+use super::mark::{self, MARKS};
+use super::options::{DamagedRecords, Durability, StoreOptions};
 use super::record::{FILE_HEAD, Frame, Head, Kind, Record, VERSION, frame, next_frame, read_head};
 use super::snapshot::{self, Snapshot};
 
@@ -63,7 +64,8 @@ struct Gap {
 struct Survey {
     gaps: Vec<Gap>,
     next: u64,
-    // What later frames vouch for.
+    // What later frames vouch for, and these or the marks.
+    vouched_by_frames: u64,
     vouched: u64,
 }
 
@@ -77,7 +79,12 @@ impl Recovery {
         // A segment whose successor begins by then has nothing to replay.
         let first = segments.partition_point(|segment| segment.first <= base.saturating_add(1));
         let old = first.saturating_sub(1);
-        let survey = survey(disk, &segments[old..], base)?;
+        let mut survey = survey(disk, &segments[old..], base)?;
+        // Without syncs a crash of the machine may take the end of the log; then nobody can have it restored.
+        let refuses = options.damaged_records == DamagedRecords::Refuse;
+        let marked = mark::last(disk);
+        let is_synced = options.durability == Durability::Fsync;
+        let ends_early = survey.end_at(marked, segments.get(old..).unwrap_or_default());
         for gap in &survey.gaps {
             if gap.first > survey.vouched {
                 let at = gap.segment + old;
@@ -85,9 +92,10 @@ impl Recovery {
                 break;
             }
             let last = gap.last.min(survey.vouched);
-            if options.damaged_records == DamagedRecords::Refuse {
+            if refuses && (is_synced || !ends_early || gap.first <= survey.vouched_by_frames) {
+                let segment = segments.get(gap.segment + old);
                 return Err(StoreError::Damaged {
-                    path: disk.path(&segments[gap.segment + old].name()),
+                    path: disk.path(&segment.map_or(MARKS.to_owned(), Segment::name)),
                     offset: gap.offset as u64,
                     first: gap.first,
                     last,
@@ -222,9 +230,26 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
 }
 
 impl Survey {
+    /// Takes up to which record the log should go, by its marks; returns whether it ends before.
+    fn end_at(&mut self, marked: u64, segments: &[Segment]) -> bool {
+        self.vouched = self.vouched_by_frames.max(marked);
+        let ends_early = marked >= self.next;
+        if ends_early && self.gaps.last().is_none_or(|gap| gap.last != u64::MAX) {
+            // Whole files are missing.
+            let last = segments.last().map_or(0, |segment| segment.bytes);
+            self.gaps.push(Gap {
+                segment: segments.len().saturating_sub(1),
+                offset: usize::try_from(last).unwrap_or(usize::MAX),
+                first: self.next,
+                last: marked,
+            });
+        }
+        ends_early
+    }
+
     /// Takes that all records before `seq` should have been found before `(segment, offset)`.
     fn expect(&mut self, (segment, offset): (usize, usize), seq: u64, acknowledged: u64) {
-        self.vouched = self.vouched.max(acknowledged);
+        self.vouched_by_frames = self.vouched_by_frames.max(acknowledged);
         if seq > self.next {
             // Bytes without a frame at the end of the segment before this one tell where.
             let open = self.gaps.pop_if(|gap| gap.last == u64::MAX);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::record::FILE_HEAD;
 use super::simulated::{Dice, Simulated};
 use super::*;
 use crate::engine::span::Timestamp;
@@ -93,7 +94,7 @@ fn live(disk: &Simulated, dice: &mut Dice, opened: Opened, held: &mut Payloads) 
                 assert_eq!((first, first), (next, held.len() as u64 + 1));
                 held.extend(group);
             }
-            Err(Refused::Write) if disk.list().is_ok() => disk.limit(None),
+            Err(Refused::Disk) if disk.list().is_ok() => disk.limit(None),
             Err(_) => return group,
         }
     }
@@ -206,6 +207,12 @@ fn written(groups: usize) -> (Simulated, Payloads) {
     (disk, held)
 }
 
+/// The files of the log.
+fn logs(disk: &Simulated) -> Vec<(String, u64)> {
+    let files = disk.list().unwrap().into_iter();
+    files.filter(|(name, _)| name.starts_with("log-")).collect()
+}
+
 /// Returns whether `some` are of `all`, in order.
 fn is_part(some: &Payloads, all: &Payloads) -> bool {
     let mut all = all.iter();
@@ -217,7 +224,7 @@ fn a_flipped_bit_or_a_lost_end_costs_only_the_records_it_hits() {
     let groups = usize::try_from(number("AGENTGAUGE_STORE_GROUPS", 12)).unwrap();
     let (disk, held) = written(groups);
     let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };
-    let files = disk.list().unwrap();
+    let files = logs(&disk);
     let last = &files.last().unwrap().0;
     for (file, bytes) in &files {
         for at in 0..usize::try_from(*bytes).unwrap() {
@@ -242,8 +249,11 @@ fn a_flipped_bit_or_a_lost_end_costs_only_the_records_it_hits() {
             if file == last {
                 let cut = disk.copy();
                 cut.damage(file, |bytes| bytes.truncate(at));
-                let (_, found) = open(&cut, &options()).unwrap();
+                let whole = open(&cut.copy(), &options()).is_ok_and(|(_, found)| found == held);
+                let (opened, found) = open(&cut, &skip).unwrap();
+                let missing = (held.len() - found.len()) as u64;
                 assert!(held.starts_with(&found), "{file} cut at {at}");
+                assert_eq!((whole, opened.recovery.found.lost_records), (missing == 0, missing));
             }
         }
     }
@@ -252,7 +262,7 @@ fn a_flipped_bit_or_a_lost_end_costs_only_the_records_it_hits() {
 #[test]
 fn a_segment_that_is_gone_is_missed_and_named() {
     let (disk, held) = written(12);
-    let files = disk.list().unwrap();
+    let files = logs(&disk);
     let gone = disk.copy();
     gone.remove(&files[1].0).unwrap();
     let error = open(&gone, &options()).err().unwrap().to_string();
@@ -261,6 +271,37 @@ fn a_segment_that_is_gone_is_missed_and_named() {
     let (opened, found) = open(&gone, &skip).unwrap();
     let lost = usize::try_from(opened.recovery.found.lost_records).unwrap();
     assert_eq!(found.len() + lost, held.len());
+}
+
+#[test]
+fn an_end_that_is_gone_is_missed_and_counted_once() {
+    let ends_with_records =
+        |(disk, _): &(Simulated, Payloads)| logs(disk).pop().unwrap().1 > 2 * FILE_HEAD as u64;
+    let (disk, held) = (8..20).map(written).find(ends_with_records).unwrap();
+    let (file, bytes) = logs(&disk).pop().unwrap();
+    let half = usize::try_from(bytes / 2).unwrap();
+    let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };
+    for removed in [false, true] {
+        let harmed = disk.copy();
+        if removed {
+            harmed.remove(&file).unwrap();
+        } else {
+            harmed.damage(&file, |bytes| bytes[half..].fill(0));
+        }
+        let error = open(&harmed.copy(), &options()).err().unwrap().to_string();
+        assert!(error.contains("acknowledged and cannot be read"), "{error}");
+        let (opened, found) = open(&harmed, &skip).unwrap();
+        let missing = (held.len() - found.len()) as u64;
+        assert!(held.starts_with(&found) && missing > 0);
+        assert_eq!(opened.recovery.found.lost_records, missing);
+        drop(opened);
+        // It is known what is left, and that is whole.
+        let (opened, again) = open(&harmed, &options()).unwrap();
+        assert_eq!((opened.recovery.found.lost_records, again), (0, found));
+    }
+    // Marks alone that are gone take nothing with them.
+    disk.remove("end.marks").unwrap();
+    assert_eq!(open(&disk, &options()).unwrap().1, held);
 }
 
 #[test]
@@ -292,7 +333,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let used: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
     disk.limit(Some(usize::try_from(used).unwrap() + 70));
     let refused = append(&mut log, &vec![vec![b'x'; 60]; 3]);
-    assert_eq!((refused, log.has_stopped()), (Err(Refused::Write), false));
+    assert_eq!((refused, log.has_stopped()), (Err(Refused::Disk), false));
     disk.limit(None);
     append(&mut log, &vec![b"y".to_vec()]).unwrap();
     held.push(b"y".to_vec());
@@ -357,10 +398,10 @@ fn bytes_of_a_frame_in_a_request_are_not_taken_for_one() {
     let mut forged = Vec::new();
     record(b"forged").encode(0, (99, 98), &mut forged);
     append(&mut log, &vec![b"one".to_vec(), forged.repeat(3)]).unwrap();
-    let files = disk.list().unwrap();
-    disk.damage(&files[0].0, |bytes| bytes[FRAME_OF_SECOND] ^= 1);
-    let (opened, found) = open(&disk, &options()).unwrap();
-    assert_eq!((found, opened.recovery.found.lost_records), (vec![b"one".to_vec()], 0));
+    disk.damage(&logs(&disk)[0].0, |bytes| bytes[FRAME_OF_SECOND] ^= 1);
+    let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };
+    let (opened, found) = open(&disk, &skip).unwrap();
+    assert_eq!((found, opened.recovery.found.lost_records), (vec![b"one".to_vec()], 1));
 }
 
 /// Where the head of the second frame is in the test above: behind the file's head and a frame of three bytes.

@@ -98,6 +98,56 @@ fn a_wrong_configuration_exits_with_64_and_names_the_place() {
     assert!(err(&output).contains("--http"), "{}", err(&output));
 }
 
+/// Configurations that nobody can start with: a file's text, in which `{}` is a folder, and what the message names.
+const BAD: &[(&str, &str)] = &[
+    ("[listen]\nhttp = \"here\"", "listen.http"),
+    ("[engine]\nshards = 0", "engine.shards"),
+    ("[tenants]\nshares = { bank = 2.0 }", "tenants.shares"),
+    ("[store]\ndurability = \"fsync\"", "store.directory"),
+    ("[store]\ndurability = \"fsync\"\ndirectory = \"{}/bad.toml\"", "`store.directory`"),
+    ("[tls]\ncert_file = \"{}/none.crt\"\nkey_file = \"{}/none.key\"", "none.crt"),
+    ("[access]\ntokens = [{ name = \"a\", file = \"{}/none\", may = [\"read\"] }]", "none"),
+    ("[expect]\nfiles = [\"{}/none.yaml\"]", "none.yaml"),
+    ("[judge]\nformat = \"openai\"\nmodel = \"m\"\nurl = \"http://judge.example.org/v1\"", "judge"),
+    (
+        "[judge]\nformat = \"openai\"\nmodel = \"m\"\nurl = \"https://judge.example.org/v1\"\nredact_patterns = [\"(\"]",
+        "redact_patterns",
+    ),
+    (
+        "[judge]\nformat = \"openai\"\nmodel = \"m\"\nurl = \"https://judge.example.org/v1\"\napi_key_file = \"{}/none\"",
+        "judge.api_key_file",
+    ),
+    ("[embed]\nurl = \"http://embed.example.org/v1\"\nmodel = \"m\"", "embed"),
+    ("[scores_out]\nurl = \"http://out.example.org\"", "scores_out"),
+    (
+        "[scores_out]\nurl = \"https://out.example.org\"\nauthorization_file = \"{}/none\"",
+        "scores_out.authorization_file",
+    ),
+    ("[webhook]\nurl = \"http://hook.example.org\"\nsecret_file = \"{}/bad.toml\"", "webhook"),
+    (
+        "[webhook]\nurl = \"https://hook.example.org\"\nsecret_file = \"{}/none\"",
+        "webhook.secret_file",
+    ),
+    ("[fleet]\nroles = [\"score\"]", "kafka.brokers"),
+];
+
+#[test]
+fn what_serve_refuses_check_refuses_in_the_same_words_and_nobody_starts_it_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.toml");
+    for (text, names) in BAD {
+        std::fs::write(&path, text.replace("{}", folder.path().to_str().unwrap())).unwrap();
+        let said = ["check", "serve"].map(|command| {
+            let output = agentgauge(&[command, "--config", path.to_str().unwrap()]);
+            assert_eq!(output.status.code(), USAGE, "{command} {text}: {}", err(&output));
+            assert!(out(&output).is_empty(), "{command} {text}");
+            err(&output).lines().last().unwrap_or_default().to_owned()
+        });
+        assert_eq!(said[0], said[1], "{text}");
+        assert!(said[0].contains(names), "{text}: {}", said[0]);
+    }
+}
+
 #[test]
 fn the_listed_defaults_pass_the_check() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/agentgauge.toml");

@@ -308,12 +308,13 @@ fn recorded() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Series of parts that this daemon was started without.
-const PARTS: [(&str, &[&str]); 5] = [
+const PARTS: [(&str, &[&str]); 6] = [
     ("agentgauge_judge_drift", &["metric"]),
     ("agentgauge_judge_results_total", &["metric", "result"]),
     ("agentgauge_kafka_consumer_lag_records", &["topic", "partition"]),
     ("agentgauge_kafka_records_total", &["topic"]),
     ("agentgauge_kafka_ready", &[]),
+    ("agentgauge_store_failing", &[]),
 ];
 
 const AGENT: [&str; 4] =

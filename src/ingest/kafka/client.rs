@@ -62,6 +62,17 @@ pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     Ok(config)
 }
 
+/// Whether a client can be made of these options; none is, so nothing is sent to anybody.
+///
+/// # Errors
+///
+/// Fails if a file cannot be read, or librdkafka does not take an option.
+pub fn check(options: &KafkaOptions) -> Result<(), SourceError> {
+    consumer(options)?.create_native_config()?;
+    producer(options)?.create_native_config()?;
+    Ok(())
+}
+
 /// The configuration of the producer of dead letters.
 pub(super) fn producer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     let mut config = client(options)?;

@@ -37,7 +37,7 @@ pub(crate) use self::{
 };
 #[cfg(feature = "kafka")]
 pub use self::{
-    client::{SourceError, consumer},
+    client::{SourceError, check, consumer},
     source::Source,
     status::{Status, Watch},
 };

@@ -212,6 +212,32 @@ fn damage_in_the_middle_is_named_and_can_be_skipped() {
 }
 
 #[test]
+fn an_end_of_the_log_that_is_gone_is_refused_or_counted_and_shown() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(store.path(), &[]);
+    for number in 0..40 {
+        assert_eq!(post(&daemon.otlp_http, &request(number, now())).unwrap().0, 200);
+    }
+    daemon.dies();
+    let files = fs::read_dir(store.path()).unwrap().map(|entry| entry.unwrap().path());
+    let is_log = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "wal");
+    let log = files.filter(is_log).max().unwrap();
+    let mut bytes = fs::read(&log).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half..].fill(0);
+    fs::write(&log, bytes).unwrap();
+    let text = fails(store.path(), &[]);
+    assert!(text.contains("to 40 were acknowledged") && text.contains("skip"), "{text}");
+    let daemon = Daemon::start(store.path(), &[("AGENTGAUGE__STORE__DAMAGED_RECORDS", "skip")]);
+    let count =
+        |what: &str| daemon.metric(&format!("agentgauge_store_recovered{{what=\"{what}\"}}"));
+    let (lost, found) = (count("lost_records"), count("records"));
+    assert!(lost > 10.0 && (39.5..40.5).contains(&(lost + found)), "{lost} of {found}");
+    let ready = daemon.get("/readyz");
+    assert!(ready.contains(&format!("ready, but {lost} acknowledged records")), "{ready}");
+}
+
+#[test]
 fn over_its_budget_it_refuses_for_now_and_goes_on_when_a_snapshot_has_freed_some() {
     let store = tempfile::tempdir().unwrap();
     let environment = [
