@@ -172,7 +172,7 @@ async fn ready<Q: Query>(
         Ok(()) => {
             let remark = insider.and_then(|_| exporter.query.remark());
             remark
-                .map_or("ready\n".to_owned(), |what| format!("ready, but {what}\n"))
+                .map_or_else(|| "ready\n".to_owned(), |what| format!("ready, but {what}\n"))
                 .into_response()
         }
         Err(why) => {

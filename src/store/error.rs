@@ -107,10 +107,8 @@ impl StoreError {
 impl Refused {
     /// Why a record could not be written.
     pub(super) fn of(error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Disk,
-            _ => Self::Write,
-        }
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        if full.contains(&error.kind()) { Self::Disk } else { Self::Write }
     }
 
     /// Whether the disk does not take what it should, for want of room or as it fails.

@@ -95,7 +95,7 @@ impl Recovery {
             if refuses && (is_synced || !ends_early || gap.first <= survey.vouched_by_frames) {
                 let segment = segments.get(gap.segment + old);
                 return Err(StoreError::Damaged {
-                    path: disk.path(&segment.map_or(MARKS.to_owned(), Segment::name)),
+                    path: disk.path(&segment.map_or_else(|| MARKS.to_owned(), Segment::name)),
                     offset: gap.offset as u64,
                     first: gap.first,
                     last,

@@ -139,7 +139,7 @@ async fn get(daemon: &Daemon, path: &str) -> String {
 async fn sum(daemon: &Daemon, family: &str, label: &str) -> u64 {
     let page = get(daemon, "/metrics").await;
     let lines = page.lines().filter(|line| line.starts_with(family) && line.contains(label));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! All agents of a shard: bounded, first come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct Fleet {
     // Invariant: where each agent stands.
     places: FixedMap<Agent, usize>,
     // Invariant: how many agents of each tenant there are, without those that share a series.
-    of_tenants: FixedMap<TenantHash, usize>,
+    of_tenants: BTreeMap<TenantHash, usize>,
     shares: Shares,
     dirty: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
@@ -59,7 +59,7 @@ impl Fleet {
         Self {
             agents: Vec::new(),
             places: FixedMap::default(),
-            of_tenants: FixedMap::default(),
+            of_tenants: BTreeMap::new(),
             shares: Shares::default(),
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),

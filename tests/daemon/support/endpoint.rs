@@ -252,21 +252,8 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
             let dates = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 09:49:37 GMT\r\n";
             http("503 Service Unavailable", dates, "{}")
         }
-        // What it took is not said.
-        Some("uncounted") => {
-            let mut reply = wrapped(request, &text, "");
-            reply.as_object_mut().unwrap().retain(|key, _| !key.starts_with("usage"));
-            http("200 OK", "", &reply.to_string())
-        }
-        // Far more than it was asked for.
-        Some("overcounted") => {
-            let most = wrapped(request, &text, "").to_string().replace(":10}", ":200000}");
-            http("200 OK", "", &most)
-        }
-        // Some forget to count.
-        Some("counted_as_nothing") => {
-            let zero = wrapped(request, &text, "").to_string().replace(":100", ":0");
-            http("200 OK", "", &zero)
+        Some(how @ ("uncounted" | "overcounted" | "counted_as_nothing")) => {
+            http("200 OK", "", &miscounted(wrapped(request, &text, ""), how))
         }
         // A body that says of itself to be small when inflated or not.
         Some("compressed") => http("200 OK", "Content-Encoding: gzip\r\n", "\u{1f}not really"),
@@ -277,6 +264,18 @@ fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
         }
         Some("timeout") => Vec::new(),
         Some(_) => http("418 No such failure", "", "{}"),
+    }
+}
+
+/// A reply that does not say what it took, forgets to count the question, or counts far more than it was asked for.
+fn miscounted(mut reply: Value, how: &str) -> String {
+    match how {
+        "uncounted" => {
+            reply.as_object_mut().unwrap().retain(|key, _| !key.starts_with("usage"));
+            reply.to_string()
+        }
+        "overcounted" => reply.to_string().replace(":10}", ":200000}").replace(":10,", ":200000,"),
+        _ => reply.to_string().replace(":100", ":0"),
     }
 }
 
