@@ -27,6 +27,10 @@ simulate:
 bench:
     cargo bench -p agentgauge-bench
 
+# Puts faults into the engine, one after the other, each of which `verify` has to find.
+mutants:
+    tests/real/mutants
+
 # Real parts: the Python SDK's exporters, Prometheus, Alertmanager, promtool, the Collector, Kafka.
 real:
     .ci/run packaged real kafka

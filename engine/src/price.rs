@@ -28,13 +28,15 @@ pub struct Rate {
     cache_written: i128,
 }
 
-/// The prices that ship, by model in lower case: `deploy/prices.py` writes the table anew.
+/// The prices that ship: lines of `model,input,output,cache_read,cache_write`, models in lower case, dollars per million tokens;
+/// the last two may be empty. `deploy/prices.py` writes the table anew.
+pub const SHIPPED_TABLE: &str = include_str!("prices.csv");
+
 static SHIPPED: LazyLock<FixedMap<&'static str, Rate>> = LazyLock::new(|| {
-    let lines = include_str!("prices.csv").lines().filter(|line| !line.starts_with('#'));
+    let lines = SHIPPED_TABLE.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(rate_of_line).collect()
 });
 
-/// `model,input,output,cache_read,cache_write`; the last two may be empty.
 fn rate_of_line(line: &'static str) -> Option<(&'static str, Rate)> {
     let mut fields = line.split(',');
     let model = fields.next()?;

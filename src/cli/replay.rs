@@ -17,11 +17,12 @@ use super::settings::Settings;
 use super::{CliError, Process};
 use crate::config::{Config, expect};
 use crate::engine::expect::Suite;
-use crate::engine::pipeline::Pipeline;
+use crate::engine::pipeline::{EngineOptions, Pipeline};
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, AgentView, Document};
 use crate::ingest::decode::Decoder;
 use crate::ingest::file;
+use crate::reference::gather::Recorded;
 
 /// Scores recorded requests.
 #[derive(Args, Debug)]
@@ -74,6 +75,10 @@ pub(super) struct Replayed {
     pub(super) document: Document,
     /// Spans and logs that were left out, by reason.
     pub(super) rejected: BTreeMap<&'static str, u64>,
+    /// What the engine was told.
+    pub(super) options: EngineOptions,
+    /// When the recordings end.
+    pub(super) end: Timestamp,
 }
 
 /// The document, and what came of expectations if there were any.
@@ -95,7 +100,7 @@ impl Replay {
         for remark in expectations.remarks.iter().chain(&expectations.unjudged) {
             let _ = writeln!(process.err, "{remark}");
         }
-        let replayed = replay(&self.paths, config, expectations.suites.clone().into())?;
+        let replayed = replay(&self.paths, config, expectations.suites.clone().into(), None)?;
         for (reason, count) in &replayed.rejected {
             // Only a remark: the result does not hang on it being read.
             let _ = writeln!(process.err, "left out {count} spans or logs: {reason}");
@@ -125,12 +130,13 @@ impl Replay {
     }
 }
 
-/// Runs all recordings under `paths` through the engine. Files have no arrival times, so no
-/// timer fires before the end of the input.
+/// Runs all recordings under `paths` through the engine, and keeps what was decoded, if that is wanted. Files have no arrival
+/// times, so no timer fires before the end of the input.
 pub(super) fn replay(
     paths: &[PathBuf],
     mut config: Config,
     expected: Arc<[Suite]>,
+    mut recorded: Option<&mut Recorded>,
 ) -> Result<Replayed, CliError> {
     // Without the texts there would be nothing to look at afterwards.
     config.assemble.keep_content = true;
@@ -153,6 +159,11 @@ pub(super) fn replay(
             for (reason, count) in batch.tally.rejected {
                 *rejected.entry(reason).or_default() += count;
             }
+            if let Some(recorded) = &mut recorded {
+                recorded.spans.extend(batch.spans.iter().cloned());
+                recorded.logs.extend(batch.logs.iter().cloned());
+                recorded.reports.extend(batch.reports.iter().cloned());
+            }
             pipeline.apply(batch.spans, batch.logs, batch.reports, Timestamp::default());
         }
         bar.inc(1);
@@ -160,7 +171,7 @@ pub(super) fn replay(
     bar.finish_and_clear();
     // The windows of agents end where the recording does.
     pipeline.finish(end);
-    Ok(Replayed { document: pipeline.document(), rejected })
+    Ok(Replayed { document: pipeline.document(), rejected, options, end })
 }
 
 fn progress(files: usize) -> ProgressBar {

@@ -1,10 +1,10 @@
 //! PandaProbe's session metrics and the computed part of its trace metrics, as that product computes them: floats, rounded to four decimals,
 //! 1.0 for nothing. Source: metrics.md 1.1 to 1.7.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::score::{TraceScore, scores, trace};
-use crate::engine::math::text::tokens;
+use super::text::{jaccard, tokens};
 
 /// The four signals, their weights and the names of their risks, in the order of the source.
 pub const SIGNALS: [(&str, f64, &str); 4] = [
@@ -184,12 +184,6 @@ pub fn argument_correctness(tool_calls: u64, verdicts: &[&str]) -> f64 {
     }
     let correct = verdicts.iter().filter(|verdict| **verdict == "yes").count();
     correct as f64 / verdicts.len() as f64
-}
-
-/// Jaccard similarity of two sets; 0 for two empty ones.
-pub fn jaccard(a: &BTreeSet<String>, b: &BTreeSet<String>) -> f64 {
-    let union = a.union(b).count();
-    if union == 0 { 0.0 } else { a.intersection(b).count() as f64 / union as f64 }
 }
 
 /// One minus the cosine distance.

@@ -21,6 +21,7 @@ mod predict;
 mod princeton;
 mod properties;
 mod recorded;
+mod reference;
 mod retold;
 mod runs;
 mod saved;

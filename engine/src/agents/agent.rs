@@ -34,15 +34,20 @@ impl Agent {
             || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
     }
 
-    /// Replaces one pane of one shard; one without traces and sessions is deleted.
-    pub(super) fn replace(&mut self, number: u32, revision: u64, pane: PaneSum) {
+    /// Replaces one pane of one shard under a revision; one without traces and sessions is deleted, and one that is in no window.
+    pub(super) fn replace(
+        &mut self,
+        (number, revision): (u32, u64),
+        pane: PaneSum,
+        wall: Timestamp,
+    ) {
         let key = (pane.width_nanos, pane.index);
         let shard = self.shards.entry(number).or_default();
         let window = self.windows.entry(pane.width_nanos).or_default();
         if let Some((_, old)) = shard.panes.remove(&key) {
             window.remove(&old);
         }
-        if pane.traces > 0 || pane.sessions > 0 {
+        if (pane.traces > 0 || pane.sessions > 0) && !is_out(key, wall) {
             window.add(&pane);
             shard.panes.insert(key, (revision, pane));
         }
@@ -80,9 +85,8 @@ impl Agent {
     pub(super) fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for shard in self.shards.values_mut() {
-            let out =
-                |(width, index): &(u64, u64)| *width > 0 && index.abs_diff(wall.0 / *width) > PANES;
-            let keys: Vec<(u64, u64)> = shard.panes.keys().copied().filter(out).collect();
+            let out = shard.panes.keys().copied().filter(|key| is_out(*key, wall));
+            let keys: Vec<(u64, u64)> = out.collect();
             for key in keys {
                 if let Some(((_, pane), window)) =
                     shard.panes.remove(&key).zip(self.windows.get_mut(&key.0))
@@ -94,4 +98,9 @@ impl Agent {
         }
         any
     }
+}
+
+/// Whether the pane of this width and index is in no window.
+fn is_out((width, index): (u64, u64), wall: Timestamp) -> bool {
+    width > 0 && index.abs_diff(wall.0 / width) > PANES
 }

@@ -121,6 +121,7 @@ impl Agents {
     /// Takes what a shard says of an agent, unless a newer word of that shard is held.
     pub fn handle(&mut self, mut update: SessionUpdate, now: Timestamp) {
         self.now = self.now.max(now);
+        let wall = self.wall();
         let key = update.agent.clone().unwrap_or_default();
         let agent = self.agents.entry(key.clone()).or_default();
         let shard = agent.shards.entry(update.shard).or_default();
@@ -147,7 +148,7 @@ impl Agents {
             if !update.panes_only {
                 shard.rest = update;
             }
-            panes.into_iter().for_each(|pane| agent.replace(number, revision, pane));
+            panes.into_iter().for_each(|pane| agent.replace((number, revision), pane, wall));
         }
         if self.export(&key) {
             done.into_iter().for_each(|trace| self.drops.tell(&key, trace, self.shift));

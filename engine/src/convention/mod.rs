@@ -185,12 +185,17 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &agentgauge::AgentGauge,
 ];
 
+/// Names that libraries give to agents which the user did not name.
+pub fn generic_names() -> impl Iterator<Item = &'static str> {
+    CONVENTIONS.iter().flat_map(|convention| convention.generic_names()).copied()
+}
+
 /// Whether some library gives this name to an agent which the user did not name.
 pub(super) fn is_generic(name: &str) -> bool {
     // By length: most names are told by it alone, and this is asked for each span.
     static GENERIC: LazyLock<BTreeMap<usize, Vec<&str>>> = LazyLock::new(|| {
         let mut by_length: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
-        for name in CONVENTIONS.iter().flat_map(|convention| convention.generic_names()) {
+        for name in generic_names() {
             by_length.entry(name.len()).or_default().push(name);
         }
         by_length

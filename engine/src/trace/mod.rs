@@ -161,7 +161,11 @@ pub fn evaluate(
         let told = loops::reported(&calls, said.end, &spends);
         update.loops.push(Loop { trace_ids: vec![trace_id], ..told });
     }
-    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+    // Unknown tools are not equal to each other.
+    let name = |(at, call): (usize, &ToolCall)| {
+        if call.name.is_empty() { Err(at) } else { Ok(call.name.clone()) }
+    };
+    let names: Vec<Result<String, usize>> = calls.iter().enumerate().map(name).collect();
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
     update.calls_without_tool = calls_without_tool(&models, &calls);
     update.steps = (models.len() + calls.len()) as u64;

@@ -141,6 +141,18 @@ pub fn outcomes_by_task(runs: &[RunRecord]) -> Vec<Vec<bool>> {
         .collect()
 }
 
+/// The runs at one task that count for consistency, and their scores.
+pub fn task<'a>(
+    runs: &'a [RunRecord],
+    task: &str,
+    options: &TaskOptions,
+) -> (Vec<&'a RunRecord>, Scores) {
+    let primary = primary_runs(runs);
+    let runs = by_task(&primary).remove(task).unwrap_or_default();
+    let scores = task_scores(&runs, options);
+    (runs, scores)
+}
+
 /// The undisturbed runs, or all if there is none.
 fn primary_runs(runs: &[RunRecord]) -> Vec<&RunRecord> {
     let any = runs.iter().any(|run| run.condition == Condition::Baseline);

@@ -1,0 +1,73 @@
+//! Arguments of tools: their normal form, and the values in them. Keys are in order, and nothing stands between the parts.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// Arguments by which calls are compared.
+#[derive(Clone, Debug)]
+pub(super) struct Arguments {
+    /// As they were decoded.
+    pub(super) decoded: String,
+    /// Normal JSON.
+    pub(super) text: String,
+    /// The scalars in it, wherever they stand, as they are written.
+    pub(super) values: BTreeSet<String>,
+}
+
+impl Arguments {
+    /// Of a text; what is no JSON is a JSON string.
+    pub(super) fn of(decoded: &str) -> Self {
+        let value =
+            serde_json::from_str(decoded).unwrap_or_else(|_| Value::String(decoded.to_owned()));
+        let mut values = BTreeSet::new();
+        let text = normal(&value, &mut values);
+        Self { decoded: decoded.to_owned(), text, values }
+    }
+}
+
+impl PartialEq for Arguments {
+    /// However they were decoded.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+fn normal(value: &Value, scalars: &mut BTreeSet<String>) -> String {
+    match value {
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(|item| normal(item, scalars)).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(entries) => {
+            let mut entries: Vec<(&String, &Value)> = entries.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            let entries: Vec<String> = entries
+                .into_iter()
+                .map(|(key, value)| {
+                    format!("{}:{}", Value::String(key.clone()), normal(value, scalars))
+                })
+                .collect();
+            format!("{{{}}}", entries.join(","))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            let text = value.to_string();
+            scalars.insert(text.clone());
+            text
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_keys_does_not_matter() {
+        let one = Arguments::of(r#"{"b": [1, "x"], "a": {"d": null, "c": 1}}"#);
+        assert_eq!(one, Arguments::of(r#"{"a":{"c":1,"d":null},"b":[1,"x"]}"#));
+        assert_eq!(one.text, r#"{"a":{"c":1,"d":null},"b":[1,"x"]}"#);
+        assert_eq!(one.values, ["1", "\"x\"", "null"].map(str::to_owned).into());
+        assert_ne!(one, Arguments::of(r#"{"a":{"c":1,"d":null},"b":["x",1]}"#));
+    }
+}

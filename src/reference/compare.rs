@@ -1,0 +1,177 @@
+//! A document of the engine against the model: every number of both, and the differences.
+
+mod agents;
+mod traces;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::agents::agents;
+use super::gather::{self, Recorded};
+use super::sessions::{Session, sessions};
+use super::trace;
+use crate::engine::options::Profile;
+use crate::engine::pipeline::EngineOptions;
+use crate::engine::span::Timestamp;
+use crate::engine::view::Document;
+
+/// How far the engine's integers may be from the model's floats.
+const EXACT: f64 = 1e-9;
+
+/// And in a profile that rounds to four decimals, and of agents, whose risks are in steps of 1e-4.
+const ROUNDED: f64 = 5.1e-5;
+
+/// What was compared and what differs.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// By what it is: how many values, and the greatest difference between numbers.
+    pub compared: BTreeMap<&'static str, (usize, f64)>,
+    /// What is not the same, a sentence each.
+    pub differences: Vec<String>,
+}
+
+/// What is compared at a time: where it is, what it is, and how near numbers have to be.
+struct Part<'c> {
+    at: String,
+    kind: &'static str,
+    tolerance: f64,
+    comparison: &'c mut Comparison,
+}
+
+/// Computes everything anew from what was decoded, and compares it with a document; windows are as they are at a moment of
+/// wall time. Texts have to be kept, and no bound may have bitten.
+pub fn compare(
+    recorded: &Recorded,
+    options: &EngineOptions,
+    wall: Timestamp,
+    document: &Document,
+) -> Comparison {
+    let traces = gather::traces(recorded).into_iter();
+    let traces = traces.filter_map(|(id, parts)| trace::read(id, parts, options)).collect();
+    let model = sessions(traces, &recorded.reports, options);
+    let mut comparison = Comparison::default();
+    let tolerance = match options.session.profile {
+        Profile::Agentgauge => EXACT,
+        Profile::Pandaprobe => ROUNDED,
+    };
+    let mut part = Part {
+        at: "the document".to_owned(),
+        kind: "sessions",
+        tolerance,
+        comparison: &mut comparison,
+    };
+    let name = |session: &Session| (session.key.id.clone(), session.key.scope.clone());
+    let ours = document.sessions.iter().map(|view| (view.session_id.clone(), view.scope.clone()));
+    part.same_set("sessions", ours, model.iter().map(name));
+    for session in &model {
+        let named = |tenant: Option<&str>| tenant.unwrap_or_default() == session.key.tenant;
+        let view = document.sessions.iter().find(|view| {
+            (view.session_id.clone(), view.scope.clone()) == name(session)
+                && named(view.agent.tenant.as_deref())
+        });
+        if let Some(view) = view {
+            traces::session(view, session, options, &mut part);
+        }
+    }
+    let by_agent = agents(&model);
+    part.at = "the document".to_owned();
+    for (agent, own) in &by_agent {
+        match document.agents.iter().find(|view| view.agent == *agent) {
+            Some(view) => agents::agent(view, (own, &model), (recorded, options, wall), &mut part),
+            None => part.differ("agents", "absent", format!("{agent:?}")),
+        }
+    }
+    for view in document.agents.iter().filter(|view| view.traces > 0) {
+        if !by_agent.contains_key(&view.agent) {
+            part.differ("agents", format!("{:?}", view.agent), "absent");
+        }
+    }
+    comparison
+}
+
+impl Comparison {
+    /// How many values were compared.
+    pub fn count(&self) -> usize {
+        self.compared.values().map(|(count, _)| count).sum()
+    }
+}
+
+/// What was compared, how many values of each, and the greatest difference.
+impl fmt::Display for Comparison {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (kind, (count, greatest))) in self.compared.iter().enumerate() {
+            let end = if at + 1 == self.compared.len() { "" } else { "\n" };
+            write!(to, "{kind}: {count} values, greatest difference {greatest:.1e}{end}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Part<'_> {
+    /// Compares numbers.
+    fn number(&mut self, what: &str, engine: Option<f64>, model: Option<f64>) {
+        let entry = self.comparison.compared.entry(self.kind).or_default();
+        entry.0 += 1;
+        let same = match (engine, model) {
+            (Some(engine), Some(model)) => {
+                let difference = (engine - model).abs();
+                entry.1 = entry.1.max(difference);
+                difference <= self.tolerance
+            }
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !same {
+            self.differ(what, format!("{engine:?}"), format!("{model:?}"));
+        }
+    }
+
+    /// Compares whole numbers, names, texts.
+    fn same<T: fmt::Debug + PartialEq>(&mut self, what: &str, engine: T, model: T) {
+        self.comparison.compared.entry(self.kind).or_default().0 += 1;
+        if engine != model {
+            self.differ(what, format!("{engine:?}"), format!("{model:?}"));
+        }
+    }
+
+    /// Compares numbers by name.
+    fn numbers<'n>(
+        &mut self,
+        what: &str,
+        engine: impl IntoIterator<Item = (&'n str, f64)>,
+        model: impl IntoIterator<Item = (&'n str, f64)>,
+    ) {
+        let (engine, model): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (engine.into_iter().collect(), model.into_iter().collect());
+        for name in engine.keys().chain(model.keys().filter(|name| !engine.contains_key(*name))) {
+            let (engine, model) = (engine.get(name).copied(), model.get(name).copied());
+            self.number(&format!("{what} {name}"), engine, model);
+        }
+    }
+
+    /// Compares what there is.
+    fn same_set<T: fmt::Debug + Ord>(
+        &mut self,
+        what: &str,
+        engine: impl IntoIterator<Item = T>,
+        model: impl IntoIterator<Item = T>,
+    ) {
+        let (mut engine, mut model): (Vec<T>, Vec<T>) =
+            (engine.into_iter().collect(), model.into_iter().collect());
+        engine.sort();
+        model.sort();
+        self.same(what, engine, model);
+    }
+
+    fn differ(&mut self, what: &str, engine: impl fmt::Display, model: impl fmt::Display) {
+        let at = &self.at;
+        self.comparison
+            .differences
+            .push(format!("{at}: {what} is {engine}, by the reference model {model}"));
+    }
+}
+
+/// Whole numbers, as views have them.
+fn count(number: usize) -> u64 {
+    number as u64
+}

@@ -1,0 +1,285 @@
+//! Loops: runs of tool calls that get nowhere, found by trying every beginning, every kind and every length.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::text::jaccard;
+use super::tools::Call;
+use crate::engine::loops::{Evidence, LoopKind, Severity};
+use crate::engine::options::{LoopOptions, Thresholds};
+use crate::engine::span::SpanId;
+
+/// A loop.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) kind: LoopKind,
+    pub(super) severity: Severity,
+    pub(super) evidence: Evidence,
+    /// Calls, or full periods of a cycle.
+    pub(super) count: usize,
+    /// Tools of one period.
+    pub(super) tools: Vec<String>,
+    /// Which of the calls it is.
+    pub(super) calls: Range<usize>,
+    /// Their spans, as many as are told.
+    pub(super) spans: Vec<SpanId>,
+    pub(super) input_tokens: Option<u64>,
+    pub(super) output_tokens: Option<u64>,
+    pub(super) cost: Option<f64>,
+}
+
+/// What a model call used, for what a loop cost.
+#[derive(Clone, Debug)]
+pub(super) struct Spend {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) input_tokens: Option<u64>,
+    pub(super) output_tokens: Option<u64>,
+    pub(super) cost: Option<f64>,
+}
+
+/// The kinds that are found among calls, in the order in which they may have them.
+const KINDS: [LoopKind; 4] =
+    [LoopKind::ErrorRetry, LoopKind::ExactRepeat, LoopKind::NearRepeat, LoopKind::Cycle];
+
+/// Spans that a loop names.
+const MOST_SPANS: usize = 100;
+
+/// The longest period of a cycle.
+const LONGEST: usize = 8;
+
+/// The loops among calls in order, by their first call. What one kind has no later kind gets, nor does a run go over it.
+pub(super) fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+    let mut found: Vec<Found> = Vec::new();
+    for kind in KINDS {
+        let mut own: Vec<Found> = Vec::new();
+        let mut first = 0;
+        while first < calls.len() {
+            let taken = |at: usize| found.iter().any(|found| found.calls.contains(&at));
+            let end = (first..calls.len()).find(|at| taken(*at)).unwrap_or(calls.len());
+            let run = longest(kind, &calls[first..end], options);
+            match run.and_then(|run| of_run(kind, run, calls, first, options)) {
+                Some(entry) => {
+                    first = entry.calls.end;
+                    own.push(entry);
+                }
+                None => first += 1,
+            }
+        }
+        found.append(&mut own);
+    }
+    found.sort_by_key(|found| found.calls.start);
+    found.iter_mut().for_each(|found| spend(found, calls, spends));
+    found
+}
+
+/// The calls of one tool that came last before the agent said that it is in a loop.
+pub(super) fn reported(calls: &[Call], at: u64, spends: &[Spend]) -> Found {
+    let before = calls.iter().take_while(|call| call.start <= at).count();
+    let mut first = before;
+    while first > 0 && calls[first - 1].name == calls[before - 1].name {
+        first -= 1;
+    }
+    let mut found = Found {
+        kind: LoopKind::Reported,
+        severity: Severity::Warning,
+        evidence: Evidence::Text,
+        count: before - first,
+        tools: calls[first..before].iter().take(1).map(name).collect(),
+        calls: first..before,
+        spans: Vec::new(),
+        input_tokens: None,
+        output_tokens: None,
+        cost: None,
+    };
+    spend(&mut found, calls, spends);
+    found
+}
+
+/// How long the longest run is that begins with the first of these calls, in which period, and how much of it is known.
+fn longest(kind: LoopKind, calls: &[Call], options: &LoopOptions) -> Option<(usize, usize)> {
+    let goes = |holds: &dyn Fn(usize) -> bool| {
+        let starts = (1..=calls.len()).take_while(|length| holds(*length));
+        starts.last().map(|length| (length, 1))
+    };
+    match kind {
+        LoopKind::ErrorRetry => goes(&|length| {
+            let run = &calls[..length];
+            run.iter().all(|call| call.failed == Some(true)) && is_of_one_tool(run) && in_turn(run)
+        }),
+        LoopKind::ExactRepeat => goes(&|length| {
+            let run = &calls[..length];
+            let same = run.iter().all(|call| normal(call) == normal(&run[0]));
+            same && gets_nowhere(run) && is_of_one_tool(run) && in_turn(run)
+        }),
+        LoopKind::NearRepeat => goes(&|length| {
+            let run = &calls[..length];
+            let alike = run.windows(2).all(|pair| is_alike(&pair[0], &pair[1], options));
+            alike && gets_nowhere(run) && is_of_one_tool(run) && in_turn(run)
+        }),
+        LoopKind::Cycle => {
+            let runs = (2..=LONGEST).filter_map(|period| Some((cycle(calls, period)?, period)));
+            let loops = runs
+                .filter(|run| of_run(kind, *run, calls, 0, options).is_some())
+                .collect::<Vec<_>>();
+            let most = loops.iter().map(|(length, _)| *length).max()?;
+            loops.into_iter().find(|(length, _)| *length == most)
+        }
+        LoopKind::Reported | LoopKind::OutputRepeat => None,
+    }
+}
+
+/// The calls of the full periods of this length that begin with the first of these.
+fn cycle(calls: &[Call], period: usize) -> Option<usize> {
+    let holds = |length: &usize| {
+        let run = &calls[..*length];
+        let repeats = (period..*length).all(|at| asks(&run[at]) == asks(&run[at - period]));
+        let places = (0..period).map(|place| run.iter().skip(place).step_by(period));
+        let mut outcomes = places.map(|calls| calls.cloned().collect::<Vec<_>>());
+        let known = run.iter().all(|call| call.name.is_some());
+        repeats && known && in_turn(run) && outcomes.all(|calls| is_no_progress(&calls))
+    };
+    let length = (1..=calls.len()).take_while(holds).last()?;
+    let full = length / period * period;
+    let differ = calls.iter().take(period).any(|call| asks(call) != asks(&calls[0]));
+    (differ && calls.len() >= 2 * period).then_some(full)
+}
+
+/// What a call asks for, and whether it failed.
+fn asks(call: &Call) -> (Option<&str>, Option<&str>, bool) {
+    (call.name.as_deref(), normal(call), call.failed == Some(true))
+}
+
+/// The loop that a run is, if it is long enough for its kind, and not of tools alone that are allowed to.
+fn of_run(
+    kind: LoopKind,
+    (length, period): (usize, usize),
+    calls: &[Call],
+    first: usize,
+    options: &LoopOptions,
+) -> Option<Found> {
+    let run = &calls[first..first + length];
+    let allowed = |call: &Call| options.allow.iter().any(|pattern| fits(pattern, &name(call)));
+    if run.iter().all(allowed) {
+        return None;
+    }
+    let count = length / period;
+    let evidence = evidence(kind, run);
+    let is_least = |least: u64| count as u64 >= least;
+    let severity = match evidence {
+        Evidence::Names | Evidence::Results => {
+            is_least(options.names_only).then_some(Severity::Warning)
+        }
+        Evidence::Arguments | Evidence::Full | Evidence::Text => {
+            let both = Thresholds { warning: options.warning, critical: options.critical };
+            let own = options.by_kind.get(&kind).copied().unwrap_or(both);
+            let critical = is_least(own.critical).then_some(Severity::Critical);
+            critical.or_else(|| is_least(own.warning).then_some(Severity::Warning))
+        }
+    };
+    Some(Found {
+        kind,
+        severity: severity?,
+        evidence,
+        count,
+        tools: run.iter().take(period).map(name).collect(),
+        calls: first..first + length,
+        spans: Vec::new(),
+        input_tokens: None,
+        output_tokens: None,
+        cost: None,
+    })
+}
+
+/// How much of a run is on the wire. Of failed calls there is no result to tell.
+fn evidence(kind: LoopKind, run: &[Call]) -> Evidence {
+    let arguments = run.iter().all(|call| call.arguments.is_some());
+    let fails = |call: &Call| kind == LoopKind::Cycle && call.failed == Some(true);
+    let results = run.iter().all(|call| call.result.is_some() || fails(call));
+    match (arguments, results && kind != LoopKind::ErrorRetry) {
+        (false, false) => Evidence::Names,
+        (false, true) => Evidence::Results,
+        (true, false) => Evidence::Arguments,
+        (true, true) => Evidence::Full,
+    }
+}
+
+/// Whether no call failed, and nothing new came of any.
+fn gets_nowhere(run: &[Call]) -> bool {
+    run.iter().all(|call| call.failed != Some(true)) && is_no_progress(run)
+}
+
+/// Whether what is known of the results is one, and those without a result took about the same time: none a second or more
+/// and twice as long as another.
+fn is_no_progress(run: &[Call]) -> bool {
+    let results: BTreeSet<u64> = run.iter().filter_map(|call| call.result).collect();
+    let timed = run.iter().filter(|call| call.result.is_none() && call.is_timed);
+    let took: Vec<u64> = timed.map(|call| call.end.saturating_sub(call.start)).collect();
+    let least = took.iter().min().copied().unwrap_or(0);
+    let waited = took.iter().any(|took| *took >= 1_000_000_000 && *took / 2 >= least);
+    results.len() < 2 && !waited
+}
+
+fn is_of_one_tool(run: &[Call]) -> bool {
+    run.iter().all(|call| call.name.is_some() && call.name == run[0].name)
+}
+
+/// Whether each began when the one before had ended; where starts are whole milliseconds, to a millisecond.
+fn in_turn(run: &[Call]) -> bool {
+    run.windows(2).all(|pair| {
+        let (before, after) = (&pair[0], &pair[1]);
+        let early = if after.start % 1_000_000 == 0 { 1_000_000 } else { 0 };
+        let together = (before.start, before.end) == (after.start, after.end);
+        after.start + early >= before.end && !(together && after.start < after.end)
+    })
+}
+
+fn normal(call: &Call) -> Option<&str> {
+    call.arguments.as_ref().map(|arguments| arguments.text.as_str())
+}
+
+/// Whether the arguments of both are known, and nearly the same.
+fn is_alike(one: &Call, other: &Call, options: &LoopOptions) -> bool {
+    let (Some(one), Some(other)) = (&one.arguments, &other.arguments) else { return false };
+    let similar = jaccard(&one.values, &other.values) >= options.near_repeat_similarity;
+    let any = !one.values.is_empty() || !other.values.is_empty();
+    one.text == other.text || (any && similar)
+}
+
+/// Names its spans, and adds up the model calls that began after the first call of a loop had, and ended before its last one had.
+fn spend(found: &mut Found, calls: &[Call], spends: &[Spend]) {
+    let calls = &calls[found.calls.clone()];
+    found.spans = calls.iter().map(|call| call.span_id).take(MOST_SPANS).collect();
+    let from = calls.first().map_or(0, |call| call.start);
+    let to = calls.iter().map(|call| call.end).max().unwrap_or(0);
+    for spend in spends.iter().filter(|spend| spend.start > from && spend.end <= to) {
+        found.input_tokens = plus(found.input_tokens, spend.input_tokens);
+        found.output_tokens = plus(found.output_tokens, spend.output_tokens);
+        found.cost = plus(found.cost, spend.cost);
+    }
+}
+
+/// The sum of what is known.
+pub(super) fn plus<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one + other),
+        (one, other) => one.or(other),
+    }
+}
+
+fn name(call: &Call) -> String {
+    call.name.as_deref().unwrap_or_default().to_owned()
+}
+
+/// Whether a name fits a pattern in which `*` stands for any text.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices()
+                .map(|(at, _)| at)
+                .chain([rest.len()])
+                .any(|at| fits(after, &rest[at..]))
+        }),
+    }
+}

@@ -1,0 +1,206 @@
+//! The model calls of a trace, each once, however many libraries watched it.
+
+use std::sync::Arc;
+
+use super::tree::{Tree, is_record};
+use crate::engine::span::{Log, ModelFacts, Operation, Span};
+
+/// A model call: all that is said of it.
+#[derive(Clone, Debug)]
+pub(super) struct ModelCall {
+    pub(super) span: Span,
+    /// Its place in the trace.
+    pub(super) at: usize,
+    // A log record says something of it.
+    recorded: bool,
+    // All ids that its answer was given.
+    answers: Vec<Arc<str>>,
+}
+
+/// A span that says what the calls below it used together, with the places of these.
+#[derive(Debug)]
+pub(super) struct Total<'t> {
+    pub(super) span: &'t Span,
+    pub(super) below: Vec<usize>,
+}
+
+impl ModelCall {
+    /// What is said of it as a model call.
+    pub(super) fn facts(&self) -> ModelFacts {
+        self.span.model.clone().unwrap_or_default()
+    }
+}
+
+/// Model calls without a model call below them, in order.
+///
+/// Two libraries may watch one call: one span around the other, two spans of one answer, one beside the other, or a
+/// record of a span. What one of them does not say the other one does.
+pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
+    let innermost: Vec<usize> =
+        (0..tree.spans.len()).filter(|at| is_model(tree, *at) && !has_below(tree, *at)).collect();
+    let mut calls: Vec<ModelCall> = Vec::new();
+    for at in tree.behaviour().iter().copied().filter(|at| innermost.contains(at)) {
+        let span = tree.spans[at].clone();
+        let answers = span.model.iter().filter_map(|model| model.response_id.clone()).collect();
+        let mut call = ModelCall { recorded: is_record(&span), span, at, answers };
+        for around in tree.above(at).iter().filter(|above| is_model(tree, **above)) {
+            let below = innermost.iter().filter(|at| tree.above(**at).contains(around));
+            if below.count() == 1 {
+                complete(&mut call.span, &tree.spans[*around]);
+            }
+        }
+        call.answers.extend(call.facts().response_id);
+        merge(tree, &mut calls, call);
+    }
+    blame_last(tree, &mut calls, logs);
+    calls
+}
+
+/// The last model call; of a turn that records tell, the last that the agent itself made.
+pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelCall> {
+    let end = |call: &&ModelCall| (call.span.end, call.span.span_id);
+    let own = calls.iter().filter(|call| !tree.is_aside(call.at)).max_by_key(end);
+    own.or_else(|| calls.iter().max_by_key(end))
+}
+
+/// Model spans around several calls that say what all of them used, where the calls themselves do not.
+pub(super) fn totals<'t>(tree: &'t Tree, calls: &[ModelCall]) -> Vec<Total<'t>> {
+    let own = tree.behaviour();
+    let mut totals: Vec<Total<'_>> = Vec::new();
+    for at in tree.inwards().into_iter().filter(|at| own.contains(at) && is_model(tree, *at)) {
+        let below: Vec<&ModelCall> =
+            calls.iter().filter(|call| tree.above(call.at).contains(&at)).collect();
+        let told = |call: &ModelCall| totals.iter().any(|total| total.below.contains(&call.at));
+        let silent =
+            !below.is_empty() && below.iter().all(|call| !counts(&call.span) && !told(call));
+        if silent && counts(&tree.spans[at]) {
+            let below = below.iter().map(|call| call.at).collect();
+            totals.push(Total { span: &tree.spans[at], below });
+        }
+    }
+    totals
+}
+
+/// Whether it says how many tokens were used.
+fn counts(span: &Span) -> bool {
+    let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
+    tokens.input.or(tokens.output).is_some()
+}
+
+/// Where no model call has a span, agent spans that say what all of theirs used stand for them.
+fn is_model(tree: &Tree, at: usize) -> bool {
+    let chats = tree.own().any(|span| span.operation == Operation::Chat);
+    let span = &tree.spans[at];
+    if chats {
+        span.operation == Operation::Chat
+    } else {
+        span.operation == Operation::InvokeAgent && span.model.is_some()
+    }
+}
+
+fn has_below(tree: &Tree, at: usize) -> bool {
+    (0..tree.spans.len()).any(|other| is_model(tree, other) && tree.above(other).contains(&at))
+}
+
+/// Adds a call, or what it says to the one that it is.
+fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
+    let same_answer = |other: &ModelCall| other.answers.iter().any(|id| call.answers.contains(id));
+    let again = calls.iter().position(same_answer);
+    let again = again.or_else(|| calls.iter().position(|other| is_beside(other, &call)));
+    let Some(at) = again.or_else(|| recorded_too(calls, &call)) else { return calls.push(call) };
+    let held = &mut calls[at];
+    if worth(held) < worth(&call) {
+        std::mem::swap(held, &mut call);
+    }
+    held.recorded |= call.recorded;
+    held.answers.append(&mut call.answers);
+    complete(&mut held.span, &call.span);
+    if tree.is_aside(call.at) {
+        held.at = call.at;
+    }
+}
+
+/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or longer, to
+/// a millisecond, and they do not contradict each other.
+fn is_beside(one: &ModelCall, other: &ModelCall) -> bool {
+    const MILLISECOND: u64 = 1_000_000;
+    let within = |inner: &Span, outer: &Span| {
+        inner.start.0 + MILLISECOND >= outer.start.0 && inner.end.0 <= outer.end.0 + MILLISECOND
+    };
+    let (a, b) = (&one.span, &other.span);
+    a.scope != b.scope
+        && a.parent == b.parent
+        && a.model.is_some()
+        && b.model.is_some()
+        && (within(a, b) || within(b, a))
+        && agree(one, other)
+        && (one.facts().response_id.is_none() || other.facts().response_id.is_none())
+}
+
+/// The call of which a record tells too, or whose record this is: of those without one, that were going on at the same time,
+/// to a second, and do not contradict it, the one that ended at most nearly the same time.
+fn recorded_too(calls: &[ModelCall], call: &ModelCall) -> Option<usize> {
+    const SECOND: u64 = 1_000_000_000;
+    let begins_in = |a: &Span, b: &Span| a.start.0 <= b.end.0 + SECOND;
+    let same = |other: &ModelCall| {
+        is_record(&other.span) != is_record(&call.span)
+            && !(other.recorded && call.recorded)
+            && other.span.model.is_some()
+            && call.span.model.is_some()
+            && begins_in(&other.span, &call.span)
+            && begins_in(&call.span, &other.span)
+            && other.span.failed == call.span.failed
+            && agree(other, call)
+    };
+    let same = (0..calls.len()).filter(|at| same(&calls[*at]));
+    same.min_by_key(|at| calls[*at].span.end.0.abs_diff(call.span.end.0))
+}
+
+/// Whether no number of tokens contradicts another.
+fn agree(one: &ModelCall, other: &ModelCall) -> bool {
+    let (a, b) = (one.facts().tokens, other.facts().tokens);
+    let same = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    same(a.input, b.input) && same(a.output, b.output)
+}
+
+/// How good a witness it is: a span is better than a record, and then whichever knows more.
+fn worth(call: &ModelCall) -> (bool, usize) {
+    let ModelFacts { tokens, cost, .. } = call.facts();
+    let known = [tokens.input.is_some(), tokens.output.is_some(), cost.is_some()];
+    (!is_record(&call.span), known.into_iter().filter(|known| *known).count())
+}
+
+/// Fills in what one span does not say of a call from another span of it.
+fn complete(call: &mut Span, other: &Span) {
+    call.input = call.input.take().or_else(|| other.input.clone());
+    call.output = call.output.take().or_else(|| other.output.clone());
+    call.failed |= other.failed;
+    let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
+    model.model = model.model.take().or_else(|| more.model.clone());
+    model.response_id = model.response_id.take().or_else(|| more.response_id.clone());
+    model.tokens.input = model.tokens.input.or(more.tokens.input);
+    model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
+    model.tokens.cache_written = model.tokens.cache_written.or(more.tokens.cache_written);
+    model.tokens.output = model.tokens.output.or(more.tokens.output);
+    model.cost = model.cost.or(more.cost);
+    model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
+    if model.tool_calls.is_empty() {
+        model.tool_calls.clone_from(&more.tool_calls);
+    }
+    if model.tool_results.is_empty() {
+        model.tool_results.clone_from(&more.tool_results);
+    }
+}
+
+/// The last call failed, too, if it gave no answer at all and the root failed.
+fn blame_last(tree: &Tree, calls: &mut [ModelCall], logs: &[Log]) {
+    let last = calls.iter_mut().max_by_key(|call| (call.span.end, call.span.span_id));
+    let Some(last) = last.filter(|_| tree.root().is_some_and(|root| root.failed)) else { return };
+    let facts = last.facts();
+    let spoke =
+        facts.tokens.input.or(facts.tokens.output).is_some() || !facts.tool_calls.is_empty();
+    let own = |log: &&Log| log.span_id == Some(last.span.span_id);
+    let logged =
+        logs.iter().filter(own).any(|log| log.output.is_some() || !log.tool_calls.is_empty());
+    last.span.failed |= !spoke && !logged && last.span.output.is_none();
+}

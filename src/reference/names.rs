@@ -1,0 +1,107 @@
+//! Whose a trace is: its agent and its session.
+
+use std::sync::Arc;
+
+use crate::engine::convention::generic_names;
+use crate::engine::options::{SessionFallback, SessionScope};
+use crate::engine::span::{Operation, Resource, Span, TraceId};
+use crate::engine::view::AgentName;
+
+/// A session, and what named it.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct SessionKey {
+    pub(super) tenant: String,
+    pub(super) id: String,
+    pub(super) scope: String,
+    pub(super) source: String,
+}
+
+/// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that
+/// names one; then the resource, the outermost workflow, the agent's id, the service. Version, environment and service are
+/// of that span, else of its resource.
+pub(super) fn agent(outermost: &[&Span]) -> AgentName {
+    let agents: Vec<&Span> =
+        outermost.iter().filter(|span| span.operation == Operation::InvokeAgent).copied().collect();
+    let both = || agents.iter().chain(outermost);
+    let named = both().find(|span| name_of(span).is_some());
+    let chosen = named.or_else(|| both().next());
+    let resource = |of: fn(&Resource) -> &Option<Arc<str>>| {
+        let spans = chosen.into_iter().chain(outermost);
+        spans.filter_map(|span| of(&span.resource).as_deref()).next().map(str::to_owned)
+    };
+    let outer = |of: fn(&Span) -> &Option<Arc<str>>| {
+        let first = outermost.iter().find_map(|span| of(span).as_deref());
+        first.filter(|name| !is_generic(name) && !is_random(name)).map(str::to_owned)
+    };
+    let service_name = resource(|resource| &resource.service_name);
+    let own = |of: fn(&Span) -> &Option<Arc<str>>| {
+        chosen.and_then(|span| of(span).as_deref()).map(str::to_owned)
+    };
+    AgentName {
+        agent_name: named
+            .and_then(|span| name_of(span))
+            .or_else(|| resource(|resource| &resource.agent_name))
+            .or_else(|| outer(|span| &span.workflow))
+            .or_else(|| outer(|span| &span.agent_id))
+            .or_else(|| service_name.clone()),
+        agent_version: own(|span| &span.agent_version)
+            .or_else(|| resource(|resource| &resource.service_version)),
+        environment: own(|span| &span.environment)
+            .or_else(|| resource(|resource| &resource.environment)),
+        tenant: resource(|resource| &resource.tenant),
+        service_name,
+    }
+}
+
+/// The session: on the outermost span that names one, then on resources, then in JSON values; else the trace's own. Its scope
+/// is the namespace of its services, else its agent.
+pub(super) fn session(
+    id: TraceId,
+    (all, outermost): (&[Span], &[&Span]),
+    agent: &AgentName,
+    (fallback, scope): (SessionFallback, SessionScope),
+) -> SessionKey {
+    let named = outermost.iter().find_map(|span| span.session.as_ref());
+    let named = named.or_else(|| outermost.iter().find_map(|span| span.resource.session.as_ref()));
+    let named = named.or_else(|| outermost.iter().find_map(|span| span.session_in_json.as_ref()));
+    let instance = outermost.iter().find_map(|span| span.resource.instance_id.as_deref());
+    let instance = instance.filter(|_| fallback == SessionFallback::Instance);
+    let (source, session) = match (named, instance) {
+        (Some(name), _) => (name.attribute.to_string(), name.id.to_string()),
+        (None, Some(instance)) => ("instance".to_owned(), instance.to_owned()),
+        (None, None) => ("trace".to_owned(), id.to_string()),
+    };
+    let namespace = outermost.iter().find_map(|span| span.resource.service_namespace.as_deref());
+    let agent = agent.agent_name.as_deref().or(agent.service_name.as_deref());
+    let tenant = all.iter().find_map(|span| span.resource.tenant.as_deref());
+    let scoped = source != "trace" && scope == SessionScope::Service;
+    let scope = namespace.or(agent).filter(|_| scoped);
+    SessionKey {
+        tenant: tenant.unwrap_or_default().to_owned(),
+        id: session,
+        scope: scope.unwrap_or_default().to_owned(),
+        source,
+    }
+}
+
+/// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the
+/// model's.
+fn name_of(span: &Span) -> Option<String> {
+    let after = span.name.trim_start_matches("invoke_agent").trim();
+    let model = span.model.as_ref().and_then(|model| model.model.as_deref());
+    let is_after = span.operation == Operation::InvokeAgent
+        && !after.is_empty()
+        && !model.is_some_and(|model| model.starts_with(after))
+        && !is_random(after);
+    let name = span.agent_name.as_deref().or(Some(after).filter(|_| is_after))?;
+    (!is_generic(name)).then(|| name.to_owned())
+}
+
+fn is_generic(name: &str) -> bool {
+    generic_names().any(|generic| generic.eq_ignore_ascii_case(name))
+}
+
+/// A UUID, or hex of that length.
+fn is_random(name: &str) -> bool {
+    name.len() >= 32 && name.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
+}

@@ -1,0 +1,80 @@
+//! What a model call costs whose span does not say.
+
+use super::loops::fits;
+use crate::engine::options::{CostOptions, Price};
+use crate::engine::price::SHIPPED_TABLE;
+use crate::engine::span::{ModelFacts, Tokens};
+
+/// Dollars: what its span says, else its tokens at the price of its model.
+pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
+    if let Some(cost) = call.cost {
+        return Some(cost.0 as f64 / 1e12);
+    }
+    let model = call.model.as_deref()?;
+    let own = options.prices.iter().find(|price| fits(&price.model, model)).cloned();
+    let price = own.or_else(|| if options.shipped { shipped(model) } else { None })?;
+    let Tokens { input, cached, cache_written, output } = call.tokens;
+    let (input, output) = (input? as f64, output? as f64);
+    let cached = (cached.unwrap_or(0) as f64).min(input);
+    let written = (cache_written.unwrap_or(0) as f64).min(input - cached);
+    let dollars = (input - cached - written) * price.input
+        + cached * price.cached.unwrap_or(price.input)
+        + written * price.cache_written.unwrap_or(price.input)
+        + output * price.output;
+    Some(dollars / 1e6)
+}
+
+/// The price that ships for a model, under any of its names: without the provider before it, and without the version, the date
+/// or `latest` after it.
+fn shipped(model: &str) -> Option<Price> {
+    let lower = model.to_ascii_lowercase();
+    let short = lower.rsplit('/').next().unwrap_or_default();
+    let own = short.rsplit("anthropic.").next().unwrap_or_default();
+    let own = own.split([':', '@']).next().unwrap_or_default();
+    let without_version = |name: &str| match name.rsplit_once('-') {
+        Some((before, last)) => {
+            let digits = last.strip_prefix('v').unwrap_or(last);
+            let number = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
+            let version = number && (last.starts_with('v') || digits.len() == 8);
+            if version { before.to_owned() } else { name.to_owned() }
+        }
+        None => name.to_owned(),
+    };
+    let versioned = without_version(own);
+    let dated = without_version(&versioned);
+    let day = without_day(&dated);
+    let latest = day.strip_suffix("-latest").unwrap_or(&day).to_owned();
+    let names = [model, short, own, &versioned, &dated, &day, &latest];
+    names.into_iter().find_map(|name| {
+        let mut lines = SHIPPED_TABLE.lines().filter(|line| !line.starts_with('#'));
+        lines.find_map(|line| price_of_line(line).filter(|price| price.model == name))
+    })
+}
+
+fn price_of_line(line: &str) -> Option<Price> {
+    let fields: Vec<&str> = line.split(',').collect();
+    let number = |at: usize| fields.get(at)?.parse::<f64>().ok();
+    Some(Price {
+        model: (*fields.first()?).to_owned(),
+        input: number(1)?,
+        output: number(2)?,
+        cached: number(3),
+        cache_written: number(4),
+    })
+}
+
+/// The name without a `-YYYY-MM-DD` at its end.
+fn without_day(name: &str) -> String {
+    let parts: Vec<&str> = name.rsplitn(4, '-').collect();
+    let is_number = |text: &str, digits: usize| {
+        text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())
+    };
+    match parts[..] {
+        [day, month, year, before]
+            if is_number(day, 2) && is_number(month, 2) && is_number(year, 4) =>
+        {
+            before.to_owned()
+        }
+        _ => name.to_owned(),
+    }
+}

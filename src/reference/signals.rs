@@ -1,0 +1,191 @@
+//! The signals of a trace among those of its session, and the risks that they make.
+
+use std::collections::BTreeMap;
+
+use super::pandaprobe::round4;
+use super::score::{self, TraceScore};
+use super::text::likeness;
+use super::trace::Trace;
+use crate::engine::loops::Severity;
+use crate::engine::options::{EmptyScore, Profile, SessionOptions};
+use crate::engine::span::{Report, Source};
+
+/// Reported scores that say what came of a trace.
+const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
+
+/// Earlier outputs that one is compared with.
+const WINDOW: usize = 3;
+
+/// A score and who made it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Signal {
+    pub(super) score: f64,
+    pub(super) source: Source,
+}
+
+/// What a trace is worth.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Worth {
+    pub(super) signals: BTreeMap<String, Signal>,
+    /// By all signals.
+    pub(super) all: TraceScore,
+    /// Had our judge not been asked.
+    pub(super) own: TraceScore,
+    /// It said something that has a weight.
+    pub(super) is_judged: bool,
+    /// The confidence that is computed, where the judge's stands in its place.
+    pub(super) computed_confidence: Option<f64>,
+    /// How unlike the output is to those before it.
+    pub(super) novelty: Option<f64>,
+}
+
+/// Where a trace stands in its session.
+pub(super) struct Place<'t> {
+    /// The traces before it, oldest first.
+    pub(super) earlier: &'t [Trace],
+    /// The worst loop of tool calls, known by more than names, that it is part of.
+    pub(super) loops: Option<Severity>,
+    /// What was reported of the session, if it is its last trace.
+    pub(super) outcome: Option<bool>,
+}
+
+/// The signals of a trace and what they come to.
+pub(super) fn worth(trace: &Trace, place: &Place<'_>, options: &SessionOptions) -> Worth {
+    let documents = options.profile == Profile::Pandaprobe;
+    let novelty = novelty(trace, place.earlier);
+    let novelty = if documents { novelty.map(round4) } else { novelty };
+    let computed = |score| Signal { score, source: Source::Computed };
+    let mut signals = BTreeMap::new();
+    let empty = (options.empty_score == EmptyScore::One).then_some(1.0);
+    signals.extend(novelty.or(empty).map(|score| ("loop_detection".to_owned(), computed(score))));
+    if !documents {
+        let own = [
+            ("confidence", confidence(trace)),
+            ("error", Some(if trace.error { 0.0 } else { 1.0 })),
+            ("tool_loop", Some(tool_loop(place.loops))),
+        ];
+        let own = own.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
+        signals.extend(own.map(|(name, score)| (name, computed(score))));
+    }
+    for report in &trace.reports {
+        if let Some(best) = believed(&trace.reports, &[&report.name], None) {
+            let score = Signal { score: quanta(best.score.0), source: best.source };
+            signals.insert(report.name.to_string(), score);
+        }
+    }
+    if let Some(outcome) = outcome(trace, place.outcome).filter(|_| !documents) {
+        signals.insert("outcome".to_owned(), outcome);
+    }
+    weighed(trace, signals, novelty, options)
+}
+
+/// The weights in force: those that are set over the defaults; in the documents' profile of their four signals alone.
+pub(super) fn weights(options: &SessionOptions) -> BTreeMap<String, f64> {
+    let mut weights = SessionOptions::default().signal_weights;
+    weights.extend(options.signal_weights.clone());
+    let four = ["coherence", "confidence", "loop_detection", "tool_correctness"];
+    let documents = options.profile == Profile::Pandaprobe;
+    weights.retain(|name, _| !documents || four.contains(&name.as_str()));
+    weights
+}
+
+/// What was reported of an outcome, if anything was: the last word holds.
+pub(super) fn told_outcome(reports: &[Report]) -> Option<bool> {
+    believed(reports, &OUTCOMES, Some(Source::Reported)).map(|last| quanta(last.score.0) >= 1.0)
+}
+
+/// Of scores of these names the one to believe: the source that ranks highest, then the latest, then the greatest.
+pub(super) fn believed<'r>(
+    reports: &'r [Report],
+    names: &[&str],
+    source: Option<Source>,
+) -> Option<&'r Report> {
+    let named = reports.iter().filter(|report| names.contains(&&*report.name));
+    let named = named.filter(|report| source.is_none_or(|source| report.source == source));
+    named.max_by_key(|report| (report.source, report.time, &report.identifier, report.score))
+}
+
+/// Decoded scores are in steps of 1e-12.
+pub(super) fn quanta(steps: i64) -> f64 {
+    steps as f64 / 1e12
+}
+
+/// One minus the greatest likeness to an output of the three traces before; a first trace has 1, and where there is nothing to
+/// compare there is none.
+fn novelty(trace: &Trace, earlier: &[Trace]) -> Option<f64> {
+    if earlier.is_empty() {
+        return Some(1.0);
+    }
+    let window = &earlier[earlier.len().saturating_sub(WINDOW)..];
+    let own = trace.digest.as_ref()?;
+    let compared = window.iter().filter_map(|before| before.digest.as_ref());
+    let likest = compared.map(|before| likeness(before, own)).max_by(f64::total_cmp)?;
+    Some((1.0 - likest).clamp(0.0, 1.0))
+}
+
+/// Of the three traces before the one whose output is likest, the newest of equals.
+pub(super) fn repeated<'t>(trace: &Trace, earlier: &'t [Trace]) -> Option<&'t Trace> {
+    let window = &earlier[earlier.len().saturating_sub(WINDOW)..];
+    let alike = |before: &&Trace| match (&before.digest, &trace.digest) {
+        (Some(before), Some(own)) => likeness(before, own),
+        (None, _) | (_, None) => 0.0,
+    };
+    window.iter().max_by(|one, other| alike(one).total_cmp(&alike(other)))
+}
+
+/// The share of steps that neither failed nor repeated; `None` without steps.
+fn confidence(trace: &Trace) -> Option<f64> {
+    let useful = trace.steps - trace.wasted_steps.min(trace.steps);
+    (trace.steps > 0).then(|| useful as f64 / trace.steps as f64)
+}
+
+fn tool_loop(worst: Option<Severity>) -> f64 {
+    match worst {
+        None => 1.0,
+        Some(Severity::Warning) => 0.4,
+        Some(Severity::Critical) => 0.0,
+    }
+}
+
+/// Reported of the trace, or by it, or of the session if it is the last trace, the worse of both; else what our judge says.
+fn outcome(trace: &Trace, of_session: Option<bool>) -> Option<Signal> {
+    let said = trace.attempt.as_ref().and_then(|attempt| attempt.success);
+    let own = told_outcome(&trace.reports).or(said);
+    let told = match (own, of_session) {
+        (Some(own), Some(other)) => Some(own && other),
+        (own, other) => own.or(other),
+    };
+    if let Some(success) = told {
+        let score = if success { 1.0 } else { 0.0 };
+        return Some(Signal { score, source: Source::Reported });
+    }
+    let judged = believed(&trace.reports, &OUTCOMES, Some(Source::Judge))?;
+    Some(Signal { score: quanta(judged.score.0), source: Source::Judge })
+}
+
+fn weighed(
+    trace: &Trace,
+    signals: BTreeMap<String, Signal>,
+    novelty: Option<f64>,
+    options: &SessionOptions,
+) -> Worth {
+    let weights = weights(options);
+    let is_judge = |signal: &Signal| signal.source == Source::Judge;
+    let is_judged = options.profile != Profile::Pandaprobe
+        && signals.iter().any(|(name, signal)| is_judge(signal) && weights.contains_key(name));
+    let scores = |judged: bool| -> BTreeMap<String, f64> {
+        let signals = signals.iter().filter(|(_, signal)| judged || !is_judge(signal));
+        signals.map(|(name, signal)| (name.clone(), signal.score)).collect()
+    };
+    let replaced = is_judged && signals.get("confidence").is_some_and(is_judge);
+    let computed_confidence = confidence(trace).filter(|_| replaced);
+    let all = score::trace(&scores(true), &weights);
+    let own = if is_judged {
+        let mut rest = scores(false);
+        rest.extend(computed_confidence.map(|score| ("confidence".to_owned(), score)));
+        score::trace(&rest, &weights)
+    } else {
+        all.clone()
+    };
+    Worth { signals, all, own, is_judged, computed_confidence, novelty }
+}

@@ -1,0 +1,194 @@
+//! The tool calls of a trace: of tool spans, else of the model's output.
+
+use std::sync::Arc;
+
+use super::arguments::Arguments;
+use super::models::ModelCall;
+use super::tree::{Tree, is_record};
+use crate::engine::span::{Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult};
+
+/// A tool call.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    /// `None`: unknown, and like no other.
+    pub(super) name: Option<Arc<str>>,
+    pub(super) arguments: Option<Arguments>,
+    /// What came of it, as far as it can be compared.
+    pub(super) result: Option<u64>,
+    /// `None`: the wire does not tell.
+    pub(super) failed: Option<bool>,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Start and end are the call's own.
+    pub(super) is_timed: bool,
+    pub(super) id: Option<Arc<str>>,
+    pub(super) span_id: SpanId,
+}
+
+/// A tool span, and what is said of its call elsewhere.
+struct Told {
+    span: Span,
+    at: usize,
+    recorded: bool,
+}
+
+/// The calls in order.
+pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call> {
+    let told = tool_spans(tree);
+    let asked: Vec<(&ModelCall, ToolFacts)> = models
+        .iter()
+        .flat_map(|model| called(model, logs).into_iter().map(move |tool| (model, tool)))
+        .collect();
+    let results = results(models, logs);
+    let result_of = |id: Option<&Arc<str>>| {
+        results.iter().rev().find(|result| id.is_some() && result.call_id.as_ref() == id)
+    };
+    if told.is_empty() {
+        return of_models(tree, asked, result_of);
+    }
+    let tools: Vec<&ToolFacts> = asked.iter().map(|(_, tool)| tool).collect();
+    let call = |Told { span, at, .. }: &Told| {
+        let mut tool = span.tool.clone().unwrap_or_default();
+        let inside = tree.ancestors(*at).any(|above| above.operation == Operation::ExecuteTool);
+        let meant = meant_tool(&tool, &tools).filter(|_| !inside);
+        let own = |other: &&&ToolFacts| tool.call_id.is_some() && other.call_id == tool.call_id;
+        let known = tools.iter().rev().find(own).and_then(|tool| tool.arguments.clone());
+        tool.name = meant.or_else(|| tool.name.take());
+        tool.arguments = tool.arguments.take().or(known);
+        let told = result_of(tool.call_id.as_ref()).and_then(|result| result.hash);
+        tool.result_hash = tool.result_hash.or(told);
+        call_of(&tool, span, span.failed)
+    };
+    told.iter().map(call).collect()
+}
+
+/// The tool calls in a model's output, each once, on its span, else in its records.
+pub(super) fn called(model: &ModelCall, logs: &[Log]) -> Vec<ToolFacts> {
+    let mut calls = model.facts().tool_calls;
+    if calls.is_empty() {
+        let own = logs.iter().filter(|log| log.span_id == Some(model.span.span_id));
+        calls = own.flat_map(|log| log.tool_calls.clone()).collect();
+    }
+    let mut once: Vec<ToolFacts> = Vec::new();
+    for tool in calls.into_iter().filter(|tool| !tool.phantom) {
+        let again = tool.call_id.is_some() && once.iter().any(|one| one.call_id == tool.call_id);
+        if !again {
+            once.push(tool);
+        }
+    }
+    once
+}
+
+/// What models were told of calls; of one call the last word holds.
+pub(super) fn results(models: &[ModelCall], logs: &[Log]) -> Vec<ToolResult> {
+    let own = models.iter().flat_map(|model| model.facts().tool_results);
+    own.chain(logs.iter().flat_map(|log| log.tool_results.clone())).collect()
+}
+
+/// Calls of models' output; the function of that name that ran next tells when, and whether it failed.
+fn of_models<'r>(
+    tree: &Tree,
+    asked: Vec<(&ModelCall, ToolFacts)>,
+    result_of: impl Fn(Option<&Arc<str>>) -> Option<&'r ToolResult>,
+) -> Vec<Call> {
+    let mut functions: Vec<&Span> =
+        tree.own().filter(|span| span.operation == Operation::Other).collect();
+    let call = |(model, mut tool): (&ModelCall, ToolFacts)| {
+        let ran = functions.iter().position(|span| {
+            Some(&*span.name) == tool.name.as_deref() && span.start >= model.span.start
+        });
+        let ran = ran.map(|at| functions.remove(at));
+        let result = result_of(tool.call_id.as_ref());
+        tool.result_hash = tool.result_hash.or_else(|| result?.hash);
+        let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
+        let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
+        Call { is_timed: ran.is_some(), ..call }
+    };
+    asked.into_iter().map(call).collect()
+}
+
+fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
+    // A record that tells no more than that it began.
+    let begun = is_record(span) && span.status == Status::Unset && !span.failed;
+    Call {
+        name: tool.name.clone(),
+        arguments: tool.arguments.as_ref().map(|arguments| Arguments::of(arguments.as_str())),
+        result: tool.result_hash,
+        failed: (failed || !begun).then_some(failed),
+        start: span.start.0,
+        end: span.end.0,
+        is_timed: true,
+        id: tool.call_id.clone(),
+        span_id: span.span_id,
+    }
+}
+
+/// The tool that a span is of whose name no model called, but whose arguments one called another tool with.
+fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
+    let by_name = called.iter().any(|call| call.name == tool.name);
+    let arguments = tool.arguments.as_ref().filter(|_| !by_name && tool.call_id.is_none())?;
+    let own = Arguments::of(arguments.as_str());
+    let same = |call: &&&ToolFacts| {
+        call.arguments.as_ref().is_some_and(|other| Arguments::of(other.as_str()) == own)
+    };
+    called.iter().find(same)?.name.clone()
+}
+
+/// Tool spans in order; a span inside another of the same call counts once, and so do the records of a call.
+fn tool_spans(tree: &Tree) -> Vec<Told> {
+    let mut calls: Vec<Told> = Vec::new();
+    for at in tree.behaviour().iter().copied() {
+        let span = &tree.spans[at];
+        if span.operation != Operation::ExecuteTool {
+            continue;
+        }
+        let tool = span.tool.clone().unwrap_or_default();
+        if tool.phantom {
+            // Where a call and its execution have spans, it is the latter that fails.
+            let above = tree.above(at).first();
+            let call = calls.iter_mut().find(|call| Some(&call.at) == above);
+            call.into_iter().for_each(|call| call.span.failed |= span.failed);
+            continue;
+        }
+        let same_tool = |above: &Span| {
+            let other = above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
+            other.is_some_and(|other| other.name == tool.name)
+        };
+        if tool.name.is_some() && tree.ancestors(at).any(same_tool) {
+            continue;
+        }
+        let again = calls.iter_mut().find(|call| {
+            let other = call.span.tool.as_ref();
+            let same_id = other.is_some_and(|other| other.call_id == tool.call_id);
+            let same_name = other.is_some_and(|other| other.name == tool.name);
+            tool.call_id.is_some() && same_id && (call.recorded || is_record(span) || same_name)
+        });
+        match again {
+            Some(call) => complete(call, span),
+            None => calls.push(Told { span: span.clone(), at, recorded: is_record(span) }),
+        }
+    }
+    calls
+}
+
+/// Fills in what a record says of a call, or a span of one that was recorded. A record has all of the arguments, and a span
+/// the name that the model used.
+fn complete(call: &mut Told, other: &Span) {
+    let is_told = is_record(other);
+    if !call.recorded && !is_told {
+        return;
+    }
+    call.recorded |= is_told;
+    let span = &mut call.span;
+    span.failed |= other.failed;
+    span.status = span.status.max(if is_told { other.status } else { Status::Ok });
+    span.end = span.end.max(other.end);
+    let (Some(tool), Some(more)) = (&mut span.tool, &other.tool) else { return };
+    let (own, others) = (tool.clone(), more.clone());
+    (tool.arguments, tool.name) = if is_told {
+        (others.arguments.or(own.arguments), own.name.or(others.name))
+    } else {
+        (own.arguments.or(others.arguments), others.name.or(own.name))
+    };
+    tool.result_hash = own.result_hash.or(others.result_hash);
+}

@@ -1,0 +1,317 @@
+//! What is read in the spans, records and reports of one trace.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::gather::Parts;
+use super::loops::{self, Found, Spend, plus};
+use super::models::{self, ModelCall, Total};
+use super::names::{self, SessionKey};
+use super::price;
+use super::text::Digest;
+use super::tools::{self, Call};
+use super::tree::{Tree, is_record};
+use crate::engine::pipeline::EngineOptions;
+use crate::engine::span::{
+    Attempt, Log, Operation, REPORTED_LOOP, Report, Span, Status, Text, ToolResult, TraceId,
+    Violation,
+};
+use crate::engine::view::AgentName;
+
+/// Whether new user input began a trace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Begun {
+    Unknown,
+    Asked,
+    Continued,
+}
+
+/// One trace.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    pub(super) id: TraceId,
+    pub(super) agent: AgentName,
+    pub(super) session: SessionKey,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) complete: bool,
+    pub(super) status: Option<Status>,
+    pub(super) error: bool,
+    pub(super) input: Option<String>,
+    pub(super) output: Option<String>,
+    pub(super) digest: Option<Digest>,
+    pub(super) calls: Vec<Call>,
+    pub(super) loops: Vec<Found>,
+    pub(super) adjacent_repeats: usize,
+    pub(super) steps: usize,
+    pub(super) wasted_steps: usize,
+    pub(super) model_calls: usize,
+    pub(super) failed_model_calls: usize,
+    pub(super) model_nanos: u64,
+    pub(super) input_tokens: Option<u64>,
+    pub(super) output_tokens: Option<u64>,
+    pub(super) cost: Option<f64>,
+    pub(super) calls_without_tokens: usize,
+    pub(super) calls_without_cost: usize,
+    pub(super) attempt: Option<Attempt>,
+    pub(super) reports: Vec<Report>,
+    pub(super) begun: Begun,
+    /// It ends in the middle of tool calls.
+    pub(super) is_unfinished: bool,
+    /// What models were told of calls, for those of earlier traces.
+    pub(super) results: Vec<ToolResult>,
+}
+
+/// Reads a trace; `None` if no model, tool or agent is at work in it.
+pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option<Trace> {
+    let tree = Tree::new(parts.spans);
+    let at_work = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
+    if !tree.own().any(|span| at_work.contains(&span.operation)) {
+        return None;
+    }
+    let logs = &parts.logs;
+    let models = models::calls(&tree, logs);
+    let calls = tools::calls(&tree, &models, logs);
+    let outermost = tree.outermost();
+    let agent = names::agent(&outermost);
+    let rules = (options.assemble.session_fallback, options.session.scope);
+    let session = names::session(id, (&tree.spans, &outermost), &agent, rules);
+    let totals = models::totals(&tree, &models);
+    let spends = spends(&models, &totals, options);
+    let mut found = loops::find(&calls, &spends, &options.loops);
+    let said = tree.own().find(|span| is_record(span) && &*span.name == REPORTED_LOOP);
+    if let Some(said) = said.filter(|_| found.is_empty()) {
+        found.push(loops::reported(&calls, said.end.0, &spends));
+    }
+    let last = models::last(&tree, &models);
+    let turn = Turn { tree: &tree, models: &models, logs };
+    let output = turn.output();
+    let (input_tokens, no_input) = sum(&models, &totals, |span| span.model.as_ref()?.tokens.input);
+    let (output_tokens, no_output) =
+        sum(&models, &totals, |span| span.model.as_ref()?.tokens.output);
+    Some(Trace {
+        id,
+        agent,
+        session,
+        start: tree.own().map(|span| span.start.0).min().unwrap_or(0),
+        end: tree.own().map(|span| span.end.0).max().unwrap_or(0),
+        complete: tree.root().is_some(),
+        status: tree.root().map(|root| root.status),
+        error: tree.root().is_some_and(|root| root.failed)
+            || last.is_some_and(|last| last.span.failed),
+        input: turn.input(),
+        digest: output.as_deref().and_then(Digest::of),
+        output,
+        loops: found,
+        adjacent_repeats: calls
+            .windows(2)
+            .filter(|pair| pair[0].name.is_some() && pair[0].name == pair[1].name)
+            .count(),
+        steps: models.len() + calls.len(),
+        wasted_steps: wasted(&models, &calls),
+        model_calls: models.len(),
+        failed_model_calls: models.iter().filter(|call| call.span.failed).count(),
+        model_nanos: models.iter().map(|call| call.span.end.0 - call.span.start.0).sum(),
+        input_tokens,
+        output_tokens,
+        cost: spends.iter().fold(None, |sum, spend| plus(sum, spend.cost)),
+        calls_without_tokens: no_input.max(no_output),
+        calls_without_cost: unpriced(&models, &totals, &spends),
+        attempt: attempt(&tree, logs),
+        begun: turn.begun(),
+        is_unfinished: turn.is_unfinished(&calls),
+        results: tools::results(&models, logs),
+        calls,
+        reports: parts.reports,
+    })
+}
+
+/// What model calls used, one by one, and then the totals over several.
+fn spends(models: &[ModelCall], totals: &[Total<'_>], options: &EngineOptions) -> Vec<Spend> {
+    let spans = models.iter().map(|call| &call.span).chain(totals.iter().map(|total| total.span));
+    let spend = |span: &Span| {
+        let facts = span.model.clone().unwrap_or_default();
+        Spend {
+            start: span.start.0,
+            end: span.end.0,
+            input_tokens: facts.tokens.input,
+            output_tokens: facts.tokens.output,
+            cost: price::cost(&facts, &options.cost),
+        }
+    };
+    spans.map(spend).collect()
+}
+
+/// The sum of what is known, and of how many successful calls it is not known. A call that failed and says nothing used
+/// nothing.
+fn sum(
+    models: &[ModelCall],
+    totals: &[Total<'_>],
+    of: fn(&Span) -> Option<u64>,
+) -> (Option<u64>, usize) {
+    let covered = |call: &ModelCall| {
+        totals.iter().any(|total| of(total.span).is_some() && total.below.contains(&call.at))
+    };
+    let silent = models
+        .iter()
+        .filter(|call| of(&call.span).is_none() && !call.span.failed && !covered(call))
+        .count();
+    let known = models.iter().map(|call| of(&call.span));
+    let known = known.chain(totals.iter().map(|total| of(total.span))).fold(None, plus);
+    let nothing = (silent == 0 && !models.is_empty()).then_some(0);
+    (known.or(nothing), silent)
+}
+
+/// Successful calls whose dollars are not known.
+fn unpriced(models: &[ModelCall], totals: &[Total<'_>], spends: &[Spend]) -> usize {
+    let priced: Vec<&Total<'_>> = totals
+        .iter()
+        .zip(&spends[models.len()..])
+        .filter(|(_, spend)| spend.cost.is_some())
+        .map(|(total, _)| total)
+        .collect();
+    let covered = |call: &ModelCall| priced.iter().any(|total| total.below.contains(&call.at));
+    let unknown = models
+        .iter()
+        .zip(spends)
+        .filter(|(call, spend)| spend.cost.is_none() && !call.span.failed && !covered(call));
+    unknown.count()
+}
+
+/// Failed steps, and tool calls that repeat an earlier one and what came of it.
+fn wasted(models: &[ModelCall], calls: &[Call]) -> usize {
+    let same = |one: &Call, other: &Call| {
+        one.name.is_some()
+            && one.name == other.name
+            && one.arguments.is_some()
+            && one.arguments == other.arguments
+            && one.result.is_some()
+            && one.result == other.result
+    };
+    let wasted = |at: &usize| {
+        let call = &calls[*at];
+        call.failed == Some(true) || calls[..*at].iter().any(|before| same(before, call))
+    };
+    models.iter().filter(|call| call.span.failed).count() + (0..calls.len()).filter(wasted).count()
+}
+
+/// Of each concept the first value from the outermost span inwards, evaluators included, then the resources'; of documents
+/// and violations all.
+fn attempt(tree: &Tree, logs: &[Log]) -> Option<Attempt> {
+    let inwards: Vec<&Span> = tree.inwards().into_iter().map(|at| &tree.spans[at]).collect();
+    let own = inwards.iter().filter_map(|span| span.attempt.as_deref());
+    let resources = inwards.iter().filter_map(|span| span.resource.attempt.as_deref());
+    let said: Vec<&Attempt> = own.chain(resources).collect();
+    let logged = logs.iter().flat_map(|log| &log.violations);
+    let violations: BTreeSet<&Violation> =
+        said.iter().flat_map(|said| &said.violations).chain(logged).collect();
+    let first =
+        |of: fn(&Attempt) -> &Option<Arc<str>>| said.iter().find_map(|said| of(said).clone());
+    let all = |of: fn(&Attempt) -> &Vec<Arc<str>>| {
+        let mut all: Vec<Arc<str>> = Vec::new();
+        for name in tree.own().filter_map(|span| span.attempt.as_deref()).flat_map(of) {
+            if !all.contains(name) {
+                all.push(Arc::clone(name));
+            }
+        }
+        all
+    };
+    let tools = said.iter().map(|said| &said.expected_tools).find(|tools| !tools.is_empty());
+    let attempt = Attempt {
+        task: first(|said| &said.task),
+        run: first(|said| &said.run),
+        trial: first(|said| &said.trial),
+        success: said.iter().find_map(|said| said.success),
+        abstained: said.iter().find_map(|said| said.abstained),
+        perturbation: first(|said| &said.perturbation),
+        perturbation_id: first(|said| &said.perturbation_id),
+        baseline: said.iter().find_map(|said| said.baseline),
+        expected_output: first(|said| &said.expected_output),
+        expected_tools: tools.cloned().unwrap_or_default(),
+        retrieved: all(|said| &said.retrieved),
+        cited: all(|said| &said.cited),
+        violations: violations.into_iter().cloned().collect(),
+    };
+    (attempt != Attempt::default()).then_some(attempt)
+}
+
+/// The texts of a turn.
+struct Turn<'t> {
+    tree: &'t Tree,
+    models: &'t [ModelCall],
+    logs: &'t [Log],
+}
+
+impl Turn<'_> {
+    /// The user's text: the root's or the outermost agent's, else the first model call's, else of any record.
+    fn input(&self) -> Option<String> {
+        let mut said: Vec<&Text> = self.owners().filter_map(|span| span.input.as_ref()).collect();
+        for model in self.models {
+            let logged = || self.logs_of(model).find_map(|log| log.input.as_ref());
+            said.extend(model.span.input.as_ref().or_else(logged));
+        }
+        said.extend(self.logs.iter().rev().filter_map(|log| log.input.as_ref()));
+        best(&said)
+    }
+
+    /// The final answer: the root's or the outermost agent's, else the last model call's, if that did not fail.
+    fn output(&self) -> Option<String> {
+        let mut said: Vec<&Text> = self.owners().filter_map(|span| span.output.as_ref()).collect();
+        let last = models::last(self.tree, self.models);
+        for model in last.into_iter().filter(|model| !model.span.failed) {
+            let logged = || self.logs_of(model).find_map(|log| log.output.as_ref());
+            said.extend(model.span.output.as_ref().or_else(logged));
+        }
+        best(&said)
+    }
+
+    /// A user's message ends the input of the first model call, or an agent was invoked, or there is an input at all.
+    fn begun(&self) -> Begun {
+        let asked = self.models.first().and_then(|model| {
+            let logged = || self.logs_of(model).find_map(|log| log.asked_by_user);
+            model.facts().asked_by_user.or_else(logged)
+        });
+        let invoked = self.tree.own().any(|span| span.operation == Operation::InvokeAgent);
+        match asked {
+            Some(true) => Begun::Asked,
+            Some(false) => Begun::Continued,
+            None if invoked || self.input().is_some() => Begun::Asked,
+            None => Begun::Unknown,
+        }
+    }
+
+    /// No agent was invoked, and there are tool calls after the last model call, or that made some.
+    fn is_unfinished(&self, calls: &[Call]) -> bool {
+        let invoked = self.tree.own().any(|span| span.operation == Operation::InvokeAgent);
+        let open = match models::last(self.tree, self.models) {
+            None => true,
+            Some(last) => {
+                calls.iter().any(|call| call.start >= last.span.end.0)
+                    || !tools::called(last, self.logs).is_empty()
+            }
+        };
+        !invoked && !calls.is_empty() && open
+    }
+
+    /// Records of a model call, the latest first.
+    fn logs_of(&self, model: &ModelCall) -> impl Iterator<Item = &Log> {
+        let id = model.span.span_id;
+        self.logs.iter().rev().filter(move |log| log.span_id == Some(id))
+    }
+
+    /// The spans that speak for the whole turn.
+    fn owners(&self) -> impl Iterator<Item = &Span> {
+        let speaks =
+            |span: &&Span| !matches!(span.operation, Operation::Chat | Operation::ExecuteTool);
+        let root = self.tree.root().filter(speaks);
+        let mut outermost = self.tree.outermost().into_iter();
+        let agent = outermost.find(|span| span.operation == Operation::InvokeAgent);
+        root.into_iter().chain(agent)
+    }
+}
+
+/// The first text that is more than the JSON of something else, else the first.
+fn best(said: &[&Text]) -> Option<String> {
+    let good = said.iter().find(|text| text.rank < Text::LOOSE);
+    good.or_else(|| said.first()).map(|text| text.text.to_string())
+}

@@ -1,0 +1,312 @@
+//! Whatever comes, in whatever order, how often and how late: every signal, loop and score is what the reference model computes
+//! from what was decoded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentgauge::engine::math::Quanta;
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::span::{
+    Arguments, Attempt, ModelFacts, Operation, Report, Resource, SessionName, Source, Span, SpanId,
+    Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
+};
+use agentgauge::reference::compare::{Comparison, compare};
+use agentgauge::reference::gather::Recorded;
+use proptest::prelude::*;
+
+use crate::recorded::{Delivery, Item, apply, captures, deliveries, items, reordered};
+
+const SECOND: u64 = 1_000_000_000;
+/// When the first thing arrives: all runs began in the last minutes.
+const NOW: Timestamp = Timestamp(1_800_000_000 * SECOND);
+
+/// One model or tool call.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    /// 0: a model call, else a tool call.
+    kind: u8,
+    tool: Option<u8>,
+    /// Two values, in the names' order.
+    arguments: Option<(u8, u8)>,
+    result: Option<u8>,
+    failed: bool,
+    milliseconds: u64,
+    /// It begins before the one before it has ended.
+    overlaps: bool,
+    tokens: Option<(u16, u16)>,
+    asked: Option<bool>,
+    says: Option<u8>,
+}
+
+/// One trace.
+#[derive(Clone, Debug)]
+struct Run {
+    agent: u8,
+    session: Option<u8>,
+    ago_seconds: u64,
+    root: Root,
+    steps: Vec<Step>,
+    input: Option<u8>,
+    output: Option<u8>,
+    task: Option<u8>,
+    success: Option<bool>,
+    /// What is reported of it: name, identifier, tenths, time.
+    reports: Vec<(u8, u8, u8, u8)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Root {
+    Agent {
+        failed: bool,
+    },
+    Other,
+    /// Each step is below a span that never comes.
+    Missing,
+}
+
+const TEXTS: [&str; 5] = [
+    "the order 7 was refunded",
+    "The order 7 was refunded today",
+    "no flight to Paris is left",
+    "of the and",
+    "a flight to Paris, booked",
+];
+const TOOLS: [&str; 3] = ["search", "read", "write"];
+const SIGNALS: [&str; 5] =
+    ["coherence", "confidence", "tool_correctness", "task_completion", "constraint_violation"];
+
+fn step() -> impl Strategy<Value = Step> {
+    let maybe = |of: std::ops::Range<u8>| prop::option::weighted(0.8, of);
+    let call = (0..4_u8, maybe(0..3), maybe(0..2), maybe(0..2), maybe(0..2));
+    let time = (prop::sample::select(vec![0_u64, 1, 40, 1_100, 2_500]), prop::bool::weighted(0.1));
+    let model = (
+        prop::option::weighted(0.7, (0..500_u16, 0..90_u16)),
+        prop::option::weighted(0.3, any::<bool>()),
+        prop::option::weighted(0.3, 0..5_u8),
+    );
+    (call, prop::bool::weighted(0.2), time, model).prop_map(
+        |((kind, tool, a, b, result), failed, (milliseconds, overlaps), (tokens, asked, says))| {
+            Step {
+                kind,
+                tool,
+                arguments: a.zip(b),
+                result,
+                failed,
+                milliseconds,
+                overlaps,
+                tokens,
+                asked,
+                says,
+            }
+        },
+    )
+}
+
+/// Steps, some of which come again and again.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let stretch = (prop::collection::vec(step(), 1..4), 1..5_usize);
+    prop::collection::vec(stretch, 0..3).prop_map(|stretches| {
+        stretches.into_iter().flat_map(|(steps, times)| steps.repeat(times)).collect()
+    })
+}
+
+fn run() -> impl Strategy<Value = Run> {
+    let root = prop_oneof![
+        4 => prop::bool::weighted(0.2).prop_map(|failed| Root::Agent { failed }),
+        1 => Just(Root::Other),
+        1 => Just(Root::Missing),
+    ];
+    let text = || prop::option::weighted(0.8, 0..5_u8);
+    let report = (0..5_u8, 0..2_u8, 0..=10_u8, 0..9_u8);
+    let whose = (0..2_u8, prop::option::weighted(0.8, 0..2_u8), 0..330_u64);
+    let task = (prop::option::weighted(0.3, 0..2_u8), prop::option::weighted(0.3, any::<bool>()));
+    (whose, root, steps(), (text(), text()), task, prop::collection::vec(report, 0..3)).prop_map(
+        |(
+            (agent, session, ago_seconds),
+            root,
+            steps,
+            (input, output),
+            (task, success),
+            reports,
+        )| {
+            Run { agent, session, ago_seconds, root, steps, input, output, task, success, reports }
+        },
+    )
+}
+
+fn trace_id(number: usize) -> TraceId {
+    TraceId([u8::try_from(number + 1).unwrap(); 16])
+}
+
+fn shared(text: impl ToString) -> Arc<str> {
+    Arc::from(text.to_string())
+}
+
+fn said(number: Option<u8>) -> Option<Text> {
+    number.map(|number| Text { rank: 0, text: shared(TEXTS[usize::from(number)]) })
+}
+
+/// What a run sends.
+fn sent(number: usize, run: &Run) -> Vec<Item> {
+    let resource = Resource { service_name: Some(shared("shop")), ..Resource::default() };
+    let session = run.session.map(|session| SessionName {
+        attribute: shared("session.id"),
+        id: shared(format!("session {session} of {}", run.agent)),
+    });
+    let start = NOW.0 - run.ago_seconds * SECOND - 60 * SECOND;
+    let root = Span {
+        trace_id: trace_id(number),
+        span_id: SpanId([0, 0, 0, 0, 0, 0, 1, 0]),
+        start: Timestamp(start),
+        resource: Arc::new(resource),
+        agent_name: Some(shared(format!("agent {}", run.agent))),
+        session,
+        input: said(run.input),
+        output: said(run.output),
+        ..Span::default()
+    };
+    let mut spans: Vec<Span> = Vec::new();
+    let mut now = start + 1;
+    for (at, step) in run.steps.iter().enumerate() {
+        let begins = if step.overlaps { now.saturating_sub(SECOND / 100).max(start) } else { now };
+        now = begins + step.milliseconds * SECOND / 1000 + 7;
+        spans.push(Span {
+            span_id: SpanId((at as u64 + 1).to_be_bytes()),
+            parent: Some(root.span_id),
+            start: Timestamp(begins),
+            end: Timestamp(now),
+            input: None,
+            output: None,
+            ..of_step(&root, step)
+        });
+    }
+    let end = Timestamp(now + 1);
+    let attempt = Attempt {
+        task: run.task.map(shared),
+        run: Some(shared(number)),
+        success: run.success,
+        ..Attempt::default()
+    };
+    let attempt = (run.task.is_some() || run.success.is_some()).then(|| Box::new(attempt));
+    match run.root {
+        Root::Agent { failed } => {
+            let operation = Operation::InvokeAgent;
+            let status = if failed { Status::Error } else { Status::Ok };
+            spans.push(Span { operation, failed, status, end, attempt, ..root });
+        }
+        Root::Other => spans.push(Span { end, attempt, name: shared("POST /"), ..root }),
+        Root::Missing => {}
+    }
+    let mut items: Vec<Item> = spans.into_iter().map(|span| Item::Span(Box::new(span))).collect();
+    items
+        .extend(run.reports.iter().map(|report| Item::Report(Box::new(reported(number, *report)))));
+    items
+}
+
+fn of_step(root: &Span, step: &Step) -> Span {
+    let failed = step.failed;
+    let span = Span { failed, name: shared("step"), ..root.clone() };
+    if step.kind == 0 {
+        let (input, output) = step.tokens.unzip();
+        let tokens = Tokens {
+            input: input.map(u64::from),
+            output: output.map(u64::from),
+            ..Tokens::default()
+        };
+        let model = Some(ModelFacts {
+            model: Some(shared("gpt-4o-mini")),
+            tokens,
+            asked_by_user: step.asked,
+            ..ModelFacts::default()
+        });
+        let output = said(step.says);
+        return Span { operation: Operation::Chat, model, output, ..span };
+    }
+    // Numbers stand for themselves: whoever compares their hashes compares them.
+    let arguments = step.arguments.map(|(a, b)| {
+        let values = vec![u64::from(a), u64::from(b)];
+        Arguments::from_canonical(format!(r#"{{"a":{a},"b":{b}}}"#), values)
+    });
+    let tool = Some(ToolFacts {
+        name: step.tool.map(|tool| shared(TOOLS[usize::from(tool)])),
+        arguments,
+        result_hash: step.result.map(u64::from),
+        ..ToolFacts::default()
+    });
+    Span { operation: Operation::ExecuteTool, tool, ..span }
+}
+
+fn reported(number: usize, (name, identifier, tenths, time): (u8, u8, u8, u8)) -> Report {
+    Report {
+        target: Target::Trace(trace_id(number)),
+        name: shared(SIGNALS[usize::from(name)]),
+        score: Quanta::from_f64(f64::from(tenths) / 10.0).unwrap(),
+        label: None,
+        explanation: None,
+        source: Source::Reported,
+        identifier: shared(identifier),
+        judge: None,
+        time: Timestamp(u64::from(time)),
+        tenant: None,
+    }
+}
+
+/// Delivers things as it is told to, some of them twice, and compares what comes out with what the model says of them.
+fn compared(items: &[Item], delivery: &Delivery) -> Comparison {
+    let mut options = EngineOptions::default();
+    options.assemble.keep_content = true;
+    let mut recorded = Recorded::default();
+    for item in items.iter().cloned() {
+        match item {
+            Item::Span(span) => recorded.spans.push(*span),
+            Item::Log(log) => recorded.logs.push(*log),
+            Item::Report(report) => recorded.reports.push(*report),
+        }
+    }
+    let mut delivered = reordered(items, &delivery.order);
+    let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
+    delivered.extend(again);
+    let mut pipeline = Pipeline::new(&options, delivery.shards);
+    let mut now = NOW;
+    for batch in delivered.chunks(delivery.batch.max(1)) {
+        apply(&mut pipeline, batch, now);
+        now = now.after(delivery.pause);
+        pipeline.advance(now);
+    }
+    pipeline.finish(now);
+    compare(&recorded, &options, now, &pipeline.document())
+}
+
+proptest! {
+    #[test]
+    fn random_runs_are_what_the_reference_model_says(
+        runs in prop::collection::vec(run(), 1..9),
+        delivery in deliveries(),
+    ) {
+        let items: Vec<Item> =
+            runs.iter().enumerate().flat_map(|(number, run)| sent(number, run)).collect();
+        let comparison = compared(&items, &delivery);
+        prop_assert!(comparison.differences.is_empty(), "{:#?}", comparison.differences);
+    }
+}
+
+#[test]
+fn captures_in_any_order_are_what_the_reference_model_says() {
+    let folders = std::fs::read_dir(captures()).unwrap().map(|entry| entry.unwrap().path());
+    let complete = folders.filter(|path| path.join("expected.json").exists());
+    let mut names: Vec<String> =
+        complete.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert!(names.len() >= 60, "captures are missing: {names:?}");
+    // Backwards at first, all of it twice, in small batches, so that traces are done before all of them is in.
+    let order: Vec<u16> = (0..61).map(|at| u16::MAX - at * 977).collect();
+    let pause = Duration::from_millis(400);
+    let delivery = Delivery { shards: 3, order, twice: 1, batch: 2, pause };
+    let mut values = 0;
+    for name in names {
+        let comparison = compared(&items(&name), &delivery);
+        assert!(comparison.differences.is_empty(), "{name}: {:#?}", comparison.differences);
+        values += comparison.count();
+    }
+    assert!(values > 15_000, "only {values} values were compared");
+}
