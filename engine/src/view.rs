@@ -343,11 +343,15 @@ pub struct SessionView {
     pub traces: Vec<TraceView>,
     /// All traces.
     pub total_traces: u64,
-    /// Traces with at least one weighted signal.
+    /// Traces with at least one weighted signal that nobody had to be asked for: what the reliability is over.
     pub traces_evaluated: u64,
-    /// `agent_reliability`, in `[0,1]`; null over nothing.
+    /// `agent_reliability`, in `[0,1]`, by signals that are computed or reported; null over nothing.
     pub reliability: Option<f64>,
-    /// `agent_consistency`, in `[0,1]`; null without any confidence.
+    /// Traces with a weighted signal of our judge: what the judged reliability is over.
+    pub traces_judged: u64,
+    /// By all signals of the traces that our judge was asked about, in `[0,1]`; null over none.
+    pub judged_reliability: Option<f64>,
+    /// `agent_consistency`, in `[0,1]`, by confidences that are computed or reported; null without any.
     pub consistency: Option<f64>,
     /// The ensemble before it is clamped.
     pub raw_risk: Option<f64>,

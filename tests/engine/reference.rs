@@ -50,8 +50,8 @@ struct Run {
     output: Option<u8>,
     task: Option<u8>,
     success: Option<bool>,
-    /// What is reported of it: name, identifier, tenths, time.
-    reports: Vec<(u8, u8, u8, u8)>,
+    /// What is reported of it: name, identifier, tenths, time; and whether our judge says so.
+    reports: Vec<(u8, u8, u8, u8, bool)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ fn run() -> impl Strategy<Value = Run> {
         1 => Just(Root::Missing),
     ];
     let text = || prop::option::weighted(0.8, 0..5_u8);
-    let report = (0..5_u8, 0..2_u8, 0..=10_u8, 0..9_u8);
+    let report = (0..5_u8, 0..2_u8, 0..=10_u8, 0..9_u8, any::<bool>());
     let whose = (0..2_u8, prop::option::weighted(0.8, 0..2_u8), 0..330_u64);
     let task = (prop::option::weighted(0.3, 0..2_u8), prop::option::weighted(0.3, any::<bool>()));
     (whose, root, steps(), (text(), text()), task, prop::collection::vec(report, 0..3)).prop_map(
@@ -236,14 +236,17 @@ fn of_step(root: &Span, step: &Step) -> Span {
     Span { operation: Operation::ExecuteTool, tool, ..span }
 }
 
-fn reported(number: usize, (name, identifier, tenths, time): (u8, u8, u8, u8)) -> Report {
+fn reported(
+    number: usize,
+    (name, identifier, tenths, time, is_judged): (u8, u8, u8, u8, bool),
+) -> Report {
     Report {
         target: Target::Trace(trace_id(number)),
         name: shared(SIGNALS[usize::from(name)]),
         score: Quanta::from_f64(f64::from(tenths) / 10.0).unwrap(),
         label: None,
         explanation: None,
-        source: Source::Reported,
+        source: if is_judged { Source::Judge } else { Source::Reported },
         identifier: shared(identifier),
         judge: None,
         time: Timestamp(u64::from(time)),

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use super::chain;
 use super::record::TraceRecord;
 use super::rules::Rules;
-use super::scoring::{Signal, scores};
+use super::scoring::{Signal, Signals};
 use super::session::Session;
 use super::view;
 use crate::explained::{CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation};
@@ -86,8 +86,11 @@ fn signal(
 ) -> SignalExplanation {
     let Signal { score, source, .. } = *scored;
     let risk = risks([(name, score)], &rules.weights).next().map(|(_, risk)| risk);
-    let rest = scores(&held.scored.signals).filter(|(other, _)| *other != name);
-    let rest = TraceRisk::new(rest, &rules.weights);
+    // Where our judge stands in the place of a computed one, that stays what it is.
+    let rest = Changed::of(held, rules, |other, own| {
+        let is_it = other == name && own.source == source;
+        (!is_it).then_some(own.score)
+    });
     SignalExplanation {
         name: name.to_owned(),
         signal: view::explained(held, name, scored, rules),
@@ -232,13 +235,39 @@ fn looped(
     }
 }
 
-/// The risk of a trace if a loop were not there; `None` if the trace is not held.
+/// The risks of a trace whose signals are others.
+#[derive(Clone, Copy, Debug)]
+struct Changed {
+    /// By all of them.
+    all: TraceRisk,
+    /// As if our judge had not been asked: what counts in the session's scores.
+    own: TraceRisk,
+}
+
+impl Changed {
+    /// Of a trace whose signals have these scores; those without are not there.
+    fn of(
+        held: &TraceRecord,
+        rules: &Rules,
+        score: impl Fn(&str, &Signal) -> Option<Quanta>,
+    ) -> Self {
+        let risk = |signals: &Signals| {
+            let changed = signals
+                .iter()
+                .filter_map(|(name, own)| Some((name.as_ref(), score(name.as_ref(), own)?)));
+            TraceRisk::new(changed, &rules.weights)
+        };
+        Self { all: risk(&held.scored.signals), own: risk(&held.scored.own_signals()) }
+    }
+}
+
+/// The risks of a trace if a loop were not there; `None` if the trace is not held.
 fn without(
     (session, all): (&Session, &Loops<'_>),
     id: TraceId,
     entry: &Loop,
     rules: &Rules,
-) -> Option<TraceRisk> {
+) -> Option<Changed> {
     let held = session.traces.get(id)?;
     let (name, score) = if entry.kind.is_of_calls() {
         let others = through(all, id).into_iter();
@@ -247,33 +276,32 @@ fn without(
     } else {
         (loop_detection::NAME, Quanta(Quanta::ONE))
     };
-    let scores = held.scored.signals.iter().map(|(signal, own)| {
+    Some(Changed::of(held, rules, |signal, own| {
         // What somebody else said of it stands.
-        let ours = signal.as_ref() == name && own.source == Source::Computed;
-        (signal.as_ref(), if ours { score } else { own.score })
-    });
-    Some(TraceRisk::new(scores, &rules.weights))
+        let ours = signal == name && own.source == Source::Computed;
+        Some(if ours { score } else { own.score })
+    }))
 }
 
-/// The scores with some traces' risks changed.
+/// The scores with some traces' risks changed; those of the session are as if our judge had not been asked.
 fn outlook(
     session: &Session,
     trace: TraceId,
-    changed: &BTreeMap<TraceId, TraceRisk>,
+    changed: &BTreeMap<TraceId, Changed>,
     rules: &Rules,
 ) -> Outlook {
     let (mut reliability, mut consistency) = (session.reliability.clone(), session.consistency);
     let mut own = session.traces.get(trace).and_then(|held| held.scored.risk.risk);
-    for (id, risk) in changed {
+    for (id, changed) in changed {
         if *id == trace {
-            own = risk.risk;
+            own = changed.all.risk;
         }
         let given = session.traces.get(*id).filter(|held| !held.panes.is_empty());
-        let Some(given) = given.map(|held| held.scored.risk) else { continue };
-        given.risk.into_iter().for_each(|risk| reliability.forget(risk));
-        risk.risk.into_iter().for_each(|risk| reliability.observe(risk));
-        given.uncertainty.into_iter().for_each(|own| consistency.forget(own));
-        risk.uncertainty.into_iter().for_each(|own| consistency.observe(own));
+        let Some(given) = given.map(|held| &held.scored) else { continue };
+        given.own_risk().into_iter().for_each(|risk| reliability.forget(risk));
+        changed.own.risk.into_iter().for_each(|risk| reliability.observe(risk));
+        given.own_uncertainty().into_iter().for_each(|own| consistency.forget(own));
+        changed.own.uncertainty.into_iter().for_each(|own| consistency.observe(own));
     }
     Outlook {
         trace_risk: own.map(Quanta::to_f64),

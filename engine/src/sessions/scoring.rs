@@ -120,6 +120,15 @@ impl Scored {
         self.unasked.and(self.risk.risk)
     }
 
+    /// Its signals as if our judge had not been asked.
+    pub(super) fn own_signals(&self) -> Signals {
+        let Some(unasked) = self.unasked else { return self.signals.clone() };
+        let own = self.signals.iter().filter(|(_, signal)| signal.source != Source::Judge);
+        let own = own.map(|(name, signal)| (name.clone(), *signal));
+        let confidence = unasked.confidence.map(|score| signal(score, Source::Computed));
+        own.chain(confidence.map(|signal| (Cow::Borrowed(CONFIDENCE), signal))).collect()
+    }
+
     /// The signals that have sums: confidence that is computed and confidence that is judged are two.
     pub(super) fn sums(&self) -> impl Iterator<Item = (&str, Quanta)> {
         let computed = self.unasked.and_then(|unasked| unasked.confidence);

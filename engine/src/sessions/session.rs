@@ -98,8 +98,13 @@ pub(super) struct Session {
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
     close_counted: bool,
+    /// As nobody had to be asked, as agents have it.
     pub(super) reliability: AgentReliability,
+    /// Likewise.
     pub(super) consistency: AgentConsistency,
+    /// Over the traces that our judge was asked about, with what it said; present only where there are any.
+    #[serde(default)]
+    pub(super) judged: Option<Box<AgentReliability>>,
     /// How many traces give something.
     pub(super) done: usize,
     // In which panes the session counts for the newest done trace of each agent.
@@ -146,6 +151,7 @@ impl Session {
             close_counted: false,
             reliability: AgentReliability::default(),
             consistency: AgentConsistency::default(),
+            judged: None,
             done: 0,
             marks: Few::default(),
             gates: Few::default(),
@@ -456,10 +462,10 @@ impl Session {
         }
     }
 
-    /// The done trace of the greatest risk, the later one of equals, and when it ended.
+    /// The done trace of the greatest risk that counts in the session's score, the later one of equals, and when it ended.
     fn worst(&self) -> Option<(Timestamp, TraceId)> {
         let given = self.traces.iter().filter(|record| !record.panes.is_empty());
-        let worst = given.map(|record| (record.scored.risk.risk, record.end(), record.id)).max();
+        let worst = given.map(|record| (record.scored.own_risk(), record.end(), record.id)).max();
         worst.map(|(_, end, id)| (end, id))
     }
 
@@ -548,10 +554,13 @@ impl Session {
         let (panes, missed) = summary.observe(place, &record.scored, wall);
         record.panes = panes;
         shared.counts.add_many("panes", "outside_window", missed as u64);
-        let risk = &record.scored.risk;
-        risk.risk.into_iter().for_each(|risk| self.reliability.observe(risk));
-        let uncertainty = risk.uncertainty.into_iter();
+        let scored = &record.scored;
+        scored.own_risk().into_iter().for_each(|risk| self.reliability.observe(risk));
+        let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
+        if let Some(risk) = scored.judged_risk() {
+            self.judged.get_or_insert_default().observe(risk);
+        }
         self.took = Effort { answer_words: None, ..self.took.plus(record.effort()) };
         self.done += 1;
         if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
@@ -563,9 +572,13 @@ impl Session {
     fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
         let Contribution { agent, scored, start, end, panes, effort } = given;
         shared.fleet.summary(agent).forget((*start, *end, trace), scored, *panes);
-        scored.risk.risk.into_iter().for_each(|risk| self.reliability.forget(risk));
-        let uncertainty = scored.risk.uncertainty.into_iter();
+        scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
+        let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
+        if let Some((judged, risk)) = self.judged.as_mut().zip(scored.judged_risk()) {
+            judged.forget(risk);
+        }
+        self.judged.take_if(|judged| judged.result().is_none());
         self.took = self.took.minus(*effort);
         self.done -= 1;
         if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {

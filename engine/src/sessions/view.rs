@@ -27,6 +27,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     let empty = (rules.empty_is_one && !traces.is_empty()).then_some(1.0);
     let score = |score: Option<f64>| score.or(empty).map(|score| rules.shown(score));
     let shown = score(reliability.map(|result| result.score));
+    let judged = session.judged.as_ref().and_then(|judged| judged.result());
     let reports = session.reports.iter();
     SessionView {
         session_id: session.id.id.clone(),
@@ -41,6 +42,8 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
         total_traces: traces.len() as u64,
         traces_evaluated: reliability.map_or(0, |result| result.evaluated),
         reliability: shown,
+        traces_judged: judged.map_or(0, |result| result.evaluated),
+        judged_reliability: judged.map(|result| rules.shown(result.score)),
         consistency: score(consistency.map(|result| result.score)),
         raw_risk: reliability.map(|result| rules.shown(result.raw_risk)),
         max_risk: reliability.map(|result| result.max_risk),

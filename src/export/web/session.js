@@ -30,6 +30,7 @@ export async function session(view, { id, scope, tenant }) {
       " · named by ", foreign(one.session_source, 60), one.scope && [" · scope ", foreign(one.scope, 60)]),
     tiles(
       tile("Reliability", score(one.reliability), one.band), tile("Consistency", score(one.consistency)),
+      one.traces_judged > 0 && tile("Judged reliability", score(one.judged_reliability), `over ${number(one.traces_judged)} judged traces`),
       one.prediction && tile("Chance that it failed", `${Math.round(100 * one.predicted_failure)} %`, effort(one)),
       tile("Traces", number(one.total_traces), one.flagged.length ? `⚑ ${number(one.flagged.length)} flagged` : "none flagged"),
       tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind))].join(", ")),

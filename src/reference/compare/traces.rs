@@ -34,6 +34,8 @@ pub(super) fn session(
     let shown = |score: Option<f64>| score.map(|score| round(score, &options.session));
     let scores = &model.scores;
     part.number("reliability", view.reliability, model.reliability);
+    part.same("traces_judged", view.traces_judged, model.judged.evaluated);
+    part.number("judged_reliability", view.judged_reliability, shown(model.judged.reliability));
     part.number("consistency", view.consistency, model.consistency);
     part.number("raw_risk", view.raw_risk, shown(scores.raw_risk));
     part.number("mean_top_k_risk", view.mean_top_k_risk, scores.mean_top_k_risk);

@@ -38,8 +38,8 @@ proptest! {
             let mut reliability = AgentReliability::default();
             let mut consistency = AgentConsistency::default();
             for trace in session.traces.iter().filter(|trace| trace.is_done()) {
-                trace.scored.risk.risk.into_iter().for_each(|risk| reliability.observe(risk));
-                trace.scored.risk.uncertainty.into_iter().for_each(|risk| consistency.observe(risk));
+                trace.scored.own_risk().into_iter().for_each(|risk| reliability.observe(risk));
+                trace.scored.own_uncertainty().into_iter().for_each(|risk| consistency.observe(risk));
             }
             prop_assert_eq!(view.reliability, reliability.result().map(|result| result.score));
             prop_assert_eq!(view.consistency, consistency.result().map(|result| result.score));

@@ -158,7 +158,7 @@ fn drops_hear_of_an_outcome_apart_from_the_verdict() {
 }
 
 #[test]
-fn scores_of_an_agent_do_not_change_with_how_many_traces_are_judged() {
+fn scores_of_agents_and_sessions_do_not_change_with_how_many_traces_are_judged() {
     let window = |judged: u8| {
         let mut stage = stage();
         for id in 1..=20 {
@@ -175,13 +175,20 @@ fn scores_of_an_agent_do_not_change_with_how_many_traces_are_judged() {
             }
             stage.handle(update, at(60));
         }
+        let session = stage.session("", "s").unwrap();
         let mut agents = crate::agents::Agents::new(Default::default());
         agents.handle(only(stage.drain()), at(60));
         let update = agents.drain().remove(0);
         let all = (update.view.reliability, update.view.consistency);
-        (all, update.windows["5m"].clone(), update.windows["last_50"].clone(), update.counters)
+        let windows = (update.windows["5m"].clone(), update.windows["last_50"].clone());
+        (all, windows.0, windows.1, update.counters, session)
     };
     let (none, one, all) = (window(0), window(1), window(20));
+    let of_session = |of: &crate::view::SessionView| {
+        (of.reliability, of.consistency, of.max_risk, of.traces_evaluated)
+    };
+    assert_eq!(of_session(&none.4), of_session(&one.4));
+    assert_eq!(of_session(&none.4), of_session(&all.4));
     assert_eq!((none.0, none.1.failure_ratio), (one.0, one.1.failure_ratio));
     assert_eq!((none.0, none.1.failure_ratio), (all.0, all.1.failure_ratio));
     let judged = |view: &crate::view::WindowView| {
@@ -192,7 +199,12 @@ fn scores_of_an_agent_do_not_change_with_how_many_traces_are_judged() {
         // The greatest risk is that of a tool_correctness of 0, which weighs 0.8.
         let risk = (traces > 0).then(|| "0.800".to_owned());
         assert_eq!(judged(&window.1), (traces, risk.clone()));
-        assert_eq!(judged(&window.2), (traces, risk));
+        assert_eq!(judged(&window.2), (traces, risk.clone()));
+        let (session, asked) = (&window.4, usize::try_from(traces).unwrap());
+        let score = session.judged_reliability.map(|score| format!("{:.3}", 1.0 - score));
+        assert_eq!((session.traces_judged, score), (traces, risk));
+        // Each trace is shown with the judge's word, and flagged by it.
+        assert_eq!(session.flagged.len(), asked);
         assert!((window.1.signals["confidence"] - 0.75).abs() < 1e-9);
         let expected = (traces > 0).then_some(0.25);
         assert_eq!(window.1.signals.get("judged_confidence").copied(), expected);
