@@ -1,6 +1,5 @@
 //! No order, duplication or number of shards changes a series of `/metrics`, but of those families that are listed here with the
-//! reason. Roots come after all that is below them, as they are sent: once a root is in, what its trace spends counts as it comes,
-//! under the name and the outcome that its spans have by then. Of agents that speak in log records the prompts come first, as they are
+//! reason. Roots come before or after what is below them. Of agents that speak in log records the prompts come first, as they are
 //! sent: where only their order tells the turns, what came before its prompt has counted for the turn before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +31,6 @@ const EXEMPT: &[(&str, &str, &str)] = &[
         "agentgauge_trace_signal_score",
         "signal=\"loop_detection\"",
         "a score counts once, when the trace is done, beside those of its neighbours that are in by then",
-    ),
-    (
-        "agentgauge_loops_detected_total",
-        "",
-        "a loop counts when it is found, under the evidence and the severity that it has then",
     ),
 ];
 
@@ -74,10 +68,8 @@ fn differing(capture: &str, delivery: &Delivery) -> BTreeMap<String, (Vec<String
     let items = items(capture);
     let mut delivered = reordered(&items, &delivery.order);
     delivered.sort_by_key(|item| match item {
-        Item::Span(span) if span.parent.is_some() => 1,
-        Item::Span(span) if span.scope == TOLD_BY_RECORD => 0,
-        Item::Span(_) => 2,
-        Item::Log(_) | Item::Report(_) => 1,
+        Item::Span(span) => span.parent.is_some() || span.scope != TOLD_BY_RECORD,
+        Item::Log(_) | Item::Report(_) => true,
     });
     let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
     delivered.extend(again);

@@ -317,7 +317,7 @@ impl Assemble {
             return None;
         }
         held.tells();
-        if let Some(update) = update.as_ref().filter(|update| !update.uncertain) {
+        if let Some(update) = update.as_ref().filter(|update| is_named(update)) {
             self.learn_name(id, update);
         }
         let held = self.traces.get_mut(id)?;
@@ -585,6 +585,12 @@ impl Assemble {
 
 /// Why a span or a log record of a trace that has its most is left out.
 const TRACE_FULL: &str = "trace_full";
+
+/// Whether it says whose its trace is: what else may come of one whose root is in seldom names another.
+fn is_named(update: &TraceUpdate) -> bool {
+    let named = update.agent.as_ref().is_some_and(|agent| !agent.agent_name.is_empty());
+    !update.uncertain || (update.complete && named)
+}
 
 /// Nothing is waiting to be told.
 const NEVER: Timestamp = Timestamp(u64::MAX);

@@ -131,8 +131,8 @@ struct Announced {
     // Loops by agent, as told to the session it is in, and to those that it left.
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     left: BTreeMap<AgentKey, Vec<Loop>>,
-    // Loops that were told while nothing was counted.
-    shown: Vec<Loop>,
+    // Loops that were told while nothing was counted, and under whose name.
+    shown: (AgentKey, Vec<Loop>),
     // Likewise what it has spent, of one that is done and of which no span has named the session.
     spending: Option<Spent>,
     spent: Option<Spent>,
@@ -411,7 +411,8 @@ impl OpenTrace {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
         let told = self.told.as_ref().and_then(|told| {
-            if update.uncertain { Some(&told.shown) } else { told.telling.get(&agent) }
+            let shown = Some(&told.shown).filter(|(of, _)| *of == agent).map(|(_, loops)| loops);
+            if update.uncertain { shown } else { told.telling.get(&agent) }
         });
         told.map_or(&[][..], Vec::as_slice) != update.loops
     }
@@ -441,9 +442,9 @@ impl OpenTrace {
         if !update.loops.is_empty() {
             let told = self.told.get_or_insert_default();
             if update.uncertain {
-                told.shown.clone_from(&update.loops);
+                told.shown = (update.agent.clone().unwrap_or_default(), update.loops.clone());
             } else {
-                told.shown.clear();
+                told.shown = Default::default();
                 told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
             }
         }

@@ -18,7 +18,7 @@ use super::open_trace::{OpenTrace, Pending, State};
 use super::{Assemble, Timestamp, TraceKey};
 use crate::span::Span;
 use crate::tenants::TenantHash;
-use crate::trace::{TraceView, named_agent, scope_by_agent, source};
+use crate::trace::{TraceView, is_turn, named_agent, scope_by_agent, source};
 use crate::update::{AgentKey, OverBy, TraceUpdate};
 
 impl Assemble {
@@ -130,8 +130,9 @@ impl Assemble {
         }
     }
 
-    /// Whose trace it is, and whether that is certain: it is once a root is in, and, if nobody has named the agent, once nobody
-    /// may do so any more. Then it goes by the name of its service; before, by that of the one agent which is known there.
+    /// Whose trace it is, and whether that is certain: it is once nothing more is waited for, whatever came first, or once the prompt
+    /// of a turn is in that log records tell, which nothing but the next one ends. Whom nobody has named by then goes by the name of
+    /// the service; before, by that of the one agent which is known there.
     pub(super) fn name(
         &self,
         (held, trace): (&OpenTrace, &TraceView<'_>),
@@ -140,7 +141,7 @@ impl Assemble {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
         let over = sealed || (update.complete && held.state != State::Open);
-        update.uncertain = !over && (unnamed || !update.complete);
+        update.uncertain = !over && (unnamed || !is_turn(trace));
         if unnamed && over {
             agent.agent_name.clone_from(&agent.service_name);
         } else if unnamed {

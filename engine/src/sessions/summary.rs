@@ -6,13 +6,13 @@
 //! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
 //! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
 //! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
-//! | `loops` | kind | loops, each once, in flight |
-//! | `loops_detected` | kind, severity, evidence | loops that reached this severity, in flight |
-//! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, in flight |
-//! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, in flight |
-//! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, in flight |
+//! | `loops` | kind | loops, each once, when their trace is done; of a turn that log records tell in flight |
+//! | `loops_detected` | kind, severity, evidence | loops that reached this severity, likewise |
+//! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, likewise |
+//! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, likewise |
+//! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, likewise |
 //! | `sub_agent_*` | sub-agent, or sub-agent and type | what agents below the outermost one did, at the first done of their trace |
-//! | `tokens` | type (`input`, `output`) | tokens, once the root or the end of the trace came |
+//! | `tokens` | type (`input`, `output`) | tokens, once the trace is done |
 //! | `cost_usd` | | 1e-12 USD, likewise |
 //! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
 //! | `model_calls` | | model calls, likewise |

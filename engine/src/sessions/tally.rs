@@ -1,8 +1,8 @@
 //! What a trace has counted: counters rise by the excess over it and never fall.
 //!
-//! Nothing counts before it is certain whose it is: once a root is in, or the trace is final without one. From then on loops
-//! count in flight. Should a later span name another agent, they count towards that one as well; spend counts once, so that
-//! dollars add up over agents.
+//! Nothing counts before it is certain whose it is: once the trace is done with its root, or final without one; of a turn that log
+//! records tell once its prompt is in: its loops count in flight. Should a later span name another agent, they count towards that one
+//! as well; spend counts once, so that dollars add up over agents.
 
 use std::collections::BTreeMap;
 

@@ -33,7 +33,9 @@ use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Log, Operation, Report, Resource, SpanId, Text, Tokens, TraceId};
+use super::span::{
+    Log, Operation, Report, Resource, SpanId, TOLD_BY_RECORD, Text, Tokens, TraceId,
+};
 use super::update::{
     self, AgentKey, Content, Loop, ReportedScore, SessionKey, ToolCall, TraceUpdate, TurnStart,
 };
@@ -179,6 +181,11 @@ pub fn evaluate(
 pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> {
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     Some(agent(&outermost)).filter(|agent| !agent.agent_name.is_empty())
+}
+
+/// Whether a log record told its root: that comes first, and all that is in it is its agent's.
+pub fn is_turn(TraceView { shape, .. }: &TraceView<'_>) -> bool {
+    shape.root().is_some_and(|root| root.scope == TOLD_BY_RECORD)
 }
 
 /// Where the outermost span of a trace comes from.
