@@ -93,7 +93,7 @@ fn name_of(span: &Span) -> Option<String> {
         && !after.is_empty()
         && !model.is_some_and(|model| model.starts_with(after))
         && !is_random(after);
-    let name = span.agent_name.as_deref().or(Some(after).filter(|_| is_after))?;
+    let name = span.agent_name.as_deref().or_else(|| is_after.then_some(after))?;
     (!is_generic(name)).then(|| name.to_owned())
 }
 

@@ -216,7 +216,7 @@ fn record((task, id): &Key, run: &Run<'_>) -> RunRecord {
         actions: run.calls().map(|call| call.name.clone().unwrap_or_default()).collect(),
         resources: Resources {
             cost_usd: run.cost(),
-            time_seconds: known(seconds(run.sum(|scored| lasted(scored)))),
+            time_seconds: known(seconds(run.sum(lasted))),
             api_calls: known(model_calls),
             actions: known(run.calls().count() as f64),
             errors: known(run.failed_calls() as f64 + errors),
@@ -249,7 +249,7 @@ fn ars((task, id): &Key, run: &Run<'_>) -> ArsRun {
         tool_calls: calls as u64,
         tool_successes: (calls - run.failed_calls()) as u64,
         loops: run.traces.iter().map(|scored| scored.trace.model_calls as u64).sum(),
-        latency_seconds: (!run.traces.is_empty()).then(|| run.sum(|scored| lasted(scored)) / 1e9),
+        latency_seconds: (!run.traces.is_empty()).then(|| run.sum(lasted) / 1e9),
         cost_usd: run.cost(),
     }
 }

@@ -73,13 +73,13 @@ pub(super) fn sessions(
             }
             Target::Trace(_) | Target::Response { .. } | Target::Run(_) | Target::Agent(_) => false,
         });
-        session(traces, reports, options)
+        session(&traces, reports, options)
     });
     sessions.collect()
 }
 
-fn session(traces: Vec<Trace>, reports: Vec<Report>, options: &EngineOptions) -> Session {
-    let linked = loops_of(&traces, options);
+fn session(traces: &[Trace], reports: Vec<Report>, options: &EngineOptions) -> Session {
+    let linked = loops_of(traces, options);
     let outcome = told_outcome(&reports);
     let rules = &options.session;
     let worths: Vec<Worth> = (0..traces.len())

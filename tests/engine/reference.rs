@@ -138,8 +138,8 @@ fn trace_id(number: usize) -> TraceId {
     TraceId([u8::try_from(number + 1).unwrap(); 16])
 }
 
-fn shared(text: impl ToString) -> Arc<str> {
-    Arc::from(text.to_string())
+fn shared(text: impl Into<String>) -> Arc<str> {
+    Arc::from(text.into())
 }
 
 fn said(number: Option<u8>) -> Option<Text> {
@@ -182,8 +182,8 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
     }
     let end = Timestamp(now + 1);
     let attempt = Attempt {
-        task: run.task.map(shared),
-        run: Some(shared(number)),
+        task: run.task.map(|task| shared(task.to_string())),
+        run: Some(shared(number.to_string())),
         success: run.success,
         ..Attempt::default()
     };
@@ -247,7 +247,7 @@ fn reported(
         label: None,
         explanation: None,
         source: if is_judged { Source::Judge } else { Source::Reported },
-        identifier: shared(identifier),
+        identifier: shared(identifier.to_string()),
         judge: None,
         time: Timestamp(u64::from(time)),
         tenant: None,

@@ -31,7 +31,8 @@ pub(super) fn agent(
     part.tolerance = ROUNDED;
     for (name, model) in windows(own, &options.agents, wall) {
         part.at = format!("{of_agent}, window {name}");
-        window(view.windows.get(&name).unwrap_or(&WindowView::default()), &model, part);
+        let shown = view.windows.get(&name).cloned().unwrap_or_default();
+        window(&shown, &model, part);
     }
     part.at.clone_from(&of_agent);
     part.tolerance = EXACT;

@@ -127,6 +127,7 @@ impl Part<'_> {
     }
 
     /// Compares whole numbers, names, texts.
+    #[expect(clippy::needless_pass_by_value, reason = "what is compared is mostly made for it")]
     fn same<T: fmt::Debug + PartialEq>(&mut self, what: &str, engine: T, model: T) {
         self.comparison.compared.entry(self.kind).or_default().0 += 1;
         if engine != model {
