@@ -12,7 +12,9 @@ use super::span::{Timestamp, TraceId};
 use super::update::{
     AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate, Silences, SubAgent,
 };
-use super::view::{AgentName, AgentView, ScoreValue, SubAgentView, TokensView, WindowView};
+use super::view::{
+    AgentName, AgentView, ScoreValue, SubAgentView, TokensView, VerdictsView, WindowView,
+};
 
 /// Everything about an agent, to show and to export.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,6 +105,7 @@ impl AgentUpdate {
     pub fn shown(&self) -> AgentView {
         let mut view = self.view.clone();
         self.learned().look_at_agent(&mut view);
+        view.verdicts = self.verdicts();
         view
     }
 
@@ -167,16 +170,35 @@ impl AgentUpdate {
         self.view.ars.clone_from(&all.ars);
     }
 
+    /// Counters of a family by their labels, whatever process counted.
+    fn total(&self, family: &str) -> BTreeMap<&[String], u64> {
+        let mut total = BTreeMap::new();
+        let both = [self.counters.get(family), self.earlier.get(family)];
+        for (labels, count) in both.into_iter().flatten().flatten() {
+            *total.entry(labels.as_slice()).or_default() += count;
+        }
+        total
+    }
+
+    /// Verdicts as they were when they counted: a trace that comes later may change what those after it would be now.
+    fn verdicts(&self) -> BTreeMap<String, VerdictsView> {
+        let mut verdicts: BTreeMap<String, VerdictsView> = BTreeMap::new();
+        for (labels, count) in self.total("trace_evaluations") {
+            let [signal, verdict] = labels else { continue };
+            let counts = verdicts.entry(signal.clone()).or_default();
+            match verdict.as_str() {
+                "pass" => counts.pass += count,
+                "fail" => counts.fail += count,
+                _ => {}
+            }
+        }
+        verdicts.retain(|_, counts| *counts != VerdictsView::default());
+        verdicts
+    }
+
     /// What the API shows: the formula over all done traces, and totals in words, whatever process counted.
     pub(super) fn describe(&self, all: &WindowView) -> AgentView {
-        let total = |family: &str| -> BTreeMap<&[String], u64> {
-            let mut total = BTreeMap::new();
-            let both = [self.counters.get(family), self.earlier.get(family)];
-            for (labels, count) in both.into_iter().flatten().flatten() {
-                *total.entry(labels.as_slice()).or_default() += count;
-            }
-            total
-        };
+        let total = |family: &str| self.total(family);
         let counter = |family: &str, labels: &[&str]| -> Option<u64> {
             let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
             total(family).get(labels.as_slice()).copied()

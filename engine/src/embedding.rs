@@ -115,6 +115,7 @@ mod tests {
         let content = |input: Option<&str>, output: Option<&str>| Content {
             input: input.map(str::to_owned),
             output: output.map(str::to_owned),
+            ..Content::default()
         };
         let texts = |content: Content| {
             EmbedRequest::new(TraceKey::default(), &content, 4).map(|request| request.texts)

@@ -17,6 +17,14 @@ pub struct SessionFilter {
     pub open: Option<bool>,
     /// Whether they have a loop that is known by more than names.
     pub loops: Option<bool>,
+    /// Whether a trace of theirs fails.
+    pub failing: Option<bool>,
+    /// A part of their id.
+    pub id: Option<String>,
+    /// A part of the name of a tool that they called.
+    pub tool: Option<String>,
+    /// Whose they are.
+    pub user: Option<String>,
 }
 
 /// Which agents somebody asks for; an empty text asks for agents of which it was not sent.
@@ -47,7 +55,7 @@ pub enum Sort {
     Reliability,
     /// The one with the most loops first.
     Loops,
-    /// The dearest first; those of unknown cost last.
+    /// The costliest first; those of unknown cost last.
     Cost,
 }
 
@@ -154,8 +162,6 @@ pub struct CallView {
     pub trace_id: String,
     /// Its position among the tool calls of that trace, from 0.
     pub index: u64,
-    /// Its start.
-    pub start_unix_nano: String,
     /// The call.
     #[serde(flatten)]
     pub call: ToolView,

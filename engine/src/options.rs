@@ -32,7 +32,7 @@ pub struct ConventionOptions {
     pub score_names: BTreeMap<String, String>,
     /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
     pub score_ranges: BTreeMap<String, [f64; 2]>,
-    /// Keep results of tools as texts, while their trace is held; set where a judge or expectations are to see them.
+    /// Keep results of tools as texts, while their trace is held; set where a judge, expectations or the page are to see them.
     #[serde(skip)]
     pub keep_results: bool,
     /// Longest text kept of one input or output, in bytes; the rest is cut at a character.

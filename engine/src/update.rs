@@ -87,6 +87,21 @@ pub enum TurnStart {
     Continued,
 }
 
+/// What a step of a trace calls.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    /// A model.
+    #[default]
+    Model,
+    /// A tool.
+    Tool,
+    /// Another agent.
+    Agent,
+}
+
 /// How a layer of what was expected went.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
@@ -286,6 +301,32 @@ facts! {
         pub input: Option<String>,
         /// What the agent answered.
         pub output: Option<String>,
+        /// What it did, in order of start.
+        pub steps: Vec<Step>,
+    }
+
+    /// A call of a model, a tool or another agent.
+    pub struct Step {
+        /// Of what.
+        pub kind: StepKind,
+        /// The model, the tool or the agent; empty: unknown.
+        pub name: String,
+        /// Its span.
+        pub span_id: SpanId,
+        /// When it began, Unix nanoseconds.
+        pub start_unix_nano: u64,
+        /// When it ended.
+        pub end_unix_nano: u64,
+        /// Whether it failed; `None` where the wire does not tell.
+        pub error: Option<bool>,
+        /// Of a model.
+        pub tokens: Option<Tokens>,
+        /// In 1e-12 USD, of a model.
+        pub cost_quanta: Option<i64>,
+        /// Canonical JSON, of a tool.
+        pub arguments: Option<String>,
+        /// What a tool gave back, cut to a length.
+        pub result: Option<String>,
     }
 
     /// What a trace has spent that was done before a span named its session.

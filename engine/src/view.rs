@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::math::{Quanta, ratio};
-use super::update::{AgentKey, Effort, ScopedId, SubAgent};
+use super::update::{AgentKey, Effort, ScopedId, StepKind, SubAgent};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -100,6 +100,36 @@ pub struct ToolView {
     pub arguments: Option<serde_json::Value>,
     /// Whether it failed; null where the wire does not tell.
     pub error: Option<bool>,
+    /// Its start.
+    pub start_unix_nano: String,
+    /// Its end.
+    pub end_unix_nano: String,
+}
+
+/// One step of a trace: a call of a model, a tool or another agent.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+pub struct StepView {
+    /// `model`, `tool` or `agent`.
+    #[schemars(with = "String")]
+    pub kind: StepKind,
+    /// The model, the tool or the agent; null if unknown.
+    pub name: Option<String>,
+    /// Its span, hex.
+    pub span_id: String,
+    /// Its start.
+    pub start_unix_nano: String,
+    /// Its end.
+    pub end_unix_nano: String,
+    /// Whether it failed; null where the wire does not tell.
+    pub error: Option<bool>,
+    /// Of a model: its tokens.
+    pub tokens: TokensView,
+    /// Of a model: its dollars.
+    pub cost_usd: Option<f64>,
+    /// Of a tool: the JSON value of its arguments; null if not sent.
+    pub arguments: Option<serde_json::Value>,
+    /// Of a tool: the first 4 KiB of what it gave back; null if not sent.
+    pub result: Option<String>,
 }
 
 /// One loop.
@@ -261,8 +291,12 @@ pub struct TraceView {
     pub content: &'static str,
     /// Tool calls in order of start.
     pub tools: Vec<ToolView>,
+    /// Calls of models, tools and other agents in order of start, at most 1000; empty where content is not kept.
+    pub steps: Vec<StepView>,
     /// Model calls, each once.
     pub llm_calls: u64,
+    /// Seconds in model calls, one beside the other added up.
+    pub model_seconds: f64,
     /// Tokens of the model calls, as far as they are known; null where none is.
     pub tokens: TokensView,
     /// Dollars of the model calls, likewise.
@@ -411,6 +445,10 @@ pub struct AgentView {
     pub reliability: Option<f64>,
     /// Likewise.
     pub consistency: Option<f64>,
+    /// Done traces by signal and verdict, each trace once, as it was when it was first done; `trace_risk` is the whole. Left out
+    /// of a replay.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub verdicts: BTreeMap<String, VerdictsView>,
     /// Loops by kind.
     pub loops: BTreeMap<String, u64>,
     /// Tokens spent.
@@ -448,6 +486,15 @@ pub struct AgentView {
     pub signal_auroc: BTreeMap<String, AurocView>,
     /// How right predicted failures have been; null before five sessions that failed and five that did not are known.
     pub calibration: Option<CalibrationView>,
+}
+
+/// How many traces pass.
+#[derive(Clone, Copy, Debug, Default, Eq, JsonSchema, PartialEq, Serialize)]
+pub struct VerdictsView {
+    /// Those that do.
+    pub pass: u64,
+    /// Those that fail.
+    pub fail: u64,
 }
 
 /// A share of sessions that succeed.

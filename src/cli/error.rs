@@ -33,6 +33,14 @@ pub enum CliError {
         /// Where.
         paths: String,
     },
+    /// There is nothing in the recordings.
+    #[error("found no span or log record in {paths}{}", left_out(*rejected))]
+    NoSpans {
+        /// Where.
+        paths: String,
+        /// Spans and log records that cannot be used.
+        rejected: u64,
+    },
     /// The daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -66,11 +74,13 @@ pub enum CliError {
         why: String,
     },
     /// A score is below its floor.
-    #[error("{score} is {was}, below {floor}")]
+    #[error("{agent}: {score} is {was}, below {floor}")]
     Gate {
+        /// Whose.
+        agent: String,
         /// Which.
         score: &'static str,
-        /// The least over all agents; `absent` if one has none.
+        /// The least over all agents; `absent` if it has none.
         was: String,
         /// What was asked for.
         floor: f64,
@@ -94,6 +104,11 @@ pub enum CliError {
         /// Of how many.
         compared: usize,
     },
+}
+
+/// What is said beside of spans that cannot be used.
+fn left_out(rejected: u64) -> String {
+    if rejected == 0 { String::new() } else { format!(": {rejected} could not be used") }
 }
 
 impl CliError {
@@ -121,6 +136,7 @@ impl CliError {
             Self::Gate { .. } | Self::Unanswered | Self::Expectations { .. } => EXIT_GATE,
             Self::File(_)
             | Self::NoRecording { .. }
+            | Self::NoSpans { .. }
             | Self::Start(_)
             | Self::Sync
             | Self::Runtime(_)

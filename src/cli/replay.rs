@@ -19,10 +19,13 @@ use crate::config::{Config, expect};
 use crate::engine::expect::Suite;
 use crate::engine::pipeline::{EngineOptions, Pipeline};
 use crate::engine::span::Timestamp;
-use crate::engine::view::{AgentName, AgentView, Document};
+use crate::engine::view::{AgentName, AgentView, Document, SessionView};
 use crate::ingest::decode::Decoder;
 use crate::ingest::file;
 use crate::reference::gather::Recorded;
+
+/// Sessions in a table, at most.
+const SHOWN: usize = 20;
 
 /// Scores recorded requests.
 #[derive(Args, Debug)]
@@ -117,6 +120,13 @@ impl Replay {
             Output::Table => {
                 writeln!(process.out, "{}\n\n{}", sessions(document), agents(&document.agents))
                     .map_err(CliError::Output)?;
+                if let Some(left) = document.sessions.len().checked_sub(SHOWN).filter(|n| *n > 0) {
+                    let line = format!(
+                        "\nThe {SHOWN} worst of {} sessions; the other {left} are in `--output json`.",
+                        document.sessions.len()
+                    );
+                    writeln!(process.out, "{line}").map_err(CliError::Output)?;
+                }
                 if let Some(expected) = expected {
                     writeln!(process.out, "\n{}", expected.table(document))
                         .map_err(CliError::Output)?;
@@ -151,7 +161,9 @@ pub(super) fn replay(
     let mut pipeline = Pipeline::new(&options, config.engine.shards);
     let mut rejected = BTreeMap::new();
     let mut end = Timestamp::default();
-    let bar = progress(files.len());
+    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
+    let bar = progress(files.iter().map(size).sum());
+    let mut read = 0_u64;
     for path in files {
         bar.set_message(path.display().to_string());
         for batch in file::read(&path, &decoder)? {
@@ -164,22 +176,30 @@ pub(super) fn replay(
                 recorded.logs.extend(batch.logs.iter().cloned());
                 recorded.reports.extend(batch.reports.iter().cloned());
             }
+            read += (batch.spans.len() + batch.logs.len()) as u64;
             pipeline.apply(batch.spans, batch.logs, batch.reports, Timestamp::default());
         }
-        bar.inc(1);
+        bar.inc(size(&path));
     }
     bar.finish_and_clear();
+    if read == 0 {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(CliError::NoSpans {
+            paths: paths.join(", "),
+            rejected: rejected.values().sum(),
+        });
+    }
     // The windows of agents end where the recording does.
     pipeline.finish(end);
     Ok(Replayed { document: pipeline.document(), rejected, options, end })
 }
 
-fn progress(files: usize) -> ProgressBar {
+fn progress(bytes: u64) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(files as u64);
-    match ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}") {
+    let bar = ProgressBar::new(bytes);
+    match ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {wide_msg}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
@@ -195,15 +215,18 @@ impl Floor {
                 ("consistency", agents.iter().map(|agent| agent.consistency).collect())
             }
         };
-        let least = scores
-            .into_iter()
-            .collect::<Option<Vec<f64>>>()
-            .and_then(|scores| scores.into_iter().min_by(f64::total_cmp));
-        if least.is_some_and(|score| score >= self.least) {
+        let named = names(agents).into_iter().zip(scores);
+        // One without a score is the worst.
+        let worst = named.min_by(|(_, one), (_, other)| {
+            let place = |score: &Option<f64>| score.unwrap_or(f64::NEG_INFINITY);
+            place(one).total_cmp(&place(other))
+        });
+        if worst.as_ref().is_some_and(|(_, score)| score.is_some_and(|score| score >= self.least)) {
             return Ok(());
         }
-        let was = least.map_or_else(|| "absent".to_owned(), |score| score.to_string());
-        Err(CliError::Gate { score: name, was, floor: self.least })
+        let (agent, score) = worst.unwrap_or_else(|| ("there is no agent".to_owned(), None));
+        let was = score.map_or_else(|| "absent".to_owned(), |score| score.to_string());
+        Err(CliError::Gate { agent, score: name, was, floor: self.least })
     }
 }
 
@@ -225,7 +248,7 @@ impl FromStr for Floor {
 fn sessions(document: &Document) -> Table {
     let header = ["session", "agent", "traces", "reliability", "consistency", "loops", "flagged"];
     let mut table = table(&header);
-    for session in &document.sessions {
+    for session in worst(&document.sessions) {
         let loops: usize = session.traces.iter().map(|trace| trace.loops.len()).sum();
         table.add_row([
             session.session_id.clone(),
@@ -240,14 +263,30 @@ fn sessions(document: &Document) -> Table {
     numbers(table, 2..header.len())
 }
 
+/// All sessions in their order; of many, the worst: the least reliable, then those with the most loops.
+fn worst(sessions: &[SessionView]) -> Vec<&SessionView> {
+    let mut worst: Vec<&SessionView> = sessions.iter().collect();
+    if worst.len() > SHOWN {
+        let score = |session: &SessionView| session.reliability.unwrap_or(f64::INFINITY);
+        let loops = |session: &SessionView| -> usize {
+            session.traces.iter().map(|trace| trace.loops.len()).sum()
+        };
+        worst.sort_by(|one, other| {
+            score(one).total_cmp(&score(other)).then_with(|| loops(other).cmp(&loops(one)))
+        });
+        worst.truncate(SHOWN);
+    }
+    worst
+}
+
 fn agents(agents: &[AgentView]) -> Table {
     let header =
         ["agent", "sessions", "traces", "reliability", "consistency", "loops", "cost (USD)"];
     let mut table = table(&header);
-    for agent in agents {
+    for (agent, name) in agents.iter().zip(names(agents)) {
         let loops = agent.loops.iter().map(|(kind, count)| format!("{kind} {count}"));
         table.add_row([
-            name(&agent.agent),
+            name,
             agent.sessions.to_string(),
             agent.traces.to_string(),
             score(agent.reliability),
@@ -276,6 +315,22 @@ fn numbers(mut table: Table, columns: std::ops::Range<usize>) -> Table {
 
 fn score(score: Option<f64>) -> String {
     score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"))
+}
+
+/// The names of agents; those that are alike are told apart by their services.
+fn names(agents: &[AgentView]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    agents.iter().for_each(|agent| *counts.entry(name(&agent.agent)).or_default() += 1);
+    let distinct = |agent: &AgentView| {
+        let name = name(&agent.agent);
+        match &agent.agent.service_name {
+            Some(service) if counts.get(&name).is_some_and(|count| *count > 1) => {
+                format!("{service}/{name}")
+            }
+            _ => name,
+        }
+    };
+    agents.iter().map(distinct).collect()
 }
 
 /// The agent's name as people would say it: `agent version (environment)`.
@@ -320,6 +375,17 @@ mod tests {
         for text in ["reliability", "reliability=", "reliability=2", "reliability=nan", "x=0.5"] {
             assert_eq!(text.parse::<Floor>(), Err(NoFloor), "{text}");
         }
+    }
+
+    #[test]
+    fn agents_of_one_name_are_told_apart_by_their_services() {
+        let of = |service: &str, agent: &str| {
+            let (service_name, agent_name) = (Some(service.to_owned()), Some(agent.to_owned()));
+            let agent = AgentName { service_name, agent_name, ..AgentName::default() };
+            AgentView { agent, ..AgentView::default() }
+        };
+        let agents = [of("shop", "support"), of("bank", "support"), of("shop", "refunds")];
+        assert_eq!(names(&agents), ["shop/support", "bank/support", "refunds"]);
     }
 
     #[test]

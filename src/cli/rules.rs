@@ -27,9 +27,9 @@ pub(super) struct Rules {
     /// US dollars in 15 minutes that loops may cost
     #[arg(long, value_name = "USD", default_value = "5", value_parser = dollars)]
     loop_spend: f64,
-    /// Where people reach the daemon, for the links in alerts
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464")]
-    url: String,
+    /// Where people reach the daemon, for the links in alerts; by default `links.public_url`
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
     /// Where docs/runbook.md is shown, if not by the daemon
     #[arg(long, value_name = "URL")]
     runbook_url: Option<String>,
@@ -40,22 +40,16 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let config = self.settings.load(process, &[])?;
-        let mut objectives = self.slo.clone();
-        for (agent, share) in &config.drop.objectives {
-            let own = Objective::of_agent(agent, *share);
-            if !objectives.iter().any(|given| given.is_of_the_same(&own)) {
-                objectives.push(own);
-            }
-        }
+        let url = self.url.as_deref().unwrap_or(&config.links.public_url);
         let plan = Plan {
-            objectives,
+            objectives: self.slo.clone(),
             burn: self.burn,
             least_traces: self.min_traces,
             loop_spend: self.loop_spend,
-            url: self.url.trim_end_matches('/').to_owned(),
+            url: url.trim_end_matches('/').to_owned(),
             runbook_url: self.runbook_url.clone(),
         };
-        let text = plan.render(&config)?;
+        let text = plan.with_own(&config).render(&config)?;
         process.out.write_all(text.as_bytes()).map_err(CliError::Output)
     }
 }

@@ -1,10 +1,13 @@
 //! `serve`: the daemon, until SIGTERM or SIGINT.
 
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+
 use clap::Args;
 
 use super::settings::Settings;
 use super::{CliError, Process, logging};
-use crate::daemon::Daemon;
+use crate::daemon::{Bound, Daemon};
 use crate::memory;
 
 /// Runs the daemon.
@@ -21,6 +24,21 @@ pub(super) struct Serve {
     /// Address for metrics, health and API
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Where state is kept, so that it outlives a restart; with `--durability fsync` unless told otherwise
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// What an acknowledgement means: memory, flush (outlives the process) or fsync (is on disk)
+    #[arg(long, value_name = "MODE")]
+    durability: Option<String>,
+    /// Kafka brokers to read from, with commas between them
+    #[arg(long, value_name = "LIST")]
+    kafka_brokers: Option<String>,
+    /// Topics of spans, with commas between them
+    #[arg(long, value_name = "LIST")]
+    kafka_topics: Option<String>,
+    /// Consumer group
+    #[arg(long, value_name = "NAME")]
+    kafka_group: Option<String>,
 }
 
 impl Serve {
@@ -37,8 +55,11 @@ impl Serve {
             // Before the daemon says that it is ready, so that no signal after that is missed.
             let stop = Stop::listen().map_err(CliError::Runtime)?;
             let daemon = Daemon::start(&config).await?;
-            let line = serde_json::to_string(daemon.bound()).map_err(CliError::Json)?;
-            writeln!(process.out, "{line}")
+            let text = match std::io::stdout().is_terminal() {
+                true => for_people(daemon.bound()),
+                false => serde_json::to_string(daemon.bound()).map_err(CliError::Json)?,
+            };
+            writeln!(process.out, "{text}")
                 .and_then(|()| process.out.flush())
                 .map_err(CliError::Output)?;
             let failed = tokio::select! {
@@ -51,15 +72,44 @@ impl Serve {
     }
 
     fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
+        // A directory that nothing is written to is of no use.
+        let fsync = self.data_dir.as_ref().map(|_| "fsync".to_owned());
+        let durability = self.durability.clone().or(fsync);
         [
             ("--otlp-grpc", "listen.otlp_grpc", &self.otlp_grpc),
             ("--otlp-http", "listen.otlp_http", &self.otlp_http),
             ("--http", "listen.http", &self.http),
+            ("--data-dir", "store.directory", &self.data_dir),
+            ("--durability", "store.durability", &durability),
+            ("--kafka-brokers", "kafka.brokers", &self.kafka_brokers.as_deref().map(list)),
+            ("--kafka-topics", "kafka.traces_topics", &self.kafka_topics.as_deref().map(list)),
+            ("--kafka-group", "kafka.group", &self.kafka_group),
         ]
         .into_iter()
         .filter_map(|(flag, key, value)| Some((flag, key, value.clone()?)))
         .collect()
     }
+}
+
+/// Names between commas as a list of TOML.
+fn list(names: &str) -> String {
+    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();
+    format!("[{}]", names.join(", "))
+}
+
+/// Where the page is, and what to point at the daemon.
+fn for_people(bound: &Bound) -> String {
+    let otlp = |address: &Option<SocketAddr>| {
+        address.map_or_else(|| "not taken here".to_owned(), |address| format!("http://{address}"))
+    };
+    format!(
+        "The page:      http://{}/\nPoint OTLP at: {} (HTTP: OTEL_EXPORTER_OTLP_ENDPOINT), {} (gRPC)\nPrometheus at: http://{}/metrics",
+        bound.http,
+        otlp(&bound.otlp_http),
+        otlp(&bound.otlp_grpc),
+        bound.http
+    )
 }
 
 /// Has as many files open as this process may: each connection is one, and many systems begin with fewer than there are

@@ -30,6 +30,7 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::score::ars::ArsOptions;
 use crate::engine::score::princeton::TaskOptions;
 use crate::engine::tenants::TenantOptions;
+use crate::export::about::{AboutView, LinkOptions};
 use crate::export::history::ApiOptions;
 use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
@@ -97,6 +98,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// The query API.
     pub api: ApiOptions,
+    /// Where people find what is said of agents.
+    pub links: LinkOptions,
     /// Whom to tell of sessions that run away.
     pub webhook: WebhookOptions,
     /// What outlives the process.
@@ -290,6 +293,16 @@ impl Config {
         // Whoever writes the header may name any: room for a few.
         let unknown = if self.kafka.tenant_header.is_empty() { 0 } else { UNKNOWN };
         (known.len() + unknown).max(1)
+    }
+
+    /// What the page has to know, where OTLP over HTTP is taken at this address.
+    pub fn about(&self, otlp_http: Option<String>) -> AboutView {
+        AboutView {
+            version: env!("CARGO_PKG_VERSION"),
+            content_kept: self.assemble.keep_content,
+            trace_link: self.links.trace_link(),
+            otlp_http,
+        }
     }
 
     /// What the stages are told, and what traces are expected to be.

@@ -13,6 +13,7 @@ use crate::engine::convention::concepts;
 use crate::engine::loops::LoopKind;
 use crate::engine::options::{Thresholds, human};
 use crate::engine::score::princeton::AgentTasks;
+use crate::export::about::is_http;
 use crate::judge::Metric;
 use crate::judge::worker::names;
 use crate::store::Durability;
@@ -418,6 +419,16 @@ fn api(config: &Config, check: &mut Check<'_>) {
     check.within("api.max_streams", api.max_streams, 1, 10_000);
     check.within("api.max_scrapes", api.max_scrapes, 1, 10_000);
     check.within("api.max_scrape_bytes", api.max_scrape_bytes, 1 << 20, usize::MAX);
+    let links = &config.links;
+    if !is_http(&links.public_url) {
+        let expected = "an address like https://gauge.example.org".to_owned();
+        check.fail("links.public_url", expected, format!("`{}`", links.public_url));
+    }
+    if !links.is_sound() {
+        let expected =
+            "an http address with {trace_id} in it, or a preset such as jaeger+http://jaeger:16686";
+        check.fail("links.trace", expected.to_owned(), format!("`{}`", links.trace));
+    }
 }
 
 fn store(config: &Config, check: &mut Check<'_>) {

@@ -41,6 +41,7 @@ pub(super) fn start(
     let gather = Arc::new(move || gathered.registry().gather());
     let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
         .stopping(stopping.clone())
+        .about(config.about(bound.otlp_http.map(|address| address.to_string())))
         .counting(cut(&health));
     let Listeners { grpc, otlp, http: export } = listeners;
     let mut routes = exporter.router();

@@ -214,6 +214,7 @@ impl Daemon {
         let gather = Arc::new(move || gathered.registry().gather());
         let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
             .stopping(stopping.clone())
+            .about(config.about(bound.otlp_http.map(|address| address.to_string())))
             .counting(cut(&health));
         let routes = http::reports(&receiver).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes)];
@@ -422,7 +423,8 @@ fn remark(expected: &Expectations, config: &Config) {
 
 /// How spans are read: a judge wants to see what tools gave back, and so do expectations.
 fn convention(config: &Config) -> ConventionOptions {
-    let keep_results = config.judge.is_on() || !config.expect.files.is_empty();
+    let read = config.judge.is_on() || !config.expect.files.is_empty();
+    let keep_results = read || config.assemble.keep_content;
     ConventionOptions { keep_results, ..config.convention.clone() }
 }
 
@@ -468,7 +470,8 @@ fn webhook(
         return Ok(None);
     }
     let secret = key::read("webhook.secret_file", &options.secret_file, &options.secret_env)?;
-    Ok(Some(Webhook::new(options, secret, clock.clone(), health.registry())?))
+    let (webhook, handle) = Webhook::new(options, secret, clock.clone(), health.registry())?;
+    Ok(Some((webhook.linked(config.links.base()), handle)))
 }
 
 impl Observe for Health {

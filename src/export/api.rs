@@ -19,6 +19,7 @@ use super::history::HistoryView;
 use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
+use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
@@ -66,6 +67,27 @@ pub(super) struct FleetPage {
     pub(super) total: u64,
     /// Models of agents on all pages that no table has a price for, and how many of their calls tell tokens and no cost.
     pub(super) unpriced_models: BTreeMap<String, u64>,
+    /// All of them added up, whatever is on the page.
+    pub(super) totals: FleetTotals,
+}
+
+/// All agents of a list added up.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub(super) struct FleetTotals {
+    /// Those with a drop that pages.
+    pub(super) dropping: u64,
+    /// Open sessions.
+    pub(super) sessions_active: u64,
+    /// Sessions in which a loop goes on that is known by more than names.
+    pub(super) sessions_looping: u64,
+    /// Sessions that go on over a limit, or have a trace that does: of each agent the greatest number of any limit.
+    pub(super) sessions_over_limit: u64,
+    /// Open traces of which nothing has come for long.
+    pub(super) traces_stalled: u64,
+    /// Done traces seen.
+    pub(super) traces: u64,
+    /// Dollars spent; null without any known.
+    pub(super) cost_usd: Option<f64>,
 }
 
 /// One agent in a list.
@@ -80,6 +102,10 @@ pub(super) struct FleetRow {
     pub(super) reliability: Option<f64>,
     /// Consistency in it, in `[0,1]`; null over nothing.
     pub(super) consistency: Option<f64>,
+    /// Share of failing traces in it; null over nothing.
+    pub(super) failure_ratio: Option<f64>,
+    /// The share of failing traces that is usual; null before the first done trace.
+    pub(super) usual: Option<f64>,
     /// Done traces in it.
     pub(super) window_traces: u64,
     /// Done traces seen.
@@ -90,6 +116,10 @@ pub(super) struct FleetRow {
     pub(super) sessions_looping: u64,
     /// Sessions that go on over a limit, or have a trace that does: the greatest number of any limit.
     pub(super) sessions_over_limit: u64,
+    /// Open traces of which nothing has come for long.
+    pub(super) traces_stalled: u64,
+    /// When the last of what became a done trace arrived; null before the first.
+    pub(super) last_trace_unix_nano: Option<String>,
     /// Loops found.
     pub(super) loops: u64,
     /// The worst of its drops: `warning` or `critical`; null without one.
@@ -98,7 +128,7 @@ pub(super) struct FleetRow {
     pub(super) tokens: TokensView,
     /// Dollars spent; null without any known.
     pub(super) cost_usd: Option<f64>,
-    /// The reliability over the last steps of the history, oldest first.
+    /// The share of failing traces over the recent points of the history, oldest first.
     pub(super) spark: Vec<Option<f64>>,
 }
 
@@ -162,6 +192,14 @@ pub(super) struct SessionParams {
     pub(super) open: Option<bool>,
     /// Only those with loops, or only those without.
     pub(super) loops: Option<bool>,
+    /// Only those with a failing trace, or only those without.
+    pub(super) failing: Option<bool>,
+    /// Only those whose id has this part.
+    pub(super) id: Option<String>,
+    /// Only those that called a tool whose name has this part.
+    pub(super) tool: Option<String>,
+    /// Only those of this user.
+    pub(super) user: Option<String>,
     /// In which order.
     pub(super) sort: Sort,
     /// Whole sessions, of at most 10000 traces together (over that the page ends before its limit), or one row for each.
@@ -228,6 +266,11 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/agents", get(agents::<Q>))
         .route("/api/v1/agents/history", get(history::<Q>))
         .route("/api/v1/fleet", get(fleet::<Q>))
+        .route("/api/v1/problems", get(problems::<Q>))
+        .route(
+            "/api/v1/about",
+            get(|State(exporter): State<Exporter<Q>>| async move { Json(exporter.about) }),
+        )
         .route("/api/v1/events", get(live::events::<Q>))
         .route("/api/v1/sessions", get(sessions::<Q>))
         .route("/api/v1/sessions/{id}", get(session::<Q>))
@@ -250,6 +293,14 @@ async fn fleet<Q: Query>(
     params: Queried<AgentParams>,
 ) -> Result<Json<FleetPage>, Refused> {
     exporter.fleet(&identity, read(params)?).map(Json)
+}
+
+async fn problems<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    params: Queried<AgentParams>,
+) -> Result<Json<ProblemsPage>, Refused> {
+    exporter.problems(&identity, read(params)?).await.map(Json)
 }
 
 async fn history<Q: Query>(
@@ -317,7 +368,7 @@ impl<Q: Query> Exporter<Q> {
         identity: &Identity,
         params: AgentParams,
     ) -> Result<AgentsPage, Refused> {
-        let (updates, total) = paged(&self.board, identity, params, |_| {})?;
+        let (updates, total, _) = paged(&self.board, identity, params, |_| {})?;
         let agents = updates.iter().map(|update| update.shown()).collect();
         Ok(AgentsPage { agents, total })
     }
@@ -328,13 +379,13 @@ impl<Q: Query> Exporter<Q> {
         params: AgentParams,
     ) -> Result<FleetPage, Refused> {
         let mut unpriced_models = BTreeMap::new();
-        let (updates, total) = paged(&self.board, identity, params, |update| {
+        let (updates, total, totals) = paged(&self.board, identity, params, |update| {
             for (model, calls) in &update.view.unpriced_models {
                 *unpriced_models.entry(model.clone()).or_default() += calls;
             }
         })?;
         let agents = updates.iter().map(|update| fleet_row(&self.board, update)).collect();
-        Ok(FleetPage { agents, total, unpriced_models })
+        Ok(FleetPage { agents, total, totals, unpriced_models })
     }
 
     pub(super) fn history(
@@ -358,7 +409,8 @@ impl<Q: Query> Exporter<Q> {
         let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
         let tenant = identity.scope(params.tenant);
         let agent = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-        let filter = SessionFilter { agent, open: params.open, loops: params.loops };
+        let SessionParams { open, loops, failing, id, tool, user, .. } = params;
+        let filter = SessionFilter { agent, open, loops, failing, id, tool, user };
         // The semaphore is never closed.
         let _permit = self.lists.acquire().await.ok();
         let request = ListRequest { filter, sort: params.sort, limit, offset };
@@ -411,13 +463,13 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-/// A page of the agents that fit, and how many do; all that fit are looked at.
+/// A page of the agents that fit, how many do, and what they come to together. All that fit are looked at.
 fn paged(
     board: &Board,
     identity: &Identity,
     params: AgentParams,
     look: impl FnMut(&Arc<AgentUpdate>),
-) -> Result<(Vec<Arc<AgentUpdate>>, u64), Refused> {
+) -> Result<(Vec<Arc<AgentUpdate>>, u64, FleetTotals), Refused> {
     let (limit, offset) = bounds(params.limit, params.offset)?;
     let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
     let tenant = identity.scope(tenant);
@@ -426,7 +478,35 @@ fn paged(
     updates.retain(|update| filter.admits(&update.view.agent));
     let total = updates.len() as u64;
     updates.iter().for_each(look);
-    Ok((updates.into_iter().skip(offset).take(limit).collect(), total))
+    let totals = totals(&updates);
+    Ok((updates.into_iter().skip(offset).take(limit).collect(), total, totals))
+}
+
+fn totals(updates: &[Arc<AgentUpdate>]) -> FleetTotals {
+    let sum = |of: fn(&AgentUpdate) -> u64| updates.iter().map(|update| of(update)).sum();
+    let costs = updates.iter().filter_map(|update| update.view.cost_usd);
+    FleetTotals {
+        dropping: sum(|update| u64::from(worst_drop(update) == Some("critical"))),
+        sessions_active: sum(|update| update.sessions_active),
+        sessions_looping: sum(AgentUpdate::looping),
+        sessions_over_limit: sum(over_limit),
+        traces_stalled: sum(|update| update.view.traces_stalled),
+        traces: sum(|update| update.view.traces),
+        cost_usd: costs.reduce(|sum, cost| sum + cost),
+    }
+}
+
+/// Sessions over a limit: the greatest number of any limit, as one may be over several.
+pub(super) fn over_limit(update: &AgentUpdate) -> u64 {
+    update.sessions_over_limit.values().copied().max().unwrap_or(0)
+}
+
+/// `critical`, `warning`, or none.
+pub(super) fn worst_drop(update: &AgentUpdate) -> Option<&'static str> {
+    let drops = &update.view.drops;
+    ["critical", "warning"]
+        .into_iter()
+        .find(|severity| drops.iter().any(|drop| drop.severity == *severity))
 }
 
 /// An agent in a list.
@@ -440,18 +520,20 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
         window: window.cloned(),
         reliability: scores.and_then(|scores| scores.reliability),
         consistency: scores.and_then(|scores| scores.consistency),
+        failure_ratio: scores.and_then(|scores| scores.failure_ratio),
+        usual: view.drops.iter().find(|drop| drop.stream == "verdict").map(|drop| drop.usual),
         window_traces: scores.map_or(0, |scores| scores.traces),
         traces: view.traces,
         sessions_active: update.sessions_active,
         sessions_looping: update.looping(),
-        sessions_over_limit: update.sessions_over_limit.values().copied().max().unwrap_or(0),
+        sessions_over_limit: over_limit(update),
+        traces_stalled: update.view.traces_stalled,
+        last_trace_unix_nano: view.last_trace_unix_nano.clone(),
         loops: view.loops.values().sum(),
-        drop: ["critical", "warning"]
-            .into_iter()
-            .find(|severity| view.drops.iter().any(|drop| drop.severity == *severity)),
+        drop: worst_drop(update),
         tokens: view.tokens,
         cost_usd: view.cost_usd,
-        spark: window.map_or_else(Vec::new, |name| board.reliability(&update.agent, name, SPARK)),
+        spark: window.map_or_else(Vec::new, |name| board.failing(&update.agent, name, SPARK)),
     }
 }
 
@@ -459,7 +541,10 @@ pub(super) fn read<T>(params: Queried<T>) -> Result<T, Refused> {
     params.map(|Params(params)| params).map_err(|rejection| bad_request(&rejection.body_text()))
 }
 
-fn bounds(limit: Option<usize>, offset: Option<usize>) -> Result<(usize, usize), Refused> {
+pub(super) fn bounds(
+    limit: Option<usize>,
+    offset: Option<usize>,
+) -> Result<(usize, usize), Refused> {
     let offset = offset.unwrap_or(0);
     if offset > MAX_OFFSET {
         return Err(bad_request(

@@ -114,10 +114,10 @@ impl Board {
         Some(posted.past.view(agent, self.options.history_step))
     }
 
-    /// The last points of an agent's reliability in one window.
-    pub fn reliability(&self, key: &AgentKey, window: &str, points: usize) -> Vec<Option<f64>> {
+    /// The last points of an agent's share of failing traces in one window.
+    pub fn failing(&self, key: &AgentKey, window: &str, points: usize) -> Vec<Option<f64>> {
         let posted = self.agents.get(key);
-        posted.map_or_else(Vec::new, |posted| posted.past.reliability(window, points))
+        posted.map_or_else(Vec::new, |posted| posted.past.failing(window, points))
     }
 
     /// What it remembers.

@@ -85,6 +85,19 @@ impl<Q: Query> QueryService for Service<Q> {
         carried("FleetPage", self.0.fleet(&identity, agents(request.into_inner()))?)
     }
 
+    async fn list_problems(
+        &self,
+        request: Request<v1::ListAgentsRequest>,
+    ) -> Result<Response<v1::ProblemsPage>, Status> {
+        let identity = identity(&request);
+        let page = self.0.problems(&identity, agents(request.into_inner())).await?;
+        carried("ProblemsPage", page)
+    }
+
+    async fn about(&self, _: Request<v1::AboutRequest>) -> Result<Response<v1::AboutView>, Status> {
+        carried("AboutView", &self.0.about)
+    }
+
     async fn get_agent_history(
         &self,
         request: Request<v1::GetAgentHistoryRequest>,
@@ -196,6 +209,10 @@ fn sessions(request: v1::ListSessionsRequest) -> SessionParams {
         tenant: request.tenant,
         open: request.open,
         loops: request.loops,
+        failing: request.failing,
+        id: request.id,
+        tool: request.tool,
+        user: request.user,
         sort,
         limit: request.limit.map(size),
         offset: request.offset.map(size),

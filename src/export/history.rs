@@ -43,6 +43,12 @@ pub struct HistoryView {
     pub reliability: BTreeMap<String, Vec<Option<f64>>>,
     /// Consistency by window, likewise.
     pub consistency: BTreeMap<String, Vec<Option<f64>>>,
+    /// Share of failing traces by window, likewise.
+    pub failure_ratio: BTreeMap<String, Vec<Option<f64>>>,
+    /// The share of failing traces that was usual; null before the first done trace.
+    pub usual: Vec<Option<f64>>,
+    /// What was said of the share of failing traces: `quiet`, `recovering`, `warning`, `critical`; null before the first done trace.
+    pub state: Vec<Option<&'static str>>,
     /// Done traces seen.
     pub traces: Vec<u64>,
     /// Open sessions.
@@ -65,6 +71,8 @@ pub(super) struct Ring {
 struct Point {
     at: Timestamp,
     scores: Box<[Scores]>,
+    usual: u16,
+    state: Option<&'static str>,
     traces: u64,
     active: u64,
     looping: u64,
@@ -77,6 +85,7 @@ struct Scores {
     window: u8,
     reliability: u16,
     consistency: u16,
+    failing: u16,
 }
 
 const MOST: u16 = 10_000;
@@ -106,11 +115,15 @@ impl Ring {
                 window: position,
                 reliability: packed(window.reliability),
                 consistency: packed(window.consistency),
+                failing: packed(window.failure_ratio),
             });
         }
+        let verdict = update.view.drops.iter().find(|drop| drop.stream == "verdict");
         self.points.push_back(Point {
             at: now,
             scores: scores.into(),
+            usual: packed(verdict.map(|drop| drop.usual)),
+            state: verdict.map(|drop| drop.severity),
             traces: update.view.traces,
             active: update.sessions_active,
             looping: update.looping(),
@@ -132,6 +145,9 @@ impl Ring {
             unix_nano: points().map(|point| point.at.0.to_string()).collect(),
             reliability: column(|scores| scores.reliability),
             consistency: column(|scores| scores.consistency),
+            failure_ratio: column(|scores| scores.failing),
+            usual: points().map(|point| unpacked(point.usual)).collect(),
+            state: points().map(|point| point.state).collect(),
             traces: points().map(|point| point.traces).collect(),
             sessions_active: points().map(|point| point.active).collect(),
             sessions_looping: points().map(|point| point.looping).collect(),
@@ -139,21 +155,19 @@ impl Ring {
         }
     }
 
-    /// The reliability in one window, the last `points` of it.
-    pub(super) fn reliability(&self, window: &str, points: usize) -> Vec<Option<f64>> {
+    /// The share of failing traces in one window, the last `points` of it.
+    pub(super) fn failing(&self, window: &str, points: usize) -> Vec<Option<f64>> {
         let named = self.windows.iter().zip(0_u8..).find(|(name, _)| *name == window);
-        let column =
-            named.map_or_else(Vec::new, |(_, at)| self.column(at, |held| held.reliability));
+        let column = named.map_or_else(Vec::new, |(_, at)| self.column(at, |held| held.failing));
         column[column.len().saturating_sub(points)..].to_vec()
     }
 
     fn column(&self, window: u8, of: fn(&Scores) -> u16) -> Vec<Option<f64>> {
         let value = |point: &Point| {
             let scores = point.scores.iter().find(|scores| scores.window == window)?;
-            Some(of(scores)).filter(|value| *value <= MOST)
+            unpacked(of(scores))
         };
-        let score = |value| f64::from(value) / f64::from(MOST);
-        self.points.iter().map(|point| value(point).map(score)).collect()
+        self.points.iter().map(value).collect()
     }
 
     fn position(&mut self, name: &str) -> Option<u8> {
@@ -175,13 +189,18 @@ fn packed(score: Option<f64>) -> u16 {
     score.map_or(u16::MAX, |score| (score.clamp(0.0, 1.0) * f64::from(MOST)).round() as u16)
 }
 
+fn unpacked(score: u16) -> Option<f64> {
+    (score <= MOST).then(|| f64::from(score) / f64::from(MOST))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::view::WindowView;
 
     fn update(reliability: Option<f64>) -> AgentUpdate {
-        let window = WindowView { reliability, ..WindowView::default() };
+        let window =
+            WindowView { reliability, failure_ratio: reliability, ..WindowView::default() };
         AgentUpdate { windows: [("5m".to_owned(), window)].into(), ..AgentUpdate::default() }
     }
 
@@ -195,7 +214,9 @@ mod tests {
         assert_eq!(view.unix_nano, ["2", "3"]);
         assert_eq!(view.reliability["5m"], [None, Some(0.3333)]);
         assert!(view.consistency.is_empty());
-        assert_eq!(ring.reliability("5m", 1), [Some(0.3333)]);
-        assert!(ring.reliability("1h", 1).is_empty());
+        assert_eq!(view.failure_ratio["5m"], [None, Some(0.3333)]);
+        assert_eq!((view.usual, view.state), (vec![None, None], vec![None, None]));
+        assert_eq!(ring.failing("5m", 1), [Some(0.3333)]);
+        assert!(ring.failing("1h", 1).is_empty());
     }
 }

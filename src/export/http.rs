@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
+use super::about::AboutView;
 use super::board::Board;
 use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
@@ -53,6 +54,8 @@ pub struct Exporter<Q> {
     pub(super) streams: Streams,
     /// True once the daemon goes down; streams end then.
     pub(super) stopping: watch::Receiver<bool>,
+    /// What the page has to know of the daemon.
+    pub(super) about: AboutView,
 }
 
 impl<Q: Query> Exporter<Q> {
@@ -62,7 +65,14 @@ impl<Q: Query> Exporter<Q> {
         let lists = Arc::new(Semaphore::new(MAX_LISTS));
         let streams = Streams::new(board.options().max_streams);
         let (_, stopping) = watch::channel(false);
-        Self { board, health, query, detail, scrapes, lists, streams, stopping }
+        let about = AboutView::default();
+        Self { board, health, query, detail, scrapes, lists, streams, stopping, about }
+    }
+
+    /// Says this of the daemon.
+    #[must_use]
+    pub fn about(self, about: AboutView) -> Self {
+        Self { about, ..self }
     }
 
     /// Ends its streams when this becomes true.

@@ -1,5 +1,6 @@
 //! What comes out: the board, the metrics, the HTTP endpoints, the page.
 
+pub mod about;
 mod api;
 pub mod board;
 mod families;
@@ -11,6 +12,7 @@ pub mod metrics_out;
 mod openapi;
 pub mod otlp;
 mod page;
+mod problems;
 pub mod prometheus;
 mod push;
 pub mod query;

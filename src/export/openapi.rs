@@ -4,12 +4,14 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::about::AboutView;
 use super::api::{
     AgentParams, AgentsPage, FleetPage, OneAgent, SessionParams, SessionRowsPage, SessionsPage,
     TraceParams, Whose,
 };
 use super::history::HistoryView;
 use super::live::{Changes, StreamParams};
+use super::problems::ProblemsPage;
 use crate::engine::drops::STREAMS;
 use crate::engine::explained::TraceExplanation;
 use crate::engine::view::SessionView;
@@ -44,6 +46,24 @@ const OPERATIONS: &[Operation] = &[
         summary: "Agents, one row each, with a sparkline.",
         params: query::<AgentParams>,
         answer: schema::<FleetPage>,
+        content_type: JSON,
+        missing: None,
+    },
+    Operation {
+        path: "/api/v1/problems",
+        id: "listProblems",
+        summary: "What is wrong now, the worst first: drops, loops that go on, traces that hang.",
+        params: query::<AgentParams>,
+        answer: schema::<ProblemsPage>,
+        content_type: JSON,
+        missing: None,
+    },
+    Operation {
+        path: "/api/v1/about",
+        id: "about",
+        summary: "What the page has to know of the daemon.",
+        params: |_| Vec::new(),
+        answer: schema::<AboutView>,
         content_type: JSON,
         missing: None,
     },

@@ -57,7 +57,32 @@ pub enum RulesError {
     },
 }
 
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            objectives: vec![Objective::default()],
+            burn: BurnRates::default(),
+            least_traces: 50,
+            loop_spend: 5.0,
+            url: String::new(),
+            runbook_url: None,
+        }
+    }
+}
+
 impl Plan {
+    /// Adds the objectives that single agents have in the configuration, where none is given.
+    #[must_use]
+    pub fn with_own(mut self, config: &Config) -> Self {
+        for (agent, share) in &config.drop.objectives {
+            let own = Objective::of_agent(agent, *share);
+            if !self.objectives.iter().any(|given| given.is_of_the_same(&own)) {
+                self.objectives.push(own);
+            }
+        }
+        self
+    }
+
     /// The rules as a file of Prometheus, in YAML.
     ///
     /// # Errors
@@ -103,7 +128,7 @@ impl Plan {
     fn annotations(&self, alert: &Alert) -> Vec<(&'static str, String)> {
         let runbook = match &self.runbook_url {
             Some(url) => format!("{url}#{}", alert.name.to_lowercase()),
-            None => format!("{}/runbook/{}", self.url, alert.name),
+            None => format!("{}/#/runbook/{}", self.url, alert.name),
         };
         let mut annotations = vec![
             ("summary", alert.summary.clone()),
@@ -117,7 +142,7 @@ impl Plan {
                 _ => "&agent_name={{ $labels.gen_ai_agent_name | urlquery }}",
             };
             let query = format!("service_name={{{{ $labels.service_name | urlquery }}}}{agent}");
-            let url = format!("{}/api/v1/sessions?sort={sort}&{query}", self.url);
+            let url = format!("{}/#/sessions?sort={sort}&{query}", self.url);
             annotations.push(("explain_url", url));
         }
         annotations.extend(alert.annotations.iter().cloned());
@@ -326,7 +351,7 @@ mod tests {
     fn links_go_where_the_daemon_is_or_where_the_runbook_is() {
         let mut plan = plan();
         let text = plan.render(&Config::default()).unwrap();
-        assert!(text.contains("http://gauge:9464/runbook/AgentSessionLooping"));
+        assert!(text.contains("http://gauge:9464/#/runbook/AgentSessionLooping"));
         plan.runbook_url = Some("https://wiki/runbook".to_owned());
         let text = plan.render(&Config::default()).unwrap();
         assert!(text.contains("\"https://wiki/runbook#agentsessionlooping\""));

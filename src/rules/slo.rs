@@ -34,6 +34,19 @@ pub struct BurnRates {
     slow: f64,
 }
 
+impl Default for Objective {
+    /// 95 % of whole traces, of all agents.
+    fn default() -> Self {
+        Self { agent: None, name: RELIABILITY.to_owned(), share: 0.95, burn: None }
+    }
+}
+
+impl Default for BurnRates {
+    fn default() -> Self {
+        Self { fast: 5.0, slow: 2.0 }
+    }
+}
+
 impl FromStr for Objective {
     type Err = &'static str;
 

@@ -2,6 +2,7 @@
 
 use std::iter;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use super::pace::Key;
@@ -32,6 +33,8 @@ struct Body<'r> {
     scope: &'r str,
     session_source: &'r str,
     agent: &'r AgentName,
+    /// The session on the page.
+    url: String,
     kind: &'static str,
     severity: Severity,
     /// The limit that it, or a trace of it, went over; null of loops.
@@ -62,7 +65,7 @@ impl Runaway {
     }
 
     /// The body, as JSON.
-    pub(super) fn body(&self) -> String {
+    pub(super) fn body(&self, base: &str) -> String {
         let session = &self.session;
         let traces = &session.traces;
         let loops = traces.iter().flat_map(|trace| &trace.loops);
@@ -78,6 +81,7 @@ impl Runaway {
             scope: &session.scope,
             session_source: &session.session_source,
             agent: &session.agent,
+            url: format!("{base}/#/session/{}{}", encoded(&session.session_id), self.query()),
             kind: self.cause.kind(),
             severity: self.cause.severity(),
             limit: self.cause.as_limit().map(RunLimit::name),
@@ -91,4 +95,19 @@ impl Runaway {
         // Invariant: nothing in it fails to serialise: no map with other keys than strings.
         serde_json::to_string(&body).unwrap_or_default()
     }
+
+    /// Which of the sessions of one id it is.
+    fn query(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("scope", &self.session.scope);
+        if !self.tenant.is_empty() {
+            query.append_pair("tenant", &self.tenant);
+        }
+        format!("?{}", query.finish())
+    }
+}
+
+/// A part of a path.
+fn encoded(part: &str) -> String {
+    utf8_percent_encode(part, NON_ALPHANUMERIC).to_string()
 }

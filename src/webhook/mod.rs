@@ -57,6 +57,8 @@ pub struct Webhook {
     clock: Clock,
     pace: Pace,
     outcomes: IntCounterVec,
+    /// Where people reach the page.
+    base: String,
 }
 
 /// Sessions that wait to be told of; more are left out and counted.
@@ -100,7 +102,14 @@ impl Webhook {
         let (sender, inbox) = mpsc::channel(QUEUE);
         let handle = Handle { sender, severity: options.severity, outcomes: outcomes.clone() };
         let pace = Pace::new(options.cooldown, options.max_per_minute);
-        Ok((Self { inbox, options, secret, client, clock, pace, outcomes }, handle))
+        let base = String::new();
+        Ok((Self { inbox, options, secret, client, clock, pace, outcomes, base }, handle))
+    }
+
+    /// Tells where a session is on the page that people reach here.
+    #[must_use]
+    pub fn linked(self, base: &str) -> Self {
+        Self { base: base.to_owned(), ..self }
     }
 
     /// Tells of sessions until the engine has gone or `stop` comes, which also ends attempts that are under way.
@@ -132,7 +141,7 @@ impl Webhook {
 
     /// Tells of one session, again if that may help; what became of it.
     async fn tell(&self, runaway: &Runaway) -> &'static str {
-        let body = runaway.body();
+        let body = runaway.body(&self.base);
         let mut wait = BACKOFF;
         for attempt in 1.. {
             let error = match self.attempt(&body).await {

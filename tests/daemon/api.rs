@@ -108,6 +108,56 @@ fn sessions_come_by_what_is_wrong_with_them() {
 }
 
 #[test]
+fn sessions_are_found_by_what_they_did() {
+    let daemon = fed();
+    let list = |query: &str| ask(&daemon, &format!("/api/v1/sessions?detail=row&{query}"));
+    // Half of the calls of the one that loops repeat, and the other one failed.
+    assert_eq!(ids(&list("failing=true")), ["looping", "failed"]);
+    assert_eq!(ids(&list("failing=false")), ["fine"]);
+    assert_eq!(ids(&list("id=oop")), ["looping"]);
+    assert_eq!(ids(&list("tool=sear")), ["fine", "looping"]);
+    assert_eq!(list("tool=find")["total"], 0);
+    assert_eq!(list("user=nobody")["total"], 0);
+}
+
+#[test]
+fn what_is_wrong_now_is_one_answer_with_an_example() {
+    let daemon = fed();
+    let found = ask(&daemon, "/api/v1/problems");
+    assert_eq!(found["total"], 1, "{found}");
+    let problem = &found["problems"][0];
+    assert_eq!((&problem["kind"], &problem["what"]), (&json!("loop"), &json!("exact_repeat")));
+    assert_eq!((&problem["severity"], &problem["count"]), (&json!("warning"), &json!(1)));
+    assert_eq!((&problem["tool"], &problem["calls"]), (&json!("search"), &json!(4)));
+    assert_eq!(problem["agent"]["agent_name"], "helper");
+    assert_eq!(problem["session"]["session_id"], "looping");
+    // Since the first call of the loop, which is after the beginning of its trace.
+    let trace = &ask(&daemon, &format!("/api/v1/traces/{:032x}", 3))["trace"];
+    assert_eq!(problem["since_unix_nano"], trace["tools"][0]["start_unix_nano"]);
+    assert_eq!(ask(&daemon, "/api/v1/problems?service_name=bank")["total"], 0);
+    let totals = &ask(&daemon, "/api/v1/fleet?limit=0")["totals"];
+    assert_eq!((&totals["traces"], &totals["sessions_looping"]), (&json!(4), &json!(1)));
+}
+
+#[test]
+fn steps_of_a_trace_are_there_where_content_is_kept() {
+    let trace = format!("/api/v1/traces/{:032x}", 1);
+    assert_eq!(ask(&fed(), &trace)["trace"]["steps"], json!([]));
+    let daemon = Daemon::start_with(&[("AGENTGAUGE__ASSEMBLE__KEEP_CONTENT", "true")]);
+    send(&daemon, &turn(1, "fine", 2, false));
+    daemon.settles_at(
+        "agentgauge_traces_total{service_name=\"shop\",gen_ai_agent_name=\"helper\"",
+        1.0,
+    );
+    let steps = &ask(&daemon, &trace)["trace"]["steps"];
+    assert_eq!(steps.as_array().unwrap().len(), 2, "{steps}");
+    assert_eq!((&steps[0]["kind"], &steps[0]["name"]), (&json!("tool"), &json!("search")));
+    assert_eq!(steps[0]["arguments"], json!({ "query": "refund" }));
+    assert_eq!(steps[1]["result"], "nothing");
+    assert_eq!(ask(&daemon, "/api/v1/about")["content_kept"], true);
+}
+
+#[test]
 fn a_trace_is_explained_by_its_signals_and_its_loop() {
     let daemon = fed();
     let path = format!("/api/v1/traces/{:032x}", 3);
@@ -308,6 +358,8 @@ fn every_answer_is_what_the_description_says() {
     for (path, asked) in [
         ("/api/v1/agents", "/api/v1/agents"),
         ("/api/v1/fleet", "/api/v1/fleet"),
+        ("/api/v1/problems", "/api/v1/problems"),
+        ("/api/v1/about", "/api/v1/about"),
         ("/api/v1/agents/history", "/api/v1/agents/history?service_name=shop&agent_name=helper"),
         ("/api/v1/sessions", "/api/v1/sessions"),
         ("/api/v1/sessions", "/api/v1/sessions?detail=row&sort=cost"),

@@ -150,10 +150,12 @@ fn what_serve_refuses_check_refuses_in_the_same_words_and_nobody_starts_it_again
 
 #[test]
 fn the_listed_defaults_pass_the_check() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/agentgauge.toml");
-    let output = agentgauge(&["check", "--config", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(out(&output).contains("127.0.0.1:4317"));
+    for file in ["config/agentgauge.toml", "config/starter.toml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let output = agentgauge(&["check", "--config", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert!(out(&output).contains("127.0.0.1:4317"));
+    }
 }
 
 #[test]

@@ -112,8 +112,11 @@ async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kep
     let daemon = (Clock::system(), &registry);
     let (embedder, handle) = Embedder::new(options, Secret::new("sk-m"), redactor, daemon).unwrap();
     for ((input, output), number) in turns.iter().zip(0..) {
-        let content =
-            Content { input: Some((*input).to_owned()), output: Some((*output).to_owned()) };
+        let content = Content {
+            input: Some((*input).to_owned()),
+            output: Some((*output).to_owned()),
+            ..Content::default()
+        };
         let max = options.wanted().unwrap();
         handle.offer(EmbedRequest::new(TraceId([number; 16]).into(), &content, max).unwrap());
     }

@@ -126,6 +126,7 @@ fn the_demo_shows_its_agents_and_where_to_look() {
     let text = String::from_utf8(output.stdout).unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}{error}");
+    assert!(text.starts_with("Open http://127.0.0.1:"), "{text}");
     assert!(text.contains("/metrics"), "{text}");
-    assert!(text.contains("support-agent"), "{text}{error}");
+    assert!(text.contains("refunds 1.5 is released"), "{text}{error}");
 }

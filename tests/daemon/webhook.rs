@@ -169,6 +169,11 @@ fn a_looping_session_is_told_once_signed_and_with_evidence() {
     let body: Value = serde_json::from_str(&second.body).unwrap();
     assert_eq!(body["event"], "session_runaway");
     assert_eq!(body["session_id"], "sess-7f3a-0001");
+    let page = body["url"].as_str().unwrap();
+    assert!(
+        page.starts_with("http://127.0.0.1:9464/#/session/sess%2D7f3a%2D0001?scope="),
+        "{page}"
+    );
     assert!(body["scope"].is_string());
     assert_eq!((&body["kind"], &body["severity"]), (&"exact_repeat".into(), &"warning".into()));
     let found = &body["loops"][0];

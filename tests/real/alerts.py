@@ -267,11 +267,12 @@ def check_links(raised):
     """The links of alerts lead to the runbook's section and to sessions."""
     for alert in raised:
         labels, annotations = alert["labels"], alert["annotations"]
-        text, _ = get(annotations["runbook_url"])
+        # The page is opened elsewhere; here, what it shows there.
+        text, _ = get(annotations["runbook_url"].replace("/#/runbook/", "/runbook/"))
         assert text.startswith(labels["alertname"]), text
-        # Links to the page are opened elsewhere.
-        if "/api/" in annotations.get("explain_url", ""):
-            assert json.loads(get(annotations["explain_url"])[0])["sessions"], annotations["explain_url"]
+        explain = annotations.get("explain_url", "")
+        if "/#/sessions?" in explain:
+            assert json.loads(get(explain.replace("/#/sessions?", "/api/v1/sessions?"))[0])["sessions"], explain
         print(f"{labels['alertname']} ({labels['severity']}): {annotations['summary']}")
 
 

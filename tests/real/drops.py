@@ -172,7 +172,7 @@ def check_annotations(worker, annotations, browser):
         session = quoted[annotations[name].rpartition("/#/session/")[2]]
         browser.shows(annotations[name], [f"Session {session}", worker.agent, f"✗ {TOOL}", "⚑"])
     browser.shows(annotations["explain_url"], [worker.agent, f"version {worker.version}", "critical"])
-    assert get(annotations["runbook_url"])[0].startswith("AgentReliabilityDrop")
+    browser.shows(annotations["runbook_url"], ["AgentReliabilityDrop", "First: open"])
     # One screen.
     lines = sum(1 + len(line) // 100 for line in told.splitlines())
     assert lines <= 24, f"{lines} lines:\n{told}"

@@ -332,7 +332,6 @@ fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
             Some(CallView {
                 trace_id: traces.get(owner)?.id.to_string(),
                 index: (at - first) as u64,
-                start_unix_nano: call.start_unix_nano.to_string(),
                 call: view::tool(call),
             })
         })

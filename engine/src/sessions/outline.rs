@@ -4,7 +4,8 @@ use super::list::Wanted;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::Session;
-use crate::explained::Sort;
+use super::view::is_flagged;
+use crate::explained::{SessionFilter, Sort};
 use crate::math::Quanta;
 
 /// A session, as far as lists go by it.
@@ -33,6 +34,7 @@ pub(super) struct Peeked {
 pub(super) fn peek(session: &Session, wanted: &Wanted<'_>, rules: &Rules) -> Peeked {
     let Some(first) = session.first().filter(|first| {
         wanted.filter.open.is_none_or(|open| open != session.closed)
+            && wanted.filter.id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()))
             && wanted.filter.agent.admits_key(Some(first.named()))
     }) else {
         return Peeked::default();
@@ -41,8 +43,23 @@ pub(super) fn peek(session: &Session, wanted: &Wanted<'_>, rules: &Rules) -> Pee
     session.traces.iter().for_each(|record| outline.add(record));
     let by_score = wanted.sort == Sort::Reliability;
     outline.reliability = by_score.then(|| session.scores(rules).reliability).flatten();
-    let fits = wanted.filter.loops.is_none_or(|loops| loops == (outline.loops > 0));
+    let fits = wanted.filter.loops.is_none_or(|loops| loops == (outline.loops > 0))
+        && does(session, wanted.filter);
     Peeked { outline: fits.then_some(outline), looked: session.traces.len() }
+}
+
+/// Whether a session did what is asked for.
+fn does(session: &Session, filter: &SessionFilter) -> bool {
+    let any = |of: &dyn Fn(&TraceRecord) -> bool| session.traces.iter().any(of);
+    let called = |tool: &String| {
+        any(&|trace: &TraceRecord| {
+            trace.course.calls.iter().any(|call| call.name.contains(tool.as_str()))
+        })
+    };
+    let of = |user: &String| any(&|trace: &TraceRecord| trace.rare().user.as_ref() == Some(user));
+    filter.failing.is_none_or(|failing| failing == any(&|trace: &TraceRecord| is_flagged(trace)))
+        && filter.tool.as_ref().is_none_or(called)
+        && filter.user.as_ref().is_none_or(of)
 }
 
 impl Outline {

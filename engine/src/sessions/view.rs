@@ -7,16 +7,21 @@ use super::rules::Rules;
 use super::scoring::{Signal, scores};
 use super::session::Session;
 use crate::limits::Run;
-use crate::math::Quanta;
+use crate::math::{Quanta, ratio};
 use crate::score::agent_reliability::band;
 use crate::score::risk::risks;
 use crate::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::span::{Source, SpanId, Status, TraceId};
-use crate::update::{Expectation, ExpectedLayer, Loop, ReportedScore, Tokens, ToolCall, Violation};
+use crate::update::{
+    Expectation, ExpectedLayer, Loop, ReportedScore, Step, Tokens, ToolCall, Violation,
+};
 use crate::view::{
     AgentName, AttemptView, ExpectationView, LayerView, LimitView, LoopView, SessionView,
-    SignalView, SubAgentView, TokensView, ToolView, TraceView, ViolationView,
+    SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView, ViolationView,
 };
+
+/// Nanoseconds in a second.
+const NANOS: i128 = 1_000_000_000;
 
 /// One session, explained.
 pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
@@ -82,7 +87,9 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         output: content.and_then(|content| content.output.clone()),
         content: if content.is_some() { "kept" } else { "dropped" },
         tools: held.calls().map(|call| tool(&call)).collect(),
+        steps: content.into_iter().flat_map(|content| &content.steps).map(step).collect(),
         llm_calls: course.llm_calls,
+        model_seconds: ratio(held.model_nanos.into(), NANOS),
         tokens: tokens(Some(held.tokens)),
         cost_usd: dollars(held.cost),
         calls_without_tokens: course.calls_without_tokens,
@@ -180,14 +187,33 @@ fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalVie
 }
 
 pub(super) fn tool(call: &ToolCall) -> ToolView {
-    let json = |text: &String| {
-        serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()))
-    };
     ToolView {
         name: (!call.name.is_empty()).then(|| call.name.clone()),
-        arguments: call.arguments.as_ref().map(json),
+        arguments: call.arguments.as_deref().map(json_of),
         error: call.error,
+        start_unix_nano: call.start_unix_nano.to_string(),
+        end_unix_nano: call.end_unix_nano.to_string(),
     }
+}
+
+fn step(step: &Step) -> StepView {
+    StepView {
+        kind: step.kind,
+        name: (!step.name.is_empty()).then(|| step.name.clone()),
+        span_id: step.span_id.to_string(),
+        start_unix_nano: step.start_unix_nano.to_string(),
+        end_unix_nano: step.end_unix_nano.to_string(),
+        error: step.error,
+        tokens: tokens(step.tokens),
+        cost_usd: dollars(step.cost_quanta),
+        arguments: step.arguments.as_deref().map(json_of),
+        result: step.result.clone(),
+    }
+}
+
+/// The JSON that a text is, or the text.
+fn json_of(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.to_owned()))
 }
 
 pub(super) fn found_loop(entry: &Loop) -> LoopView {

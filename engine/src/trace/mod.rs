@@ -9,6 +9,7 @@ mod observed;
 mod rows;
 mod shape;
 mod span_view;
+mod steps;
 mod sub_agents;
 mod symbol;
 mod tools;
@@ -154,6 +155,9 @@ pub fn evaluate(
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, shape, &models, &rules.prices);
+    if let Some(content) = &mut update.content {
+        content.steps = steps::of(shape, &models, &spends, &calls);
+    }
     update.loops = loops_of(trace_id, (&calls, &compactions(&models)), &spends, &rules.loops);
     let own = update.agent.as_ref().map_or("", |agent| &agent.agent_name);
     let work = Work { models: &models, spends: &spends, calls: &calls, loops: &update.loops };
@@ -405,6 +409,7 @@ impl<'s> Turn<'s> {
         update.content = keep_content.then(|| Content {
             input: self.input().and_then(|said| said.text).map(str::to_owned),
             output: output().map(str::to_owned),
+            steps: Vec::new(),
         });
     }
 

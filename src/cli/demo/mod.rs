@@ -1,7 +1,10 @@
-//! `demo`: the daemon, fed with recorded sessions by a real OTLP client, and a live table.
+//! `demo`: the daemon, fed by a real OTLP client with five minutes of a small company.
 
-mod recording;
+mod coding;
+mod prometheus;
 mod sender;
+mod story;
+mod turn;
 mod watch;
 
 use std::io::IsTerminal;
@@ -10,31 +13,38 @@ use std::time::Duration;
 
 use clap::Args;
 
-use self::recording::Recording;
+use self::prometheus::Alerting;
 use self::sender::Sender;
+use self::story::{LOOPING, OUTAGE, RELEASE, Story};
 use super::serve::Stop;
 use super::settings::Settings;
 use super::{CliError, Process, logging};
 use crate::clock::Clock;
 use crate::config::{Config, LogLevel};
-use crate::daemon::Daemon;
+use crate::daemon::{Bound, Daemon};
 use crate::engine::options::human;
 
-/// Between two turns of a session.
-const TURN_PAUSE: Duration = Duration::from_millis(400);
-
-/// Between two looks at the agents.
+/// Between two looks at what is wrong.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Quiet time after which a trace is done: shorter than in production, so that scores show soon.
 const TRACE_IDLE: Duration = Duration::from_secs(1);
 
-/// Starts the daemon and sends it recorded sessions, until interrupted.
+/// Likewise, of turns that log records tell.
+const ROOTLESS_IDLE: Duration = Duration::from_secs(15);
+
+/// Likewise, between two points of the page's charts.
+const HISTORY_STEP: Duration = Duration::from_secs(2);
+
+/// Starts the daemon and plays five minutes of a small company to it, until interrupted.
 #[derive(Args, Debug)]
 pub(super) struct Demo {
     /// End by itself after this long, such as 30s
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     lasting: Option<Duration>,
+    /// Run Prometheus and Alertmanager, too, if they are installed
+    #[arg(long)]
+    with_prometheus: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -42,14 +52,7 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let mut config = self.settings.load(process, &[])?;
-        config.assemble.trace_idle = config.assemble.trace_idle.min(TRACE_IDLE);
-        // The table is what is to be seen.
-        if config.log.level == LogLevel::Info {
-            config.log.level = LogLevel::Warn;
-        }
-        free_ports(&mut config);
-        // It shows what one process does.
-        config.fleet.roles.clear();
+        let taken = prepare(&mut config);
         logging::start(&config.log);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -59,10 +62,15 @@ impl Demo {
             let stop = Stop::listen().map_err(CliError::Runtime)?;
             let daemon = Daemon::start(&config).await?;
             let bound = daemon.bound();
+            introduce(process, bound, &taken).map_err(CliError::Output)?;
             let grpc = bound.otlp_grpc.map(|address| address.to_string()).unwrap_or_default();
             let http = bound.http.to_string();
-            introduce(process, &grpc, &http).map_err(CliError::Output)?;
-            let sender = Sender::connect(&grpc, Clock::system()).await?;
+            let alerting = match self.with_prometheus {
+                true => Some(Alerting::start(process, &http, &config)?),
+                false => None,
+            };
+            writeln!(process.out, "What the daemon finds:").map_err(CliError::Output)?;
+            let sender = Sender::connect(&grpc).await?;
             let end = async {
                 match self.lasting {
                     Some(lasting) => tokio::time::sleep(lasting).await,
@@ -70,53 +78,100 @@ impl Demo {
                 }
             };
             let result = tokio::select! {
-                result = send(sender) => result,
+                result = tell(sender, Clock::system()) => result,
                 result = watch::watch(process, &http) => result,
                 () = stop.asked() => Ok(()),
                 () = end => Ok(()),
             };
+            drop(alerting);
             daemon.stop().await;
             result
         })
     }
 }
 
-fn introduce(process: &mut Process<'_>, grpc: &str, http: &str) -> std::io::Result<()> {
-    writeln!(process.out, "agentgauge is running and is being sent recorded agent sessions.\n")?;
-    writeln!(process.out, "  metrics    curl -s http://{http}/metrics | grep ^agentgauge_agent")?;
-    writeln!(process.out, "  agents     curl -s http://{http}/api/v1/agents")?;
-    writeln!(process.out, "  sessions   curl -s http://{http}/api/v1/sessions")?;
-    writeln!(process.out, "  your own   OTEL_EXPORTER_OTLP_ENDPOINT=http://{grpc} (gRPC)\n")?;
-    if std::io::stdout().is_terminal() {
-        writeln!(process.out, "Ctrl-C ends it.\n")?;
+/// Fits the configuration to the demo; returns the addresses that are in use, in whose place it takes free ones.
+fn prepare(config: &mut Config) -> Vec<String> {
+    config.assemble.trace_idle = config.assemble.trace_idle.min(TRACE_IDLE);
+    config.assemble.rootless_idle = config.assemble.rootless_idle.min(ROOTLESS_IDLE);
+    config.api.history_step = config.api.history_step.min(HISTORY_STEP);
+    // Nobody wrote the texts of the demo.
+    config.assemble.keep_content = true;
+    // What it finds is what is to be seen.
+    if config.log.level == LogLevel::Info {
+        config.log.level = LogLevel::Warn;
     }
-    process.out.flush()
+    // It shows what one process does.
+    config.fleet.roles.clear();
+    free_ports(config)
 }
 
-/// Sends the recorded sessions again and again, each time as new sessions, turn by turn and
-/// side by side.
-async fn send(mut sender: Sender) -> Result<(), CliError> {
-    let recordings = recording::all();
-    let longest = recordings.iter().map(Recording::turns).max().unwrap_or(0);
-    for round in 0.. {
-        for turn in 0..longest {
-            for recording in &recordings {
-                sender.turn(recording, turn, round).await?;
-            }
-            tokio::time::sleep(TURN_PAUSE).await;
-        }
+fn introduce(process: &mut Process<'_>, bound: &Bound, taken: &[String]) -> std::io::Result<()> {
+    let at = |second: u64| format!("{}:{:02}", second / 60, second % 60);
+    let out = &mut process.out;
+    writeln!(out, "Open http://{}/ in a browser.\n", bound.http)?;
+    for address in taken {
+        writeln!(
+            out,
+            "({address} is in use by another process, so a free port stands in for it.)"
+        )?;
+    }
+    writeln!(
+        out,
+        "It plays five minutes of a small company, over and over. Prompts and answers are made up, and are kept."
+    )?;
+    writeln!(
+        out,
+        "  0:00  support, refunds, invoices, analyst and a coding agent have worked well for an hour"
+    )?;
+    writeln!(
+        out,
+        "  {}  the ledger is locked: invoices fails half of its turns for a minute, then recovers",
+        at(OUTAGE.0)
+    )?;
+    writeln!(
+        out,
+        "  {}  analyst begins to search for the same thing again and again, at 11 cents a time",
+        at(LOOPING.0)
+    )?;
+    writeln!(out, "  {}  refunds 1.5 is released; it fails 40 % of its turns\n", at(RELEASE))?;
+    if let Some(grpc) = bound.otlp_grpc {
+        writeln!(
+            out,
+            "Metrics are at http://{}/metrics; agents of your own may send to OTEL_EXPORTER_OTLP_ENDPOINT=http://{grpc} (gRPC).",
+            bound.http
+        )?;
+    }
+    if std::io::stdout().is_terminal() {
+        writeln!(out, "Ctrl-C ends it.")?;
+    }
+    writeln!(out)?;
+    out.flush()
+}
+
+/// Tells the story in real time.
+async fn tell(mut sender: Sender, clock: Clock) -> Result<(), CliError> {
+    let begin = clock.wall().0;
+    let story = Story { seed: begin, begin };
+    sender.send(story.past()).await?;
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    for second in 0.. {
+        ticks.tick().await;
+        sender.send(story.second(second)).await?;
     }
     Ok(())
 }
 
-/// Takes a free port for each address that is in use.
-fn free_ports(config: &mut Config) {
+/// Takes a free port for each address that is in use; returns these.
+fn free_ports(config: &mut Config) -> Vec<String> {
     let listen = &mut config.listen;
+    let mut taken = Vec::new();
     for address in [&mut listen.otlp_grpc, &mut listen.otlp_http, &mut listen.http] {
         if TcpListener::bind(address.as_str()).is_err() {
-            "127.0.0.1:0".clone_into(address);
+            taken.push(std::mem::replace(address, "127.0.0.1:0".to_owned()));
         }
     }
+    taken
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -128,13 +183,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_in_use_gets_a_free_port() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    fn an_address_in_use_gets_a_free_port_and_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = Config::default();
-        config.listen.http = taken.local_addr().unwrap().to_string();
-        free_ports(&mut config);
-        // It shows what one process does.
-        config.fleet.roles.clear();
+        config.listen.http = listener.local_addr().unwrap().to_string();
+        let taken = prepare(&mut config);
         assert_eq!(config.listen.http, "127.0.0.1:0");
+        assert!(taken.contains(&listener.local_addr().unwrap().to_string()));
     }
 }

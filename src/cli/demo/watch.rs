@@ -1,8 +1,8 @@
-//! The live table: what the daemon's own API says of its agents.
+//! What the daemon finds while the story goes on, a line for each: from its own API.
 
-use std::io::IsTerminal;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -10,38 +10,56 @@ use tokio::net::TcpStream;
 use super::LOOK_EVERY;
 use crate::cli::{CliError, Process};
 
-/// Prints the agents whenever they change, in place on a terminal.
+/// Prints what is wrong when it is found, and when it is over.
 pub(super) async fn watch(process: &mut Process<'_>, http: &str) -> Result<(), CliError> {
-    let in_place = std::io::stdout().is_terminal();
-    let mut shown = String::new();
+    let mut found = BTreeMap::new();
+    let mut since = Duration::ZERO;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let agents = agents(http).await?;
-        let text = table(&agents).to_string();
-        if agents.is_empty() || text == shown {
-            continue;
+        since += LOOK_EVERY;
+        let now = problems(http).await?;
+        let began = now.iter().filter(|(key, _)| !found.contains_key(*key));
+        let over = found.iter().filter(|(key, _)| !now.contains_key(*key));
+        let lines: Vec<String> = began
+            .map(|(_, text)| text.clone())
+            .chain(over.map(|((agent, what), _): (&(String, String), &String)| {
+                format!("{agent}: over ({what})")
+            }))
+            .collect();
+        for line in lines {
+            let (minutes, seconds) = (since.as_secs() / 60, since.as_secs() % 60);
+            writeln!(process.out, "  {minutes}:{seconds:02}  {line}").map_err(CliError::Output)?;
         }
-        let up = shown.lines().count();
-        if in_place && up > 0 {
-            // Back to the first line of the table, and clear what is below.
-            write!(process.out, "\x1b[{up}A\x1b[J").map_err(CliError::Output)?;
-        }
-        writeln!(process.out, "{text}")
-            .and_then(|()| process.out.flush())
-            .map_err(CliError::Output)?;
-        shown = text;
+        process.out.flush().map_err(CliError::Output)?;
+        found = now;
     }
 }
 
-async fn agents(http: &str) -> Result<Vec<Value>, CliError> {
-    let body = get(http, "/api/v1/agents")
-        .await
-        .map_err(|error| CliError::Client { address: http.to_owned(), why: error.to_string() })?;
-    let mut answer: Value = serde_json::from_str(&body).map_err(CliError::Json)?;
-    match answer.get_mut("agents").map(Value::take) {
-        Some(Value::Array(agents)) => Ok(agents),
-        _ => Ok(Vec::new()),
-    }
+/// What is wrong, by agent and kind, as a line each.
+async fn problems(http: &str) -> Result<BTreeMap<(String, String), String>, CliError> {
+    let failed = |why: String| CliError::Client { address: http.to_owned(), why };
+    let body = get(http, "/api/v1/problems").await.map_err(|error| failed(error.to_string()))?;
+    let answer: Value = serde_json::from_str(&body).map_err(CliError::Json)?;
+    let problems = answer["problems"].as_array().into_iter().flatten();
+    Ok(problems.filter(|problem| problem["severity"] == "critical").map(line).collect())
+}
+
+fn line(problem: &Value) -> ((String, String), String) {
+    let text = |key: &str| problem[key].as_str().unwrap_or_default().to_owned();
+    let agent = &problem["agent"];
+    let named = ["agent_name", "service_name"].iter().find_map(|key| agent[key].as_str());
+    let version = agent["agent_version"].as_str().map(|version| format!(" {version}"));
+    let name = format!("{}{}", named.unwrap_or("?"), version.unwrap_or_default());
+    let percent = |key: &str| problem[key].as_f64().map_or(0.0, |share| (share * 100.0).round());
+    let said = match problem["kind"].as_str() {
+        Some("drop") => {
+            let (from, to) = (percent("from"), percent("to"));
+            format!("{name} drops: {} up from {from} % to {to} %", text("what"))
+        }
+        Some("loop") => format!("{name} loops: {} of {}", text("what"), text("tool")),
+        _ => format!("{name}: {}", text("kind")),
+    };
+    ((name, format!("{} {}", text("kind"), text("what")).trim().to_owned()), said)
 }
 
 /// The body of an answer; HTTP/1.0, so that it ends with the connection.
@@ -54,54 +72,18 @@ async fn get(address: &str, path: &str) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
 
-fn table(agents: &[Value]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "service",
-        "agent",
-        "sessions",
-        "traces",
-        "reliability",
-        "consistency",
-        "loops",
-    ]);
-    for agent in agents {
-        let name = |key: &str| agent[key].as_str().unwrap_or("-").to_owned();
-        let score = |key: &str| {
-            agent[key].as_f64().map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"))
-        };
-        let loops: Vec<String> = agent["loops"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(kind, count)| format!("{kind} {count}"))
-            .collect();
-        table.add_row([
-            name("service_name"),
-            name("agent_name"),
-            agent["sessions"].to_string(),
-            agent["traces"].to_string(),
-            score("reliability"),
-            score("consistency"),
-            loops.join(", "),
-        ]);
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_without_scores_has_dashes() {
-        let agent = serde_json::json!({
-            "agent_name": null, "service_name": "shop", "sessions": 1, "traces": 2,
-            "reliability": 0.5, "consistency": null, "loops": {"exact_repeat": 1},
+    fn a_drop_says_from_where_to_where() {
+        let problem = serde_json::json!({
+            "kind": "drop", "what": "verdict", "severity": "critical", "from": 0.031, "to": 0.4,
+            "agent": {"agent_name": "refunds", "service_name": "shop", "agent_version": "1.5"},
         });
-        let text = table(&[agent]).to_string();
-        assert!(text.contains("shop") && text.contains("0.5000"), "{text}");
-        assert!(text.contains(" - ") && text.contains("exact_repeat 1"), "{text}");
+        let (key, said) = line(&problem);
+        assert_eq!(said, "refunds 1.5 drops: verdict up from 3 % to 40 %");
+        assert_eq!(key.1, "drop verdict");
     }
 }

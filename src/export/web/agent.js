@@ -1,54 +1,57 @@
-// One agent: drops, scores over windows and time, signals, versions, sessions.
-import { agentDetail, agentTitle, ask, dollars, el, exactly, foreign, isSame, lasted, looping, number, pager, percent, plain, score, sessionLink, table, tile, tiles, when } from "./dom.js";
-import { chart } from "./chart.js";
+// One agent: what is wrong, how it was over time, its versions, what it does, its sessions.
+import { agentDetail, agentLink, agentTitle, ago, ask, copy, dollars, el, exactly, fold, foreign, isSame, number, percent, plain, score, severity, table, tile, tiles, time, seconds } from "./dom.js";
+import { chart, sparkline } from "./chart.js";
 import { drops } from "./drops.js";
+import { listState, listed, sessionTable } from "./sessions.js";
 
-const PAGE = 25;
-const SORTS = [["reliability", "Worst score"], ["loops", "Most loops"], ["cost", "Costliest"], ["recent", "Newest"]];
-const state = { key: "", sort: "reliability", offset: 0 };
+/** Versions side by side, and sessions that its tools and models are counted over. */
+const VERSIONS = 6, SAMPLE = 20;
+/** What the newest sessions did is asked for again after so long. */
+const STALE_MS = 20_000;
+let sampled = { key: "", at: 0, sessions: [] };
 
 export async function agent(view, query) {
   const names = exactly(query);
   const key = JSON.stringify(names);
-  if (state.key !== key) Object.assign(state, { key, offset: 0 });
-  const [found, past, list] = await Promise.all([
+  listState(key);
+  const { agent_version: _, ...alike } = names;
+  const [found, past, list, kin, sample] = await Promise.all([
     ask("/api/v1/agents", { ...names, limit: 1 }, view.signal),
     ask("/api/v1/agents/history", names, view.signal).catch((error) => { if (error.status === 404) return null; throw error; }),
-    ask("/api/v1/sessions", { ...names, detail: "row", sort: state.sort, limit: PAGE, offset: state.offset }, view.signal),
+    listed(names, view.signal),
+    ask("/api/v1/fleet", { ...alike, limit: 1000 }, view.signal),
+    newest(key, names, view.signal),
   ]);
   const one = found.agents[0];
   if (!one) throw Object.assign(new Error("No agent of exactly this name is held; it may have gone quiet."), { status: 404 });
-  view.title(agentTitle(one));
+  view.title([one.agent_name ?? one.service_name ?? "(unnamed agent)", one.agent_version].filter(Boolean).join(" "));
   view.concerns = (changed) => isSame(changed, names);
-  const windowNames = Object.keys(one.windows).sort(byWidth);
-  // The newest share that there is.
-  const newest = windowNames.find((name) => one.windows[name].failure_ratio !== null);
-  const usual = one.drops.find((drop) => drop.stream === "verdict")?.usual;
+  const row = kin.agents.find((agent) => isSame(agent, names)) ?? {};
+  const windows = Object.keys(one.windows).sort(byWidth);
+  const verdict = one.drops.find((drop) => drop.stream === "verdict");
   return [
-    el("h1", {}, foreign(agentTitle(one), 120)),
-    el("p", { class: "sub" }, foreign(agentDetail(one), 300)),
+    el("h1", {}, foreign(agentTitle(one), 120), one.agent_version && [" ", foreign(one.agent_version, 40)], " ", copy(agentTitle(one), "the agent's name")),
+    el("p", { class: "sub" }, foreign(agentDetail(one), 300), one.last_trace_unix_nano && ` · last trace ${ago(one.last_trace_unix_nano)}`),
     drops(view, one, names),
     tiles(
-      tile("Failing traces", percent(newest && one.windows[newest].failure_ratio), newest && `${newest}; usual: ${percent(usual)}`),
-      tile("Reliability", score(one.reliability), `over all ${number(one.traces_evaluated)} traces`),
-      tile("Consistency", score(one.consistency)),
-      one.traces_stalled > 0 && tile("Stalled", el("span", { class: "mark bad" }, `✗ ${number(one.traces_stalled)}`), "open traces, silent for longer than is usual"),
-      tile("Loops found", number(Object.values(one.loops).reduce((sum, count) => sum + count, 0)), Object.entries(one.loops).map(([kind, count]) => `${kind} ${count}`).join(", ")),
-      tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${number(one.tokens.input)} in, ${number(one.tokens.output)} out`)),
+      tile("Failing traces", percent(row.failure_ratio), `of the last ${number(row.window_traces ?? 0)}; usually ${percent(verdict?.usual)}`, "The same number as in the list of agents"),
+      tile("State", verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && `evidence of a drop: ${percent(Math.min(1, verdict.evidence))} of what an alert takes`, "From what arrived so far, whether it fails more than it usually does"),
+      tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${number(sum(Object.values(one.loops)))} loops found`),
+      tile("Traces", number(one.traces), `in ${number(one.sessions)} sessions`),
+      tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
     el("h2", {}, "Over time"),
     over(past),
-    el("h2", {}, "By window"),
-    el("p", { class: "note" }, "Reliability is about the worst traces: it reads 0 from some 15 % of failing traces on. Whether the agent drops goes by the share of failing traces."),
-    windows(one, windowNames),
-    succeeded(one),
-    el("h2", {}, "Signals by window"),
-    signals(one, windowNames),
-    told(one),
-    versions(one),
+    versions(one, kin.agents, names),
+    failing(one),
+    did(sample),
     parts(one),
-    runs(one),
     el("h2", {}, "Sessions"),
-    sessions(view, list),
+    sessionTable(view, list),
+    el("h2", {}, "More numbers"),
+    fold("agent-scores", false, "Scores by window", () => [
+      el("p", { class: "note" }, "Reliability is about the worst traces: it reads 0 from some 15 % of failing traces on, also for an agent that is as it always was. Whether the agent got worse goes by the share of failing traces."),
+      byWindow(one, windows), means(one, windows)]),
+    succeeded(one), told(one), runs(one),
   ];
 }
 
@@ -68,6 +71,19 @@ function parts(one) {
         el("td", { class: "number" }, number(part.errors)), el("td", { class: "number" }, number(part.loops)))))];
 }
 
+const STATES = { quiet: "as usual", recovering: "recovering", warning: "fails more", critical: "fails more" };
+const sum = (values) => values.reduce((all, value) => all + value, 0);
+const short = (value) => value === null ? "–" : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+
+/** The newest sessions of an agent in full, not too often. */
+async function newest(key, names, signal) {
+  if (sampled.key !== key || Date.now() - sampled.at > STALE_MS) {
+    const { sessions } = await ask("/api/v1/sessions", { ...names, sort: "recent", limit: SAMPLE }, signal);
+    sampled = { key, at: Date.now(), sessions };
+  }
+  return sampled.sessions;
+}
+
 /** 5m, 1h, 24h, then last_50. */
 function byWidth(a, b) {
   const width = (name) => name.startsWith("last_") ? Infinity : parseFloat(name) * ({ s: 1, m: 60, h: 3600, d: 86400 }[name.at(-1)] ?? 1);
@@ -76,38 +92,127 @@ function byWidth(a, b) {
 
 function over(past) {
   if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The daemon notes a point every few seconds; the lines begin with the second one.");
-  const lines = (columns) => Object.keys(columns).sort(byWidth).map((name) => [name, columns[name]]);
+  const columns = past.failure_ratio;
+  const last = Object.keys(columns).find((name) => name.startsWith("last_"));
+  const others = Object.keys(columns).filter((name) => name !== last).sort(byWidth).slice(0, 1);
+  const lines = [last, ...others].filter(Boolean).map((name) => [name.replace("last_", "last ").replace(/^(\d)/, "in $1"), columns[name]]);
   return el("div", { class: "charts" },
-    chart("Reliability by window", past.unix_nano, lines(past.reliability), { low: 0, high: 1 }),
-    chart("Consistency by window", past.unix_nano, lines(past.consistency), { low: 0, high: 1 }),
+    chart("Failing traces, and what is usual; shaded while it fails more", past.unix_nano, [...lines, ["usual", past.usual]], { low: 0, share: true, states: past.state }),
     chart("Sessions", past.unix_nano, [["open", past.sessions_active], ["looping", past.sessions_looping]]),
     past.cost_usd.some((value) => value !== null) && chart("Dollars spent so far", past.unix_nano, [["dollars", past.cost_usd]], { unit: "$" }));
 }
 
-function windows(one, names) {
+/** This version beside the others of its agent, the newest first. */
+function versions(one, kin, names) {
+  const others = kin.filter((agent) => ["service_name", "agent_name", "environment", "tenant"].every((name) => (agent[name] ?? "") === names[name]));
+  if (others.length < 2) return null;
+  const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
+  others.sort((a, b) => last(b) > last(a) ? 1 : last(b) < last(a) ? -1 : 0);
+  const shown = others.slice(0, VERSIONS);
+  if (!shown.some((agent) => isSame(agent, names))) shown[shown.length - 1] = others.find((agent) => isSame(agent, names)) ?? shown.at(-1);
+  const line = (title, of, tip = null) => el("tr", {}, el("th", { scope: "row", title: tip }, title), shown.map((agent) => el("td", { class: isSame(agent, names) ? "number this" : "number" }, of(agent))));
+  const difference = (agent) => {
+    const found = one.versions.find((version) => version.baseline === (agent.agent_version ?? ""));
+    if (isSame(agent, names)) return "this one";
+    if (!found) return "–";
+    return !found.differs ? "no difference shown" : found.estimate < 0 ? el("span", { class: "mark bad" }, "✗ this one is worse") : el("span", { class: "mark good" }, "✓ this one is better");
+  };
+  return [el("h2", {}, "Versions"),
+    table("Versions side by side", [["Version"], ...shown.map((agent) => [el("a", { href: agentLink(agent) }, foreign(agent.agent_version ?? "(none sent)", 40)), "number"])], [
+      line("State", (agent) => agent.drop ? severity(agent.drop, "fails more") : "as usual"),
+      line("Failing traces", (agent) => percent(agent.failure_ratio), "Of the last ones, at most 50"),
+      line("Usually", (agent) => percent(agent.usual)),
+      line("Failing, over time", (agent) => sparkline(agent.spark)),
+      line("Compared", difference, "At 95 % confidence whenever one looks"),
+      line("Dollars a trace", (agent) => agent.cost_usd === null || !agent.traces ? "–" : `$${(agent.cost_usd / agent.traces).toFixed(4)}`),
+      line("Loops found", (agent) => number(agent.loops)),
+      line("Traces", (agent) => number(agent.traces)),
+      line("Last trace", (agent) => agent.last_trace_unix_nano ? ago(agent.last_trace_unix_nano) : "–"),
+    ]), others.length > shown.length && el("p", { class: "note" }, `The newest ${number(shown.length)} of ${number(others.length)} versions.`)];
+}
+
+/** Signals by the share of traces that fail by them. */
+function failing(one) {
+  const found = Object.entries(one.verdicts).filter(([, counts]) => counts.pass + counts.fail > 0).map(([name, counts]) => [name, counts, counts.fail / (counts.pass + counts.fail)]);
+  if (found.length === 0) return null;
+  found.sort((a, b) => (b[0] === "trace_risk") - (a[0] === "trace_risk") || b[2] - a[2]);
+  return [el("h2", {}, "Why traces fail"),
+    el("p", { class: "note" }, "Of all done traces since the daemon started counting, the share that fails by each signal."),
+    table("Signals by share of failing traces", [["Signal"], ["Share", "bar-cell wide"], ["Failing", "number"], ["Traces", "number"]],
+      found.map(([name, counts, share]) => el("tr", {}, el("th", { scope: "row" }, name === "trace_risk" ? "Any of them" : foreign(name.replaceAll("_", " "), 60)),
+        el("td", { class: "wide" }, bar(share)), el("td", { class: "number" }, percent(share)), el("td", { class: "number" }, `${number(counts.fail)} of ${number(counts.pass + counts.fail)}`))))];
+}
+
+function bar(share) {
+  const fill = el("div", { class: "fill" });
+  fill.style.width = `${100 * share}%`;
+  return el("div", { class: "track", "aria-hidden": "true" }, fill);
+}
+
+/** Tools and models, over the newest sessions. */
+function did(sessions) {
+  const traces = sessions.flatMap((session) => session.traces);
+  const tools = new Map(), models = new Map();
+  const entry = (map, name, make) => { if (!map.has(name)) map.set(name, make()); return map.get(name); };
+  for (const trace of traces) {
+    for (const tool of trace.tools) {
+      const counts = entry(tools, tool.name ?? "(unknown)", () => ({ calls: 0, failed: 0, seconds: 0 }));
+      counts.calls += 1;
+      counts.failed += tool.error ? 1 : 0;
+      counts.seconds += Math.max(0, seconds(tool.start_unix_nano, tool.end_unix_nano));
+    }
+    const steps = trace.steps.filter((step) => step.kind === "model");
+    const add = (name, calls, lasting, tokens, cost) => {
+      const all = entry(models, name, () => ({ calls: 0, seconds: 0, input: 0, output: 0, cost: null }));
+      all.calls += calls; all.seconds += lasting; all.input += tokens.input ?? 0; all.output += tokens.output ?? 0;
+      if (cost !== null) all.cost = (all.cost ?? 0) + cost;
+    };
+    if (steps.length > 0) steps.forEach((step) => add(step.name ?? "(unknown)", 1, seconds(step.start_unix_nano, step.end_unix_nano), step.tokens, step.cost_usd));
+    else if (trace.llm_calls > 0) add(trace.models.join(", ") || "(unknown)", trace.llm_calls, trace.model_seconds, trace.tokens, trace.cost_usd);
+  }
+  if (tools.size + models.size === 0) return null;
+  const note = el("p", { class: "note" }, `Over its newest ${number(sessions.length)} ${sessions.length === 1 ? "session" : "sessions"}.`);
+  return [el("h2", {}, "What it does"), note, el("div", { class: "pair" },
+    tools.size > 0 && table("Tools", [["Tool"], ["Calls", "number"], ["Failed", "number"], ["Mean", "number", "Mean duration of a call"]],
+      [...tools].sort(([, a], [, b]) => b.failed - a.failed || b.calls - a.calls).slice(0, 20).map(([name, counts]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)),
+        el("td", { class: "number" }, number(counts.calls)), el("td", { class: "number" }, counts.failed ? `${number(counts.failed)} (${percent(counts.failed / counts.calls)})` : "0"), el("td", { class: "number" }, time(counts.seconds / counts.calls))))),
+    models.size > 0 && table("Models", [["Model"], ["Calls", "number"], ["Tokens in / out", "number wide"], ["Mean", "number", "Mean duration of a call"], ["Spent", "number"]],
+      [...models].sort(([, a], [, b]) => (b.cost ?? 0) - (a.cost ?? 0)).slice(0, 20).map(([name, all]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 80)),
+        el("td", { class: "number" }, number(all.calls)), el("td", { class: "number wide" }, `${short(all.input)} / ${short(all.output)}`), el("td", { class: "number" }, time(all.seconds / all.calls)), el("td", { class: "number" }, dollars(all.cost))))))];
+}
+
+function byWindow(one, names) {
   if (names.length === 0) return el("p", { class: "empty" }, "No trace is done yet.");
   return table("Scores by window", [["Window"], ["Failing traces", "number"], ["Reliability", "number"], ["Consistency", "number"], ["Greatest risk", "number"], ["Traces", "number"], ["Sessions", "number"]],
     names.map((name) => {
       const window = one.windows[name];
-      return el("tr", {}, el("th", { scope: "row" }, name),
+      return el("tr", {}, el("th", { scope: "row" }, name.replace("last_", "last ")),
         el("td", { class: "number" }, percent(window.failure_ratio)), el("td", { class: "number" }, score(window.reliability)), el("td", { class: "number" }, score(window.consistency)),
         el("td", { class: "number" }, plain(window.max_risk)), el("td", { class: "number" }, number(window.traces)), el("td", { class: "number" }, name.startsWith("last_") ? "–" : number(window.sessions)));
     }));
+}
+
+function means(one, every) {
+  const names = every.filter((name) => Object.keys(one.windows[name].signals).length > 0);
+  const all = [...new Set(names.flatMap((name) => Object.keys(one.windows[name].signals)))].sort();
+  if (all.length === 0) return null;
+  return [el("h3", {}, "Means of signals"), table("Means of signals by window", [["Signal"], ...names.map((name) => [name.replace("last_", "last "), "number"])],
+    all.map((signal) => el("tr", {}, el("th", { scope: "row" }, foreign(signal, 60)), names.map((name) => el("td", { class: "number" }, score(one.windows[name].signals[signal]))))))];
 }
 
 /** The share of sessions that succeed, where outcomes are known. */
 function succeeded(one) {
   const names = Object.keys(one.success).sort((a, b) => a === "all" ? 1 : b === "all" ? -1 : byWidth(a, b));
   if (names.length === 0) return null;
-  return [el("h2", {}, "Sessions that succeed"),
-    el("p", { class: "note" }, "From the sessions whose outcome is known, and from the effort of all. Nobody knows why just these outcomes were told: if they were chosen, so is the share."),
+  return fold("agent-success", false, "Sessions that succeed", () => [
+    el("p", { class: "note" }, "From the sessions whose outcome is known, and from the effort of all. If those that were reported were chosen, so is the share."),
     table("Sessions that succeed", [["Window"], ["Succeed", "number"], ["95 % from", "number"], ["to", "number"], ["Outcomes known", "number"], ["Sessions", "number"]],
       names.map((name) => {
         const success = one.success[name];
         return el("tr", {}, el("th", { scope: "row" }, name),
           ...[success.estimate, success.lower, success.upper].map((share) => el("td", { class: "number" }, percent(share))),
           ...[success.told, success.sessions].map((count) => el("td", { class: "number" }, number(count))));
-      }))];
+      }))]);
 }
 
 /** How well each number tells failed sessions from others, best first. */
@@ -115,53 +220,16 @@ function told(one) {
   const found = Object.entries(one.signal_auroc).sort(([, a], [, b]) => b.auroc - a.auroc);
   if (found.length === 0) return null;
   const error = one.calibration;
-  return [el("h2", {}, "What tells its failures"),
-    el("p", { class: "note" }, "The chance that of a failed session and one that succeeded the failed one has the greater risk: 1 is always, 0.5 is a coin's."
-      + (error ? ` Predicted failures are off by ${error.brier.toFixed(3)} (mean square; the share that fails alone by ${error.brier_of_base.toFixed(3)}).` : "")),
-    table("What tells its failures", [["Number"], ["AUROC", "number"], ["Sessions", "number"]],
-      found.map(([name, { auroc, sessions }]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)),
-        el("td", { class: "number" }, plain(auroc)), el("td", { class: "number" }, number(sessions)))))];
-}
-
-/** A heat map whose cells also say their number and their mark. */
-function signals(one, every) {
-  const names = every.filter((name) => Object.keys(one.windows[name].signals).length > 0);
-  const all = [...new Set(names.flatMap((name) => Object.keys(one.windows[name].signals)))].sort();
-  if (all.length === 0) return el("p", { class: "empty" }, "No signal was measured yet.");
-  return table("Means of signals by window", [["Signal"], ...names.map((name) => [name, "heat"])],
-    all.map((signal) => el("tr", {}, el("th", { scope: "row" }, foreign(signal, 60)),
-      names.map((name) => el("td", { class: "heat" }, score(one.windows[name].signals[signal]))))));
-}
-
-function versions(one) {
-  if (one.versions.length === 0) return null;
-  return [el("h2", {}, "Compared with earlier versions"), table("Versions compared", [["Earlier version"], ["Difference", "number"], ["95 % from", "number"], ["to", "number"], ["Verdict"]],
-    one.versions.map((version) => el("tr", {}, el("th", { scope: "row" }, foreign(version.baseline || "(none sent)", 60)),
-      el("td", { class: "number" }, plain(version.estimate)), el("td", { class: "number" }, plain(version.lower)), el("td", { class: "number" }, plain(version.upper)),
-      el("td", {}, !version.differs ? "no difference shown" : version.estimate < 0 ? el("span", { class: "mark bad" }, "✗ worse") : el("span", { class: "mark good" }, "✓ better")))))];
+  return fold("agent-auroc", false, "Which numbers predict failed sessions", () => [
+    el("p", { class: "note" }, "How often a failed session has the greater risk than one that succeeded: 1 is always, 0.5 is chance."
+      + (error ? ` Predicted failures are off by ${error.brier.toFixed(2)} (mean square error; always predicting the share that fails is off by ${error.brier_of_base.toFixed(2)}).` : "")),
+    table("Which numbers predict failed sessions", [["Number"], ["AUROC", "number"], ["Sessions", "number"]],
+      found.map(([name, { auroc, sessions }]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)), el("td", { class: "number" }, plain(auroc)), el("td", { class: "number" }, number(sessions)))))]);
 }
 
 function runs(one) {
   const scores = Object.entries(one.scores).filter(([, value]) => typeof value === "number");
   if (scores.length === 0) return null;
-  return [el("h2", {}, "Scores over runs of tasks"), table("Scores over runs", [["Score"], ["Value", "number"], ["Over", "number"]],
-    scores.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, name.startsWith("ars") ? value.toFixed(1) : score(value)), el("td", { class: "number" }, number(one.score_samples[name])))))];
-}
-
-function sessions(view, list) {
-  const order = (sort) => { Object.assign(state, { sort, offset: 0 }); view.again(); };
-  const turn = (offset) => { state.offset = offset; view.again(); };
-  const buttons = el("div", { class: "bar", role: "group", "aria-label": "Order of sessions" },
-    SORTS.map(([sort, title]) => el("button", { type: "button", "aria-pressed": String(sort === state.sort), onclick: () => order(sort) }, title)));
-  if (list.total === 0) return [buttons, el("p", { class: "empty" }, "No session of this agent is held.")];
-  return [buttons,
-    table("Sessions", [["Session"], ["Reliability", "number"], ["Consistency", "number wide"], ["Loops", "number"], ["Flagged", "number"], ["Traces", "number wide"], ["Spent", "number"], ["Began", "wide"], ["Lasted", "number wide"], ["State", "wide"]],
-      list.sessions.map((session) => el("tr", {},
-        el("th", { scope: "row" }, el("a", { href: sessionLink(session, session.agent.tenant), "data-row": true }, foreign(session.session_id, 60))),
-        el("td", { class: "number" }, score(session.reliability)), el("td", { class: "number wide" }, score(session.consistency)),
-        el("td", { class: "number" }, looping(session.loops)), el("td", { class: "number" }, session.flagged ? `⚑ ${number(session.flagged)}` : "0"),
-        el("td", { class: "number wide" }, number(session.total_traces)), el("td", { class: "number" }, dollars(session.cost_usd)),
-        el("td", { class: "wide" }, when(session.start_unix_nano)), el("td", { class: "number wide" }, lasted(session.start_unix_nano, session.end_unix_nano)),
-        el("td", { class: "wide" }, session.open ? "open" : "closed")))),
-    pager(state.offset, PAGE, list.total, turn)];
+  return fold("agent-runs", false, "Scores over runs of tasks", () => table("Scores over runs", [["Score"], ["Value", "number"], ["Over", "number"]],
+    scores.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name.replaceAll("_", " ")), el("td", { class: "number" }, name.startsWith("ars") ? value.toFixed(1) : score(value)), el("td", { class: "number" }, number(one.score_samples[name]))))));
 }

@@ -1,17 +1,26 @@
 // Which view is shown, the stream of changes, and the keyboard.
 import { agent } from "./agent.js";
-import { ask, el, sessionLink } from "./dom.js";
+import { about, el, forget, refold } from "./dom.js";
 import { fleet } from "./fleet.js";
+import { runbook } from "./runbook.js";
+import { searching } from "./search.js";
 import { session, trace } from "./session.js";
+import { sessions } from "./sessions.js";
 
 const main = document.getElementById("main");
 const crumbs = document.getElementById("crumbs");
 const live = document.getElementById("live");
+const lost = document.getElementById("lost");
 
-/** Time between two renderings that changes ask for. */
+/** Time between two renderings that changes ask for, unless the view wants more. */
 const PAUSE_MS = 2000;
 
 let current = null;
+
+let pressed = false;
+addEventListener("pointerdown", () => { pressed = true; }, true);
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => { setTimeout(() => { pressed = false; }); }, true);
+addEventListener("blur", () => { pressed = false; });
 
 /** The address: a path of decoded parts, and a query. */
 function address() {
@@ -23,6 +32,8 @@ function address() {
 function renderer({ parts: [name, id], query }) {
   if (name === undefined) return fleet;
   if (name === "agent") return (view) => agent(view, query);
+  if (name === "sessions") return (view) => sessions(view, query);
+  if (name === "runbook" && id) return (view) => runbook(view, id);
   if (name === "session" && id) return (view) => session(view, { id, scope: query.get("scope"), tenant: query.get("tenant") ?? "" });
   if (name === "trace" && id) return (view) => trace(view, id, query.get("tenant") ?? "");
   return async () => { throw new Error("There is no such view."); };
@@ -39,9 +50,11 @@ async function show({ arrived }) {
     title: (text) => { document.title = `${text} · agentgauge`; crumbs.replaceChildren(el("a", { href: "#/" }, "Fleet"), text === "Fleet" ? "" : ` / ${text}`); },
   };
   current = view;
-  if (arrived) main.setAttribute("aria-busy", "true");
+  if (arrived) { main.setAttribute("aria-busy", "true"); refold(); }
   try {
     const parts = (await renderer(address())(view)) ?? [];
+    // What is drawn anew under somebody's finger would lose the click.
+    while (!arrived && pressed && current === view) await new Promise((done) => setTimeout(done, 50));
     if (current !== view) return;
     place(parts.flat(Infinity).filter(Boolean), arrived);
   } catch (error) {
@@ -49,7 +62,7 @@ async function show({ arrived }) {
     // What is shown stays while the daemon is away.
     if (!arrived && error.status === undefined && main.childElementCount) return;
     view.title(error.status === 404 ? "Not found" : "Error");
-    place([el("h1", {}, error.status === 404 ? "Not found" : "That did not work"), el("div", { class: "empty" }, el("p", { role: "alert" }, sentence(error.message)), el("p", {}, el("a", { href: "#/" }, "To the fleet")))], arrived);
+    place([el("h1", {}, error.status === 404 ? "Not found" : "Could not load"), el("div", { class: "empty" }, el("p", { role: "alert" }, sentence(error.message)), el("p", {}, el("a", { href: "#/" }, "Back to all agents")))], arrived);
   } finally {
     if (current === view) main.removeAttribute("aria-busy");
   }
@@ -59,12 +72,17 @@ const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.
 
 /** Puts the view in place; what had the focus, or was scrolled, stays as it was. */
 function place(nodes, arrived) {
-  const focusable = () => [...main.querySelectorAll("a[href], button, [tabindex]")];
-  const held = focusable().indexOf(document.activeElement);
+  const focusable = () => [...main.querySelectorAll("a[href], button, input, select, summary, [tabindex]")];
+  const active = document.activeElement;
+  const held = focusable().indexOf(active);
+  const typed = held >= 0 && active.matches("input") ? [active.value, active.selectionStart, active.selectionEnd] : null;
   const scrolled = [...main.querySelectorAll(".scroll, .text")].map((box) => [box.scrollLeft, box.scrollTop]);
   main.replaceChildren(...nodes);
   if (arrived) { main.focus({ preventScroll: true }); scrollTo(0, 0); return; }
-  if (held >= 0) focusable()[held]?.focus({ preventScroll: true });
+  const again = held >= 0 ? (active.id ? document.getElementById(active.id) : focusable()[held]) : null;
+  again?.focus({ preventScroll: true });
+  // What somebody is typing is not taken away.
+  if (typed && again?.matches("input")) { again.value = typed[0]; again.setSelectionRange(typed[1], typed[2]); }
   [...main.querySelectorAll(".scroll, .text")].forEach((box, at) => { if (scrolled[at]) [box.scrollLeft, box.scrollTop] = scrolled[at]; });
 }
 
@@ -72,43 +90,70 @@ function place(nodes, arrived) {
 let due = null;
 function changed(agents) {
   if (!current || due !== null || document.hidden || !agents.some((row) => current.concerns(row))) return;
-  due = setTimeout(() => { due = null; current?.again(); }, Math.max(0, current.at + PAUSE_MS - Date.now()));
+  due = setTimeout(() => { due = null; current?.again(); }, Math.max(0, current.at + (current.pause ?? PAUSE_MS) - Date.now()));
 }
 
+let version = null;
 function listen() {
   const events = new EventSource("/api/v1/events");
   const tell = (text, on) => { if (live.textContent !== text) live.textContent = text; live.classList.toggle("on", on); };
-  events.addEventListener("open", () => tell("live", true));
+  events.addEventListener("open", async () => {
+    tell("live", true);
+    const wasLost = !lost.hidden;
+    lost.hidden = true;
+    if (wasLost) forget();
+    const { version: now, content_kept: kept } = await about();
+    document.getElementById("kept").textContent = kept === undefined ? "" : kept ? "Prompts, arguments and results are kept" : "Prompts, arguments and results are not kept";
+    // Another version of the daemon has another page.
+    if (version !== null && now !== undefined && now !== version) location.reload();
+    version ??= now ?? null;
+    if (wasLost) current?.again();
+  });
   events.addEventListener("agents", (event) => {
     const { agents, gone } = JSON.parse(event.data);
     changed([...agents, ...gone]);
   });
   events.addEventListener("error", () => {
     tell("reconnecting", false);
+    lost.hidden = false;
     // Refused rather than cut: the browser does not come back by itself.
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   });
 }
 
-document.getElementById("find").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const id = document.getElementById("find-id").value.trim();
-  if (!id) return;
-  const isTrace = /^[0-9a-f]{32}$/i.test(id) && await ask(`/api/v1/sessions/${encodeURIComponent(id)}`).then(() => false, (error) => error.status !== 409);
-  location.hash = isTrace ? `#/trace/${id}` : sessionLink({ session_id: id }).slice(1);
+searching();
+
+const SCHEMES = { "": ["◐", "as the system has it"], light: ["☀", "light"], dark: ["☾", "dark"] };
+const scheme = document.getElementById("scheme");
+function schemed() {
+  const chosen = document.documentElement.dataset.scheme ?? "";
+  const [sign, text] = SCHEMES[chosen];
+  scheme.textContent = sign;
+  scheme.title = `Colours: ${text}`;
+  scheme.setAttribute("aria-label", scheme.title);
+}
+scheme.addEventListener("click", () => {
+  const order = Object.keys(SCHEMES);
+  const chosen = order[(order.indexOf(document.documentElement.dataset.scheme ?? "") + 1) % order.length];
+  if (chosen) { document.documentElement.dataset.scheme = chosen; localStorage.setItem("scheme", chosen); }
+  else { delete document.documentElement.dataset.scheme; localStorage.removeItem("scheme"); }
+  schemed();
+  current?.again();
 });
+schemed();
 
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.closest("input, select, textarea");
+  const typing = event.target.closest?.("input, select, textarea");
   if (typing) { if (event.key === "Escape") typing.blur(); return; }
   const rows = [...main.querySelectorAll("[data-row]")];
   const at = rows.indexOf(document.activeElement);
   const step = { j: 1, k: -1 }[event.key];
   if (step && rows.length) rows[Math.min(rows.length - 1, Math.max(0, at + step))].focus();
   else if (event.key === "/") { event.preventDefault(); document.getElementById("find-id").focus(); }
+  else if (event.key === "n") current?.next?.();
   else if (event.key === "u") (main.querySelector(".sub a") ?? crumbs.querySelector("a"))?.click();
   else if (event.key === "g") location.hash = "#/";
 });

@@ -39,64 +39,95 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
   return found;
 }
 
-export const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
-export const dollars = (value) => value === null || value === undefined ? "–"
-  : value === 0 ? "$0" : value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
-export const percent = (value) => value === null || value === undefined ? "–" : `${Number((100 * value).toPrecision(3))} %`;
-export const plain = (value) => value === null || value === undefined ? "–" : value.toFixed(3);
-
-/** A score with a mark that also tells without colour how good it is. */
-export function score(value) {
-  if (value === null || value === undefined) return el("span", { class: "none", title: "nothing to measure" }, "–");
-  const [kind, sign, word] = value >= 0.9 ? ["good", "✓", "good"] : value >= 0.5 ? ["fair", "~", "fair"] : ["bad", "✗", "poor"];
-  return el("span", { class: `mark ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), value.toFixed(3), el("span", { class: "hidden" }, ` ${word}`));
+let told = null;
+/** What the daemon says of itself, asked once. */
+export function about() {
+  told ??= ask("/api/v1/about").catch(() => { told = null; return {}; });
+  return told;
 }
+export const forget = () => { told = null; };
+
+const absent = (value) => value === null || value === undefined;
+export const number = (value) => absent(value) ? "–" : value.toLocaleString("en");
+export const dollars = (value) => absent(value) ? "–"
+  : value === 0 ? "$0" : value < 0.01 ? `$${Number(value.toPrecision(2))}` : `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+export const percent = (value) => absent(value) ? "–" : `${(100 * value).toLocaleString("en", { maximumFractionDigits: 100 * value < 10 ? 1 : 0 })} %`;
+export const plain = (value) => absent(value) ? "–" : value.toFixed(2);
+export const score = (value) => absent(value) ? el("span", { class: "none", title: "There is nothing to measure yet" }, "–") : value.toFixed(2);
 
 export function looping(count) {
   return count > 0 ? el("span", { class: "mark bad" }, `↻ ${number(count)}`) : el("span", { class: "none" }, "0");
 }
 
 /** How bad a loop or a drop is, also without colour. */
-export function severity(name) {
-  const [kind, sign] = { critical: ["bad", "✗"], warning: ["fair", "!"], recovering: ["fair", "↗"] }[name] ?? ["good", "✓"];
-  return el("span", { class: `mark ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), name);
+export function severity(name, text = name) {
+  const [kind, sign] = { critical: ["bad", "✗"], warning: ["fair", "!"], recovering: ["calm", "↗"] }[name] ?? ["good", "✓"];
+  return el("span", { class: `mark ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), text);
 }
 
 /** How long ago something was. */
 export const ago = (nanos) => `${lasted(nanos, String(BigInt(Date.now()) * 1000000n))} ago`;
 
-export function when(nanos) {
+export function when(nanos, brief = false) {
   const date = new Date(Number(BigInt(nanos) / 1000000n));
   // Year first, as on the charts; in the reader's own time zone.
-  return el("time", { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString("sv-SE"));
+  const text = date.toLocaleString("sv-SE");
+  return el("time", { datetime: date.toISOString(), title: date.toISOString() }, brief ? text.slice(11) : text);
 }
 
-export function lasted(start, end) {
-  const seconds = Number((BigInt(end) - BigInt(start)) / 1000000n) / 1000;
-  return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s` : seconds < 3600 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
+export const seconds = (start, end) => Number((BigInt(end) - BigInt(start)) / 1000n) / 1e6;
+export const lasted = (start, end) => time(seconds(start, end));
+export function time(value) {
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  return value < 60 ? `${value.toFixed(value < 10 ? 1 : 0)} s` : value < 3600 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
-export const tile = (name, value, small = null) => el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, " ", small)));
+export const tile = (name, value, small = null, tip = null) => el("div", { class: "tile", title: tip }, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, " ", small)));
 export const tiles = (...all) => el("dl", { class: "tiles" }, all);
 
-/** A table that scrolls by itself where it is too wide; `columns` are [title, class]. */
+/** A table that scrolls by itself where it is too wide; `columns` are [title, class, tip, sorting]: how it is sorted by a click. */
 export function table(caption, columns, rows) {
+  const head = ([title, kind, tip, sorting]) => el("th", { scope: "col", class: kind, title: tip, "aria-sort": sorting?.on ? "descending" : null },
+    sorting ? el("button", { type: "button", class: "sort", onclick: sorting.sort }, title, sorting.on ? " ↓" : "") : title);
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, el("caption", { class: "hidden" }, caption),
-      el("thead", {}, el("tr", {}, columns.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)))),
-      el("tbody", {}, rows)));
+    el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, el("tr", {}, columns.map(head))), el("tbody", {}, rows)));
 }
+
+/** Copies a text; says so for a moment. */
+export function copy(text, what) {
+  const button = el("button", { type: "button", class: "copy", title: `Copy ${what}`, "aria-label": `Copy ${what}` }, "copy");
+  button.addEventListener("click", async () => {
+    try { await navigator.clipboard.writeText(text); button.textContent = "copied"; } catch { button.textContent = "not allowed"; }
+    setTimeout(() => { button.textContent = "copy"; }, 1200);
+  });
+  return button;
+}
+
+const folds = new Map();
+/** Something that folds, and stays as it was left when the view is drawn again; what is inside is made when it is opened. */
+export function fold(key, open, summary, inside, kind = null) {
+  const isOpen = folds.get(key) ?? open;
+  const box = el("details", { open: isOpen, class: kind, "data-fold": key }, el("summary", {}, summary));
+  let filled = false;
+  const fill = () => { if (!filled) { filled = true; box.append(...[inside()].flat(Infinity).filter(Boolean)); } };
+  if (isOpen) fill();
+  box.fill = fill;
+  box.addEventListener("toggle", () => { if (box.open) fill(); folds.set(key, box.open); });
+  return box;
+}
+/** Opens what is folded under a key, when it is drawn next. */
+export const unfold = (key) => folds.set(key, true);
+export const refold = () => folds.clear();
 
 const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];
 
 /** Where an agent's view is; what was not sent is left out. */
 export function agentLink(agent) {
-  const query = new URLSearchParams(NAMES.filter((name) => agent[name] !== null && agent[name] !== undefined).map((name) => [name, agent[name]]));
-  return `#/agent?${query}`;
+  return `#/agent?${new URLSearchParams(NAMES.filter((name) => !absent(agent[name])).map((name) => [name, agent[name]]))}`;
 }
 /** Where a session's view is; without a scope, that of the only one that has the id. */
 export function sessionLink({ session_id, scope }, tenant) {
-  const query = new URLSearchParams([["scope", scope], ["tenant", tenant]].filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  const query = new URLSearchParams([["scope", scope], ["tenant", tenant]].filter(([, value]) => !absent(value) && value !== ""));
   return `#/session/${encodeURIComponent(session_id)}${query.size ? `?${query}` : ""}`;
 }
 export const traceLink = (id, tenant) => `#/trace/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
@@ -105,6 +136,12 @@ export const agentDetail = (agent) => [agent.tenant && `tenant ${agent.tenant}`,
 /** The agent of an address; exactly this one: what is left out was not sent. */
 export const exactly = (query) => Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
 export const isSame = (agent, names) => NAMES.every((name) => (agent[name] ?? "") === (names[name] ?? ""));
+
+/** A link to where the trace is stored, if there is such a place. */
+export function outward(link, traceId) {
+  if (!link) return null;
+  return el("a", { class: "out", href: link.replaceAll("{trace_id}", encodeURIComponent(traceId)), target: "_blank", rel: "noreferrer noopener" }, "Open in trace store ↗");
+}
 
 /** Buttons to turn pages; `turn` gets the new offset. */
 export function pager(offset, limit, total, turn) {
@@ -115,3 +152,13 @@ export function pager(offset, limit, total, turn) {
     el("span", {}, `${number(Math.min(offset + 1, total))}–${number(last)} of ${number(total)}`),
     el("button", { type: "button", disabled: last >= total || last > 100000, onclick: () => turn(offset + limit) }, "Next →"));
 }
+
+/** A choice of one of many, with all of them first. */
+export function choice(label, values, chosen, pick) {
+  const shown = values.length > 0 ? [...values] : [];
+  if (chosen && !shown.includes(chosen)) shown.push(chosen);
+  const select = el("select", { "aria-label": label, id: `choice-${label.replaceAll(" ", "-").toLowerCase()}`, onchange: (event) => pick(event.target.value) },
+    el("option", { value: "" }, `${label}: all`), shown.map((value) => el("option", { value, selected: value === chosen }, value.slice(0, 80))));
+  return select;
+}
+export const toggle = (label, on, set) => el("button", { type: "button", "aria-pressed": String(Boolean(on)), onclick: () => set(!on) }, label);

@@ -1,10 +1,6 @@
 // Drops of an agent: what became worse, since when, and how to accept it.
+import { streamName } from "./problems.js";
 import { ago, ask, el, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
-
-/** What there is more of than usual, by stream. */
-const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", tool_failures: "traces with failing tools", loops: "traces with loops",
-  effort: "effort of traces, as a percentile of usual ones,", cost: "cost of traces, as a percentile of usual ones,", latency: "latency of traces, as a percentile of usual ones," };
-const name = (stream) => STREAMS[stream] ?? stream.replaceAll("_", " ");
 
 /** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
 const state = { asking: "", opened: "", problem: { key: "", text: "" } };
@@ -18,7 +14,7 @@ export function drops(view, one, names) {
 
 function card(view, drop, names) {
   const key = JSON.stringify([names, drop.stream]);
-  const title = el("h2", { id: `drop-${drop.stream}` }, severity(drop.severity), " ", name(drop.stream).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(drop.drop.from), " to ", percent(drop.drop.to));
+  const title = el("h2", { id: `drop-${drop.stream}` }, severity(drop.severity), " ", streamName(drop.stream).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(drop.drop.from), " to ", percent(drop.drop.to));
   return el("section", { class: `drop ${drop.severity}`, "aria-labelledby": title.id }, title,
     el("dl", { class: "facts" },
       fact("Since", when(drop.drop.since_unix_nano), ` (${ago(drop.drop.since_unix_nano)})`),

@@ -1,65 +1,119 @@
-// The fleet: every agent in a row.
-import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, looping, number, pager, score, severity, table, tile, tiles } from "./dom.js";
+// The landing view: what is wrong now, then every agent, the worst first.
+import { about, agentDetail, agentLink, agentTitle, ago, ask, choice, dollars, el, foreign, looping, number, pager, percent, severity, table, tile, tiles, toggle } from "./dom.js";
 import { sparkline } from "./chart.js";
+import { problems } from "./problems.js";
 
+/** Agents that the API has on one page, and pages of them that are read. */
+const MOST = 1000, READ = 5;
 const PAGE = 50;
 /** Models without a price that are named. */
 const MODELS = 20;
-let offset = 0;
+const state = { service: "", environment: "", version: "", bad: false, text: "", offset: 0, open: new Set() };
 
 export async function fleet(view) {
-  const { agents, total, unpriced_models: unpriced } = await ask("/api/v1/fleet", { limit: PAGE, offset }, view.signal);
+  const [found, wrong] = await Promise.all([everyone(view.signal), ask("/api/v1/problems", {}, view.signal)]);
+  const { agents, total, totals, unpriced_models: unpriced } = found;
   view.title("Fleet");
-  if (total === 0) return empty();
-  const sum = (of) => agents.reduce((all, agent) => all + (of(agent) ?? 0), 0);
-  const turn = (to) => { offset = to; view.again(); };
-  // Pages come by name; where there is one, the worst comes first.
-  const whole = agents.length === total;
-  if (whole) agents.sort((one, other) => worse(one, other));
-  const drop = agents.filter((agent) => agent.drop === "critical").length;
-  const known = agents.some((agent) => agent.cost_usd !== null);
+  // A large fleet takes its time.
+  if (total > 300) view.pause = 10_000;
+  if (total === 0) return empty(await about());
+  const set = (change) => { Object.assign(state, { offset: 0 }, change); view.again(); };
+  const values = (name) => [...new Set(agents.map((agent) => agent[name]).filter(Boolean))].sort();
+  const fits = (agent) => (!state.service || agent.service_name === state.service) && (!state.environment || agent.environment === state.environment) && (!state.version || agent.agent_version === state.version);
+  const groups = grouped(agents.filter(fits)).filter((group) => !state.bad || rank(group) > 0).sort((one, other) => rank(other) - rank(one) || (other.newest.failure_ratio ?? -1) - (one.newest.failure_ratio ?? -1));
+  const shown = groups.slice(state.offset, state.offset + PAGE);
   return [
-    el("h1", {}, "Fleet"),
-    el("p", { class: "sub" }, `Every agent that sent spans${whole ? ", the worst first" : ""}. Scores are over its last traces; ✓ from 0.9, ~ from 0.5, ✗ below.`),
+    el("h1", {}, wrong.total > 0 ? `${number(wrong.total)} ${wrong.total === 1 ? "problem" : "problems"} now` : "Fleet"),
+    problems(view, wrong),
     tiles(
-      tile("Agents", number(total)),
-      tile("Agents that drop", drop > 0 ? el("span", { class: "mark bad" }, `✗ ${number(drop)}`) : el("span", { class: "none" }, "0"), total > agents.length ? "this page" : null),
-      tile("Sessions open", number(sum((agent) => agent.sessions_active))),
-      tile("Sessions looping now", looping(sum((agent) => agent.sessions_looping))),
-      sum((agent) => agent.sessions_over_limit) > 0 && tile("Sessions over a limit", el("span", { class: "mark bad" }, `▲ ${number(sum((agent) => agent.sessions_over_limit))}`)),
-      tile("Spent", known ? dollars(sum((agent) => agent.cost_usd)) : "–", total > agents.length ? "this page" : null)),
-    table("Agents", [["Agent"], ["Drop"], ["Reliability", "number"], ["Consistency", "number wide"], ["Looping now", "number"], ["Loops found", "number wide"], ["Open", "number wide"], ["Traces", "number wide"], ["Spent", "number"], ["Reliability, last steps", "wide"]],
-      agents.map((agent) => el("tr", {},
-        el("th", { scope: "row" }, el("a", { href: agentLink(agent), "data-row": true }, foreign(agentTitle(agent), 80)), el("small", {}, foreign(agentDetail(agent), 120))),
-        el("td", {}, agent.drop ? severity(agent.drop) : el("span", { class: "none" }, "none")),
-        el("td", { class: "number" }, score(agent.reliability)),
-        el("td", { class: "number wide" }, score(agent.consistency)),
-        el("td", { class: "number" }, looping(agent.sessions_looping)),
-        el("td", { class: "number wide" }, number(agent.loops)),
-        el("td", { class: "number wide" }, number(agent.sessions_active)),
-        el("td", { class: "number wide" }, number(agent.traces)),
-        el("td", { class: "number" }, dollars(agent.cost_usd)),
-        el("td", { class: "wide" }, sparkline(agent.spark))))),
-    pager(offset, PAGE, total, turn),
+      tile("Agents", number(grouped(agents).length), `${number(total)} with their versions`),
+      tile("Failing more than usual", bad(totals.dropping), "agent versions", "A drop: more of its traces fail than usual, and not by chance"),
+      tile("Sessions looping", bad(totals.sessions_looping), "now", "Sessions in which the same calls come again and again"),
+      totals.sessions_over_limit > 0 && tile("Sessions over a limit", bad(totals.sessions_over_limit), "now", "Sessions that go on over a limit of the configuration, or have a trace that does"),
+      tile("Sessions open", number(totals.sessions_active), "now"),
+      tile("Traces", number(totals.traces), "since the daemon started counting"),
+      tile("Spent", dollars(totals.cost_usd), "on those traces", "What model calls cost, where the spans say or the price table knows")),
+    el("h2", {}, "Agents"),
+    el("div", { class: "bar" },
+      choice("Service", values("service_name"), state.service, (service) => set({ service })),
+      choice("Environment", values("environment"), state.environment, (environment) => set({ environment })),
+      choice("Version", values("agent_version"), state.version, (version) => set({ version })),
+      toggle("Only with problems", state.bad, (bad) => set({ bad }))),
+    groups.length === 0 ? el("p", { class: "empty" }, "No agent fits.")
+      : table("Agents", [["Agent"], ["State"], ["Failing", "number", "Share of failing traces among the last ones (at most 50) of the newest version"], ["Usually", "number", "The share of failing traces that is usual for it: its objective, until it has a past"], ["Failing, over time", "wide"], ["Looping now", "number"], ["Open", "number wide", "Open sessions"], ["Traces", "number wide", "Done traces seen"], ["Spent", "number"]],
+        shown.flatMap((group) => rows(view, group))),
+    pager(state.offset, PAGE, groups.length, (offset) => { state.offset = offset; view.again(); }),
+    total > agents.length && el("p", { class: "note" }, `The first ${number(agents.length)} of ${number(total)} agent versions, by name. The search finds the others.`),
     Object.keys(unpriced).length > 0 && el("p", { class: "note" }, "No price is known of ",
       Object.entries(unpriced).sort(([, one], [, other]) => other - one).slice(0, MODELS).map(([model, calls], at) => [at > 0 && ", ", foreign(model, 60), ` (${number(calls)} ${calls === 1 ? "call" : "calls"})`]),
       "; what they cost is not in what is spent. Prices go into ", el("code", {}, "cost.prices"), "."),
   ];
 }
 
-const RANK = { critical: 2, warning: 1 };
-
-/** Those that drop first, then those with loops going on, then by reliability; without a score last, and equal ones as they came, by name. */
-function worse(one, other) {
-  return ((RANK[other.drop] ?? 0) - (RANK[one.drop] ?? 0)) || (other.sessions_looping - one.sessions_looping) || ((one.reliability ?? 2) - (other.reliability ?? 2));
+/** All agents, as far as they are read, and what they come to together. */
+export async function everyone(signal) {
+  const first = await ask("/api/v1/fleet", { limit: MOST }, signal);
+  for (let page = 1; page < READ && first.agents.length < first.total; page += 1) {
+    const { agents } = await ask("/api/v1/fleet", { limit: MOST, offset: page * MOST }, signal);
+    if (agents.length === 0) break;
+    first.agents.push(...agents);
+  }
+  return first;
 }
 
-function empty() {
+const bad = (count) => count > 0 ? el("span", { class: "mark bad" }, number(count)) : "0";
+const RANK = { critical: 4, warning: 2 };
+const rank = (group) => Math.max(...group.versions.map((agent) => (RANK[agent.drop] ?? 0) + (agent.sessions_looping > 0 || agent.sessions_over_limit > 0 ? 3 : 0) + (agent.traces_stalled > 0 ? 1 : 0)));
+
+/** Agents with all of their versions, the newest first. */
+function grouped(agents) {
+  const groups = new Map();
+  for (const agent of agents) {
+    const key = JSON.stringify([agent.tenant, agent.service_name, agent.agent_name, agent.environment]);
+    if (!groups.has(key)) groups.set(key, { key, versions: [] });
+    groups.get(key).versions.push(agent);
+  }
+  const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
+  for (const group of groups.values()) {
+    group.versions.sort((one, other) => last(other) > last(one) ? 1 : last(other) < last(one) ? -1 : 0);
+    group.newest = group.versions[0];
+  }
+  return [...groups.values()];
+}
+
+function rows(view, group) {
+  const { newest, versions } = group;
+  const sum = (of) => versions.reduce((all, agent) => all === null && of(agent) === null ? null : (all ?? 0) + (of(agent) ?? 0), null);
+  if (versions.length === 1) return [row(newest, newest, true)];
+  const worst = versions.find((agent) => agent.drop === "critical") ?? versions.find((agent) => agent.drop) ?? newest;
+  const whole = { ...newest, drop: worst.drop, sessions_looping: sum((agent) => agent.sessions_looping), traces_stalled: sum((agent) => agent.traces_stalled), sessions_active: sum((agent) => agent.sessions_active), traces: sum((agent) => agent.traces), cost_usd: sum((agent) => agent.cost_usd) };
+  const open = state.open.has(group.key);
+  const more = el("button", { type: "button", class: "more", "aria-expanded": String(open), onclick: () => { if (open) state.open.delete(group.key); else state.open.add(group.key); view.again(); } }, `${open ? "▾" : "▸"} ${number(versions.length)} versions`);
+  return [row(whole, newest, true, more), open && versions.map((agent) => row(agent, agent, false))];
+}
+
+function row(agent, target, isWhole, more = null) {
+  const state = agent.drop ? severity(agent.drop, "fails more") : agent.sessions_looping > 0 ? severity("critical", "loops") : agent.traces_stalled > 0 ? severity("warning", "hangs") : el("span", { class: "none" }, "as usual");
+  return el("tr", { class: isWhole ? null : "version" },
+    el("th", { scope: "row" }, el("a", { href: agentLink(target), "data-row": true }, foreign(isWhole ? agentTitle(agent) : `version ${agent.agent_version ?? "(none sent)"}`, 80)),
+      isWhole && el("small", {}, foreign(agentDetail(target), 120)), more),
+    el("td", {}, state),
+    el("td", { class: "number" }, percent(agent.failure_ratio)),
+    el("td", { class: "number none" }, percent(agent.usual)),
+    el("td", { class: "wide" }, sparkline(agent.spark)),
+    el("td", { class: "number" }, looping(agent.sessions_looping)),
+    el("td", { class: "number wide" }, number(agent.sessions_active)),
+    el("td", { class: "number wide", title: agent.last_trace_unix_nano && `the last one ${ago(agent.last_trace_unix_nano)}` }, number(agent.traces)),
+    el("td", { class: "number" }, dollars(agent.cost_usd)));
+}
+
+function empty({ otlp_http: address }) {
+  const port = address?.split(":").at(-1) ?? "4318";
   return [
     el("h1", {}, "Fleet"),
     el("div", { class: "empty" },
       el("p", {}, "No agent has sent a span yet. Point an OpenTelemetry SDK at this daemon:"),
-      el("pre", { tabindex: "0" }, el("code", {}, `export OTEL_EXPORTER_OTLP_ENDPOINT=http://${location.hostname}:4318\nexport OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`)),
-      el("p", {}, "The port is that of ", el("code", {}, "listen.otlp_http"), ", 4318 unless you chose another. This page fills in by itself.")),
+      el("pre", { tabindex: "0" }, el("code", {}, `export OTEL_EXPORTER_OTLP_ENDPOINT=http://${location.hostname}:${port}\nexport OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`)),
+      el("p", {}, "This page fills in by itself.")),
   ];
 }

@@ -1,48 +1,114 @@
-// One session, trace by trace, and why a trace has its score.
-import { agentDetail, agentLink, agentTitle, ask, dollars, el, foreign, isSame, lasted, number, plain, score, sessionLink, severity, table, tile, tiles, traceLink, when } from "./dom.js";
+// One session: all of its turns on one screen, then turn by turn, and why a turn has its score.
+import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, fold, foreign, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
+import { loopName } from "./problems.js";
+import { howToKeep, waterfall } from "./timeline.js";
 
-/** Traces shown before one asks for more. */
-const STEP = 50;
-/** Calls of a trace that are shown. */
-const CALLS = 60;
-const state = { id: "", scope: null, tenant: "", shown: STEP, explained: new Map() };
+/** Bad turns that are open from the start; the others are a line, and so are so many good ones that follow each other. */
+const OPEN = 3, ALIKE = 4;
+const state = { id: "", scope: null, tenant: "", explained: new Map(), at: -1, stretches: [] };
 
 /** What is shown of one session does not stay for another one. */
 function begin(id, scope, tenant) {
-  if (state.id !== id || state.scope !== scope || state.tenant !== tenant) Object.assign(state, { id, scope, tenant, shown: STEP, explained: new Map() });
+  if (state.id === id && state.scope === scope && state.tenant === tenant) return;
+  refold();
+  Object.assign(state, { id, scope, tenant, explained: new Map(), at: -1, stretches: [] });
 }
 
 export async function session(view, { id, scope, tenant }) {
-  const one = await ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { scope, tenant }, view.signal).catch((error) => error);
+  const [one, { trace_link: link }] = await Promise.all([ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { scope, tenant }, view.signal).catch((error) => error), about()]);
   if (one.scopes) return several(view, id, one.scopes, tenant);
   if (one instanceof Error) throw one;
   begin(id, one.scope, tenant);
   view.title(`Session ${id.slice(0, 40)}`);
   const names = Object.fromEntries(Object.entries(one.agent).map(([name, value]) => [name, value ?? ""]));
   view.concerns = (changed) => isSame(changed, names);
-  const loops = one.traces.flatMap((trace) => trace.loops);
+  const { traces } = one;
+  const bad = traces.map((trace, at) => ({ trace, at })).filter(({ trace }) => isBad(one, trace));
+  const openFirst = new Set(bad.slice(0, OPEN).map(({ at }) => at));
+  if (bad.length === 0 && traces.length > 0) openFirst.add(traces.length - 1);
+  const loops = traces.flatMap((trace) => trace.loops);
+  const cost = traces.map((trace) => trace.cost_usd).filter((value) => value !== null);
+  const end = traces.reduce((last, trace) => BigInt(trace.end_unix_nano) > BigInt(last) ? trace.end_unix_nano : last, traces[0]?.end_unix_nano ?? "0");
+  view.next = () => next(view, bad);
+  const user = traces.find((trace) => trace.user)?.user;
   const limits = [...(one.limits ?? []).map((limit) => ({ ...limit, trace: null })), ...one.traces.flatMap((trace) => (trace.limits ?? []).map((limit) => ({ ...limit, trace: trace.trace_id })))];
-  const cost = one.traces.map((trace) => trace.cost_usd).filter((value) => value !== null);
-  const shown = one.traces.slice(0, state.shown);
   return [
-    el("h1", {}, "Session ", foreign(one.session_id, 120)),
-    el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120),
-      " · named by ", foreign(one.session_source, 60), one.scope && [" · scope ", foreign(one.scope, 60)]),
+    el("h1", {}, "Session ", foreign(one.session_id, 120), " ", copy(one.session_id, "the session id")),
+    el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120), user && [" · user ", foreign(user, 60)],
+      el("span", { title: `Named by ${one.session_source}` }, " · ", traces.length > 0 && when(traces[0].start_unix_nano)), one.scope && [" · scope ", foreign(one.scope, 60)]),
     tiles(
-      tile("Reliability", score(one.reliability), one.band), tile("Consistency", score(one.consistency)),
+      tile("Failing turns", one.flagged.length ? el("span", { class: "mark bad" }, `✗ ${number(one.flagged.length)}`) : "0", `of ${number(one.total_traces)}`),
+      tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind.replaceAll("_", " ")))].join(", ")),
+      tile("Spent", cost.length ? dollars(cost.reduce((sum, value) => sum + value, 0)) : "–", loops.some((loop) => loop.cost_usd) ? `${dollars(loops.reduce((sum, loop) => sum + (loop.cost_usd ?? 0), 0))} of it in loops` : null),
+      tile("Lasted", traces.length ? lasted(traces[0].start_unix_nano, end) : "–"),
+      tile("Reliability", score(one.reliability), one.band, "1 is best: 1 less the risk of its worst turns"),
       one.traces_judged > 0 && tile("Judged reliability", score(one.judged_reliability), `over ${number(one.traces_judged)} judged traces`),
-      one.prediction && tile("Chance that it failed", `${Math.round(100 * one.predicted_failure)} %`, effort(one)),
-      tile("Traces", number(one.total_traces), one.flagged.length ? `⚑ ${number(one.flagged.length)} flagged` : "none flagged"),
-      tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind))].join(", ")),
-      tile("Spent", cost.length ? dollars(cost.reduce((sum, value) => sum + value, 0)) : "–")),
-    loops.length > 0 && [el("h2", {}, "Loops"), loopTable(loops)],
+      one.prediction && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
+    overview(view, one, bad),
+    loops.length > 0 && [el("h2", {}, "Loops"), loopTable(view, traces)],
     limits.length > 0 && [el("h2", {}, "Over a limit"), limitTable(limits)],
-    el("h2", {}, "Traces"),
-    el("p", { class: "note" }, "In order. Bars are risk by signal, weight × (1 − score): striped over 0.5. Tool calls inside a loop have a thick border and ↻; failed ones are dashed and have ✗."),
-    shown.map((trace, at) => turn(view, one, trace, at)),
-    one.traces.length > shown.length && el("div", { class: "bar" },
-      el("button", { type: "button", onclick: () => { state.shown += STEP; view.again(); } }, `Show more of ${number(one.traces.length)}`)),
+    el("h2", {}, "Turns"),
+    stretches(one, openFirst).map((turns) => {
+      const drawn = () => turns.map(({ trace, at }) => turn(view, one, { trace, at }, openFirst.has(at), link));
+      return turns.length < ALIKE ? drawn() : fold(`turns-${turns[0].at}`, false, whole(turns), drawn, "turns");
+    }),
   ];
+}
+
+/** Turns in order; those that are as they should be and follow each other are together. */
+function stretches(one, open) {
+  const found = [];
+  let good = false;
+  one.traces.forEach((trace, at) => {
+    const isGood = !isBad(one, trace) && trace.complete && !open.has(at);
+    if (good && isGood) found.at(-1).push({ trace, at });
+    else found.push([{ trace, at }]);
+    good = isGood;
+  });
+  state.stretches = found;
+  return found;
+}
+
+/** A stretch of good turns in a line. */
+function whole(turns) {
+  const sum = (of) => turns.reduce((all, { trace }) => all + (of(trace) ?? 0), 0);
+  const first = turns[0], last = turns.at(-1);
+  return [el("h3", {}, `Turns ${number(first.at + 1)} to ${number(last.at + 1)}`), el("span", { class: "facts-line" }, `as they should be · ${number(sum((trace) => trace.llm_calls))} model, ${number(sum((trace) => trace.tools.length))} tool calls · ${dollars(sum((trace) => trace.cost_usd))} · `, when(first.trace.start_unix_nano, true), " to ", when(last.trace.end_unix_nano, true))];
+}
+
+const isBad = (one, trace) => one.flagged.includes(trace.trace_id) || trace.error || trace.loops.length > 0 || (trace.limits ?? []).length > 0;
+
+/** A block for each turn; a click leads there. */
+function overview(view, one, bad) {
+  const blocks = one.traces.map((trace, at) => {
+    const [kind, word] = one.flagged.includes(trace.trace_id) ? ["bad", "fails"] : trace.loops.length > 0 ? ["looping", "loops"] : trace.error ? ["fair", "ended in an error"] : !trace.complete ? ["open", "still runs, or was cut off"] : ["well", "as it should be"];
+    const text = `Turn ${at + 1}: ${word}`;
+    return el("button", { type: "button", class: `block ${kind}`, title: text, "aria-label": text, onclick: () => reach(view, at) }, kind === "bad" ? "✗" : kind === "looping" ? "↻" : kind === "fair" ? "!" : "");
+  });
+  return el("div", { class: "overview" },
+    el("div", { class: "blocks", role: "group", "aria-label": "Turns in order" }, blocks),
+    bad.length > 0 && el("button", { type: "button", onclick: view.next }, `Next bad turn (${number(bad.length)})`, el("kbd", {}, "n")));
+}
+
+function next(view, bad) {
+  if (bad.length === 0) return;
+  const found = bad.find(({ at }) => at > state.at) ?? bad[0];
+  state.at = found.at;
+  reach(view, found.at);
+}
+
+/** Opens a turn and goes there. */
+function reach(view, at) {
+  unfold(`turn-${at}`);
+  const around = state.stretches.find((turns) => turns.some((turn) => turn.at === at));
+  const outer = document.querySelector(`[data-fold="turns-${around?.[0].at}"]`);
+  if (outer && !outer.open) { outer.fill(); outer.open = true; }
+  const box = document.querySelector(`[data-fold="turn-${at}"]`);
+  if (!box) return;
+  box.fill();
+  box.open = true;
+  box.scrollIntoView({ block: "start", behavior: "auto" });
+  box.querySelector("summary").focus({ preventScroll: true });
 }
 
 /** The sessions of one id, by their scopes. */
@@ -62,19 +128,34 @@ function effort(one) {
 
 /** Finds the session of a trace and goes there. */
 export async function trace(view, id, tenant) {
-  const found = await ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal);
+  const [found, { trace_link: link }] = await Promise.all([ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal), about()]);
   view.title(`Trace ${id.slice(0, 40)}`);
   begin(found.session_id, found.scope, tenant);
-  return [el("h1", {}, "Trace ", foreign(found.trace.trace_id)),
+  if (!state.explained.has(found.trace.trace_id)) state.explained.set(found.trace.trace_id, found);
+  const one = { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id, scope: found.scope };
+  return [el("h1", {}, "Trace ", foreign(found.trace.trace_id), " ", copy(found.trace.trace_id, "the trace id")),
     el("p", { class: "sub" }, "of session ", el("a", { href: sessionLink(found, tenant), "data-row": true }, foreign(found.session_id, 120))),
-    turn(view, { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id, scope: found.scope }, found.trace, null, found)];
+    turn(view, one, { trace: found.trace, at: null }, true, link)];
 }
 
-function loopTable(loops) {
-  return table("Loops", [["Kind"], ["Severity"], ["Tools"], ["Times", "number"], ["Spent inside", "number"], ["Seen by", "wide"]],
-    loops.map((loop) => el("tr", {}, el("th", { scope: "row" }, `↻ ${loop.kind}`), el("td", {}, severity(loop.severity)),
-      el("td", { class: "tools" }, loop.tools.length ? loop.tools.map((tool, at) => [at > 0 && " → ", foreign(tool, 60)]) : "–"),
-      el("td", { class: "number" }, number(loop.count)), el("td", { class: "number" }, dollars(loop.cost_usd)), el("td", { class: "wide" }, SEEN_BY[loop.evidence] ?? loop.evidence))));
+/** Loops that are alike, and the turns that they are in. */
+function loopTable(view, traces) {
+  const groups = new Map();
+  traces.forEach((trace, at) => trace.loops.forEach((loop) => {
+    const key = JSON.stringify([loop.kind, loop.tools, loop.evidence]);
+    if (!groups.has(key)) groups.set(key, { loop, severity: loop.severity, count: 0, cost: null, turns: new Set() });
+    const group = groups.get(key);
+    if (loop.severity === "critical") group.severity = "critical";
+    group.count += loop.count;
+    if (loop.cost_usd !== null) group.cost = (group.cost ?? 0) + loop.cost_usd;
+    group.turns.add(at);
+  }));
+  return table("Loops", [["Loop"], ["Severity"], ["Tools"], ["Times", "number"], ["Spent inside", "number"], ["In turns"], ["Seen by", "wide", "What of the calls is on the wire: the more, the surer the loop"]],
+    [...groups.values()].map((group) => el("tr", {}, el("th", { scope: "row" }, "↻ ", loopName(group.loop.kind)), el("td", {}, severity(group.severity)),
+      el("td", { class: "tools" }, group.loop.tools.length ? group.loop.tools.map((tool, at) => [at > 0 && " → ", foreign(tool, 60)]) : "–"),
+      el("td", { class: "number" }, number(group.count)), el("td", { class: "number" }, dollars(group.cost)),
+      el("td", {}, [...group.turns].slice(0, 12).map((at) => el("button", { type: "button", class: "small", onclick: () => reach(view, at) }, number(at + 1))), group.turns.size > 12 && ` and ${number(group.turns.size - 12)} more`),
+      el("td", { class: "wide" }, SEEN_BY[group.loop.evidence] ?? group.loop.evidence))));
 }
 
 function limitTable(limits) {
@@ -87,10 +168,19 @@ function limitTable(limits) {
 
 const SEEN_BY = { names: "names alone: moves no score", results: "names, results", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
 
-function turn(view, one, trace, at, explanation = state.explained.get(trace.trace_id)) {
+function turn(view, one, { trace, at }, isOpen, link) {
   const flagged = one.flagged.includes(trace.trace_id);
-  const id = `trace-${trace.trace_id}`;
-  const why = el("div", { id: `${id}-why` });
+  const kind = flagged ? "flagged" : trace.loops.length > 0 ? "looping" : "";
+  const summary = [el(at === null ? "h2" : "h3", {}, at === null ? "Trace" : `Turn ${number(at + 1)}`),
+    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error"), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over its limit of ${found.limit.replaceAll("_", " ")}`)), !trace.complete && el("span", { class: "mark calm", title: "No root span came: it still runs, or was cut off" }, "no end yet"),
+    el("span", { class: "facts-line" }, when(trace.start_unix_nano, true), " · ", lasted(trace.start_unix_nano, trace.end_unix_nano), ` · ${number(trace.llm_calls)} model, ${number(trace.tools.length)} tool calls`, trace.cost_usd !== null && ` · ${dollars(trace.cost_usd)}`),
+    trace.input && el("span", { class: "asked" }, foreign(trace.input, 90))];
+  return fold(at === null ? `turn-${trace.trace_id}` : `turn-${at}`, isOpen, summary, () => inside(view, one, trace, link), `turn ${kind}`);
+}
+
+function inside(view, one, trace, link) {
+  const why = el("div", { id: `why-${trace.trace_id}` });
+  const explanation = state.explained.get(trace.trace_id);
   const button = el("button", { type: "button", "aria-expanded": String(Boolean(explanation)), "aria-controls": why.id, "data-row": true }, "Why this score?");
   button.addEventListener("click", async () => {
     if (why.firstChild) { why.replaceChildren(); state.explained.delete(trace.trace_id); button.setAttribute("aria-expanded", "false"); return; }
@@ -108,20 +198,14 @@ function turn(view, one, trace, at, explanation = state.explained.get(trace.trac
     }
   });
   if (explanation) why.append(...explained(explanation));
-  return el("article", { class: `turn${flagged ? " flagged" : ""}`, "aria-labelledby": id },
-    el("header", {}, el("h3", { id }, flagged && "⚑ ", at === null ? "Trace" : `Trace ${at + 1}`, flagged && el("span", { class: "hidden" }, " flagged")), el("code", {}, trace.trace_id),
-      el("span", {}, when(trace.start_unix_nano)), el("span", {}, lasted(trace.start_unix_nano, trace.end_unix_nano)),
-      trace.error && el("span", { class: "mark bad" }, "✗ error"), !trace.complete && el("span", { class: "mark fair" }, "! partial"),
-      (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over its limit of ${found.limit.replaceAll("_", " ")}`)),
-      el("span", {}, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}`), trace.cost_usd !== null && el("span", {}, dollars(trace.cost_usd))),
-    risks(trace), strip(trace), texts(trace),
-    el("div", { class: "bar" }, button), why);
+  return [texts(trace), waterfall(trace, trace.trace_id), risks(trace),
+    el("div", { class: "bar" }, button, el("code", { class: "id" }, trace.trace_id), copy(trace.trace_id, "the trace id"), outward(link, trace.trace_id)), why];
 }
 
 function risks(trace) {
   const entries = Object.entries(trace.risks).sort((a, b) => b[1] - a[1]);
   if (entries.length === 0) return el("p", { class: "note" }, "No signal with a weight was measured.");
-  return el("div", { class: "risks" }, entries.map(([name, risk]) => {
+  return el("div", { class: "risks", title: "Risk by signal: its weight times what its score lacks; over 0.5 the turn fails" }, entries.map(([name, risk]) => {
     const fill = el("div", { class: `fill${risk > 0.5 ? " over" : ""}` });
     fill.style.width = `${Math.min(100, risk * 100)}%`;
     const signal = trace.signals[name];
@@ -131,48 +215,14 @@ function risks(trace) {
   }));
 }
 
-function strip(trace) {
-  if (trace.tools.length === 0) return null;
-  const looped = new Set(trace.loops.flatMap((loop) => stretch(trace.tools, loop)));
-  const calls = folded(trace.tools, (at) => looped.has(at));
-  const rest = calls.length - CALLS;
-  return el("ol", { class: "strip", "aria-label": "Tool calls in order" }, calls.slice(0, CALLS), rest > 0 && el("li", {}, `and ${number(rest)} more`));
-}
-
-/** Calls in order; equal ones that follow each other are one item that says how many. */
-function folded(tools, isInside) {
-  const items = [];
-  tools.forEach((tool, at) => {
-    const item = { tool, inside: isInside(at), count: 1, key: JSON.stringify([tool.name, tool.arguments, tool.error, isInside(at)]) };
-    if (items.at(-1)?.key === item.key) items.at(-1).count += 1;
-    else items.push(item);
-  });
-  return items.map(({ tool, inside, count }) => el("li", { class: [inside && "looped", tool.error && "failed"].filter(Boolean).join(" ") || null },
-    inside && "↻ ", tool.error && "✗ ", foreign(tool.name ?? "(unknown tool)", 60),
-    tool.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(tool.arguments), 60)),
-    count > 1 && el("strong", {}, ` ×${number(count)}`),
-    el("span", { class: "hidden" }, inside && " in a loop", tool.error && " failed")));
-}
-
 /** A line of evidence; a trace that it names is a link. */
 function linked(line) {
   return line.split(/\b([0-9a-f]{32})\b/).map((part, at) => at % 2 ? el("a", { href: traceLink(part, state.tenant), title: part }, `${part.slice(0, 8)}…`) : foreign(part, 300));
 }
 
-/** Positions of the calls of a loop: the longest unbroken stretch of its tools; over several traces, all of them. */
-function stretch(tools, loop) {
-  const stretches = [[]];
-  tools.forEach((tool, at) => {
-    if (loop.tools.includes(tool.name)) stretches.at(-1).push(at);
-    else if (stretches.at(-1).length) stretches.push([]);
-  });
-  if (loop.trace_ids.length > 1) return stretches.flat();
-  return stretches.reduce((longest, other) => other.length > longest.length ? other : longest);
-}
-
 function texts(trace) {
-  if (trace.content !== "kept") return null;
-  const box = (title, text) => text === null ? null : el("div", {}, el("h4", { class: "hidden" }, title), el("small", { class: "none", "aria-hidden": "true" }, title), el("pre", { class: "text", dir: "auto", tabindex: "0", role: "region", "aria-label": title }, text.slice(0, 20000)));
+  if (trace.content !== "kept") return trace.tools.length > 0 ? null : el("p", { class: "note" }, howToKeep(trace));
+  const box = (title, text) => text === null ? null : el("div", {}, el("small", { class: "none", "aria-hidden": "true" }, title), el("pre", { class: "text", dir: "auto", tabindex: "0", role: "group", "aria-label": title }, text.slice(0, 20000)));
   return el("div", { class: "texts" }, box("Input", trace.input), box("Output", trace.output));
 }
 
@@ -180,15 +230,28 @@ function explained(found) {
   const outlook = (without) => [el("td", { class: "number" }, plain(without.trace_risk)), el("td", { class: "number" }, plain(without.session_reliability)), el("td", { class: "number wide" }, plain(without.session_consistency))];
   const columns = [["Without it: risk", "number"], ["session reliability", "number"], ["session consistency", "number wide"]];
   return [
-    el("p", { class: "reason" }, found.reason, "."),
+    el("p", { class: "reason" }, found.reason.replace(/\d+\.\d{3,}/g, (digits) => Number(digits).toFixed(2)), "."),
     el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
     table("Signals of this trace", [["Signal"], ["Score", "number"], ["Weight", "number wide"], ["Risk", "number"], ["Source"], ["Evidence"], ...columns],
       found.signals.map((signal) => el("tr", {}, el("th", { scope: "row" }, signal.decides && "▸ ", foreign(signal.name, 60), signal.decides && el("small", {}, "decides")),
         el("td", { class: "number" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),
         el("td", {}, signal.source), el("td", { class: "evidence" }, el("ul", { class: "plain" }, signal.evidence.map((line) => el("li", {}, linked(line))))), outlook(signal.without)))),
     found.loops.map((loop) => [
-      el("h4", {}, "↻ ", loop.kind, ", ", number(loop.count), " times ", severity(loop.severity)),
+      el("p", { class: "reason" }, "↻ ", loopName(loop.kind), ", ", number(loop.count), " times ", severity(loop.severity)),
       el("p", { class: "note" }, `Without it: risk ${plain(loop.without.trace_risk)}, session reliability ${plain(loop.without.session_reliability)}, consistency ${plain(loop.without.session_consistency)}.`),
-      loop.calls.length > 0 && el("ol", { class: "strip", "aria-label": "Calls of the loop" }, folded(loop.calls, () => false))]),
+      loop.calls.length > 0 && el("ol", { class: "strip", "aria-label": "Calls of the loop" }, folded(loop.calls))]),
   ].flat(Infinity).filter(Boolean);
+}
+
+/** Calls in order; equal ones that follow each other are one item that says how many. */
+function folded(calls) {
+  const items = [];
+  for (const call of calls) {
+    const key = JSON.stringify([call.name, call.arguments, call.error]);
+    if (items.at(-1)?.key === key) items.at(-1).count += 1;
+    else items.push({ call, key, count: 1 });
+  }
+  return items.map(({ call, count }) => el("li", { class: call.error ? "failed" : null },
+    call.error && "✗ ", foreign(call.name ?? "(unknown tool)", 60), call.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(call.arguments), 60)),
+    count > 1 && el("strong", {}, ` ×${number(count)}`), el("span", { class: "hidden" }, call.error && " failed")));
 }

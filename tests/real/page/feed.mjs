@@ -9,8 +9,27 @@ const messages = (role, content) => JSON.stringify([{ role, parts: [{ type: "tex
 const hex = (bytes) => randomBytes(bytes).toString("hex");
 const nanos = (millis) => `${BigInt(Math.round(millis)) * 1000000n}`;
 
-/** One turn; `tools` are [name, argument, failed]. Returns its trace id. */
-export async function turn(otlp, { service, agent, version, session, question, answer, tools = [], failed = false, cost }) {
+/** One turn, sent; returns its trace id. */
+export async function turn(otlp, told) {
+  const { traceId, spans } = spansOf(told);
+  await send(otlp, [spans]);
+  return traceId;
+}
+
+/** Many turns, so many in one request. */
+export async function turns(otlp, all, size = 200) {
+  for (let at = 0; at < all.length; at += size) await send(otlp, all.slice(at, at + size).map((told) => spansOf(told).spans));
+}
+
+async function send(otlp, resourceSpans) {
+  const sent = await fetch(`http://${otlp}/v1/traces`, {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ resourceSpans }),
+  });
+  if (!sent.ok) throw new Error(`spans were refused: ${sent.status} ${await sent.text()}`);
+}
+
+/** A turn as spans; `tools` are [name, argument, failed]. */
+function spansOf({ service, agent, version, session, question, answer, tools = [], failed = false, cost }) {
   const traceId = hex(16), root = hex(8);
   const spans = [];
   let at = Date.now() - 5000;
@@ -44,10 +63,5 @@ export async function turn(otlp, { service, agent, version, session, question, a
   }
   whole.endTimeUnixNano = nanos(at);
   const resource = { attributes: [attribute("service.name", service), attribute("deployment.environment.name", "test")] };
-  const sent = await fetch(`http://${otlp}/v1/traces`, {
-    method: "POST", headers: { "content-type": "application/json" },
-    body: JSON.stringify({ resourceSpans: [{ resource, scopeSpans: [{ scope: { name: "test" }, spans }] }] }),
-  });
-  if (!sent.ok) throw new Error(`spans were refused: ${sent.status} ${await sent.text()}`);
-  return traceId;
+  return { traceId, spans: { resource, scopeSpans: [{ scope: { name: "test" }, spans }] } };
 }

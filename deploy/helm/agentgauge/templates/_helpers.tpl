@@ -36,7 +36,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "agentgauge.config" -}}
 {{- $listen := dict "otlp_grpc" "0.0.0.0:4317" "otlp_http" "0.0.0.0:4318" "http" "0.0.0.0:9464" -}}
 {{- $store := dict "durability" (ternary "fsync" "memory" .Values.persistence.enabled) "directory" "/var/lib/agentgauge" -}}
-{{- $own := dict "listen" $listen "store" $store -}}
+{{- $own := dict "listen" $listen "store" $store "links" (dict "public_url" .Values.publicUrl) -}}
 {{- if .Values.tls.secret -}}
 {{- $tls := dict "cert_file" "/etc/agentgauge/tls/tls.crt" "key_file" "/etc/agentgauge/tls/tls.key" -}}
 {{- if .Values.tls.clientCaSecret -}}

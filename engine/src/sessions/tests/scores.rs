@@ -184,9 +184,8 @@ fn scores_of_agents_and_sessions_do_not_change_with_how_many_traces_are_judged()
         (all, windows.0, windows.1, update.counters, session)
     };
     let (none, one, all) = (window(0), window(1), window(20));
-    let of_session = |of: &crate::view::SessionView| {
-        (of.reliability, of.consistency, of.max_risk, of.traces_evaluated)
-    };
+    let of_session =
+        |of: &SessionView| (of.reliability, of.consistency, of.max_risk, of.traces_evaluated);
     assert_eq!(of_session(&none.4), of_session(&one.4));
     assert_eq!(of_session(&none.4), of_session(&all.4));
     assert_eq!((none.0, none.1.failure_ratio), (one.0, one.1.failure_ratio));

@@ -1,0 +1,97 @@
+//! What a trace did, step by step, as the page draws it; only where texts are kept.
+
+use super::loops::Spend;
+use super::shape::Shape;
+use super::span_view::SpanView;
+use crate::span::{Operation, SpanId};
+use crate::update::{Step, StepKind, ToolCall};
+
+/// Steps of one trace, at most.
+const MAX_STEPS: usize = 1_000;
+
+/// Bytes of what a tool gave back, at most.
+const MAX_RESULT_BYTES: usize = 4_096;
+
+/// Model calls with what they spent, tool calls, and agents that were called, in order of start.
+pub(super) fn of(
+    shape: &Shape<'_>,
+    models: &[&SpanView<'_>],
+    spends: &[Spend],
+    calls: &[ToolCall],
+) -> Vec<Step> {
+    let outermost = shape.outermost_first().next().map(|span| span.span_id);
+    let is_inner = |span: &&SpanView<'_>| {
+        span.operation == Operation::InvokeAgent && Some(span.span_id) != outermost
+    };
+    let agents = shape.behaviour().filter(is_inner).map(|span| Step {
+        name: span.agent_name.unwrap_or(span.name).to_owned(),
+        ..step(StepKind::Agent, span)
+    });
+    let models = models.iter().zip(spends).map(|(span, spend)| Step {
+        name: span
+            .model
+            .as_ref()
+            .and_then(|model| model.name)
+            .map_or("", |name| name.text)
+            .to_owned(),
+        tokens: Some(crate::update::Tokens {
+            input: spend.tokens.input,
+            output: spend.tokens.output,
+        }),
+        cost_quanta: spend.cost.map(|cost| cost.0),
+        ..step(StepKind::Model, span)
+    });
+    let spans = shape.tool_spans();
+    let result = |id: SpanId| {
+        let span = spans.iter().find(|span| span.span_id == id)?;
+        span.output.and_then(|said| said.text)
+    };
+    let tools = calls.iter().map(|call| Step {
+        kind: StepKind::Tool,
+        name: call.name.clone(),
+        span_id: call.span_id,
+        start_unix_nano: call.start_unix_nano,
+        end_unix_nano: call.end_unix_nano,
+        error: call.error,
+        tokens: None,
+        cost_quanta: None,
+        arguments: call.arguments.clone(),
+        result: result(call.span_id).map(|text| cut(text).to_owned()),
+    });
+    let mut steps: Vec<Step> = agents.chain(models).chain(tools).collect();
+    // What encloses another step comes before it.
+    steps.sort_by_key(|step| {
+        (step.start_unix_nano, u64::MAX - step.end_unix_nano, step.kind, step.span_id)
+    });
+    steps.truncate(MAX_STEPS);
+    steps
+}
+
+fn step(kind: StepKind, span: &SpanView<'_>) -> Step {
+    Step {
+        kind,
+        span_id: span.span_id,
+        start_unix_nano: span.start.0,
+        end_unix_nano: span.end.0,
+        error: Some(span.failed),
+        ..Step::default()
+    }
+}
+
+/// The beginning of a text, whole characters of it.
+fn cut(text: &str) -> &str {
+    let end = (0..=MAX_RESULT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.get(..end.unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_result_is_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = "é".repeat(MAX_RESULT_BYTES);
+        assert_eq!(cut(&format!("x{long}")).len(), MAX_RESULT_BYTES - 1);
+    }
+}

@@ -1,0 +1,235 @@
+//! A turn of an agent as the demo tells it, and as OTLP: spans as the GenAI conventions name them.
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
+use serde_json::json;
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+
+/// An agent of the small company.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agent {
+    pub(super) service: &'static str,
+    pub(super) name: &'static str,
+    pub(super) model: &'static str,
+}
+
+/// One step of a turn.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// The model thinks: milliseconds, tokens read and written, dollars.
+    Model { ms: u64, tokens: (f64, f64), cost: f64 },
+    /// A tool is called; by a sub-agent if one is named.
+    Tool {
+        name: &'static str,
+        arguments: String,
+        /// What it gives back, or why it fails.
+        result: Result<String, &'static str>,
+        ms: u64,
+        by: Option<&'static str>,
+    },
+}
+
+/// One turn: what a user asks until the agent answers.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) agent: Agent,
+    pub(super) version: &'static str,
+    pub(super) session: String,
+    pub(super) user: &'static str,
+    pub(super) question: &'static str,
+    pub(super) answer: String,
+    pub(super) steps: Vec<Step>,
+    pub(super) failed: bool,
+}
+
+/// Nanoseconds in a millisecond.
+const MILLI: u64 = 1_000_000;
+
+/// What an agent takes between two steps, in milliseconds.
+const BETWEEN: u64 = 15;
+
+impl Step {
+    fn ms(&self) -> u64 {
+        match self {
+            Self::Model { ms, .. } | Self::Tool { ms, .. } => *ms,
+        }
+    }
+}
+
+impl Turn {
+    /// How long it takes, in milliseconds.
+    fn ms(&self) -> u64 {
+        self.steps.iter().map(|step| step.ms() + BETWEEN).sum::<u64>() + BETWEEN
+    }
+
+    /// All of it, as it is sent if it ended then; `number` tells it from others of the session.
+    pub(super) fn ended_at(&self, end: u64, number: u64) -> ExportTraceServiceRequest {
+        let start = end.saturating_sub(self.ms() * MILLI);
+        let mut spans = self.spans(self.steps.iter().enumerate(), start, number);
+        spans.push(self.root(start, end, number));
+        self.request(spans)
+    }
+
+    /// Only these steps, one after the other from `start` on: the turn still runs.
+    pub(super) fn running(
+        &self,
+        steps: std::ops::Range<usize>,
+        start: u64,
+        number: u64,
+    ) -> ExportTraceServiceRequest {
+        let steps = self.steps.iter().enumerate().skip(steps.start).take(steps.len());
+        self.request(self.spans(steps, start, number))
+    }
+
+    /// The end of a turn that was sent while it ran.
+    pub(super) fn ending(&self, start: u64, end: u64, number: u64) -> ExportTraceServiceRequest {
+        self.request(vec![self.root(start, end, number)])
+    }
+
+    fn spans<'t>(
+        &self,
+        steps: impl Iterator<Item = (usize, &'t Step)>,
+        start: u64,
+        number: u64,
+    ) -> Vec<Span> {
+        let mut at = start + BETWEEN * MILLI;
+        let mut spans = Vec::new();
+        for (place, step) in steps {
+            let end = at + step.ms() * MILLI;
+            spans.extend(self.step(step, (at, end), (place, number)));
+            at = end + BETWEEN * MILLI;
+        }
+        spans
+    }
+
+    fn step(&self, step: &Step, times: (u64, u64), (place, number): (usize, u64)) -> Vec<Span> {
+        let root = self.span_id(number, "root");
+        let id = self.span_id(number, &format!("step {place}"));
+        match step {
+            Step::Model { tokens, cost, .. } => {
+                let attributes = vec![
+                    text("gen_ai.operation.name", "chat"),
+                    text("gen_ai.request.model", self.agent.model),
+                    float("gen_ai.usage.input_tokens", tokens.0),
+                    float("gen_ai.usage.output_tokens", tokens.1),
+                    float("gen_ai.usage.cost", *cost),
+                ];
+                vec![self.span(format!("chat {}", self.agent.model), (id, root), times, attributes)]
+            }
+            Step::Tool { name, arguments, result, by, .. } => {
+                let mut attributes = vec![
+                    text("gen_ai.operation.name", "execute_tool"),
+                    text("gen_ai.tool.name", name),
+                    text("gen_ai.tool.call.arguments", arguments),
+                ];
+                if let Ok(result) = result {
+                    attributes.push(text("gen_ai.tool.call.result", result));
+                }
+                let sub = by.map(|by| {
+                    let id = self.span_id(number, &format!("agent {place}"));
+                    let attributes = vec![
+                        text("gen_ai.operation.name", "invoke_agent"),
+                        text("gen_ai.agent.name", by),
+                    ];
+                    self.span(format!("invoke_agent {by}"), (id, root.clone()), times, attributes)
+                });
+                let parent = sub.as_ref().map_or(root, |sub| sub.span_id.clone());
+                let times =
+                    if sub.is_some() { (times.0 + 2 * MILLI, times.1 - 2 * MILLI) } else { times };
+                let mut call =
+                    self.span(format!("execute_tool {name}"), (id, parent), times, attributes);
+                if let Err(why) = result {
+                    call.status = failed(why);
+                    call.attributes.push(text("error.type", why));
+                }
+                sub.into_iter().chain([call]).collect()
+            }
+        }
+        .into_iter()
+        .map(|span| Span { trace_id: self.trace_id(number), ..span })
+        .collect()
+    }
+
+    fn root(&self, start: u64, end: u64, number: u64) -> Span {
+        let said = |role: &str, content: &str| {
+            json!([{ "role": role, "parts": [{ "type": "text", "content": content }] }]).to_string()
+        };
+        let attributes = vec![
+            text("gen_ai.operation.name", "invoke_agent"),
+            text("gen_ai.agent.name", self.agent.name),
+            text("gen_ai.agent.version", self.version),
+            text("gen_ai.conversation.id", &self.session),
+            text("user.id", self.user),
+            text("gen_ai.input.messages", &said("user", self.question)),
+            text("gen_ai.output.messages", &said("assistant", &self.answer)),
+        ];
+        let ids = (self.span_id(number, "root"), Vec::new());
+        let name = format!("invoke_agent {}", self.agent.name);
+        let span = self.span(name, ids, (start, end), attributes);
+        let status = if self.failed { failed("the turn failed") } else { None };
+        Span { trace_id: self.trace_id(number), status, ..span }
+    }
+
+    fn span(
+        &self,
+        name: String,
+        (span_id, parent_span_id): (Vec<u8>, Vec<u8>),
+        (start_time_unix_nano, end_time_unix_nano): (u64, u64),
+        mut attributes: Vec<KeyValue>,
+    ) -> Span {
+        // A part that comes before its root says whose it is, too.
+        attributes.push(text("session.id", &self.session));
+        Span {
+            name,
+            span_id,
+            parent_span_id,
+            start_time_unix_nano,
+            end_time_unix_nano,
+            attributes,
+            kind: 1,
+            ..Span::default()
+        }
+    }
+
+    fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
+        let attributes = vec![
+            text("service.name", self.agent.service),
+            text("deployment.environment.name", "production"),
+        ];
+        let resource = Some(Resource { attributes, ..Resource::default() });
+        let scope_spans = vec![ScopeSpans { spans, ..ScopeSpans::default() }];
+        let of_agent = ResourceSpans { resource, scope_spans, ..ResourceSpans::default() };
+        ExportTraceServiceRequest { resource_spans: vec![of_agent] }
+    }
+
+    fn trace_id(&self, number: u64) -> Vec<u8> {
+        xxh3_128_with_seed(self.session.as_bytes(), number).to_be_bytes().into()
+    }
+
+    fn span_id(&self, number: u64, part: &str) -> Vec<u8> {
+        let name = format!("{} {part}", self.session);
+        xxh3_64_with_seed(name.as_bytes(), number).to_be_bytes().into()
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as a span has it")]
+fn failed(why: &str) -> Option<Status> {
+    Some(Status { message: why.to_owned(), code: 2 })
+}
+
+/// An attribute that is a text.
+pub(super) fn text(key: &str, value: &str) -> KeyValue {
+    attribute(key, Value::StringValue(value.to_owned()))
+}
+
+/// An attribute that is a number.
+pub(super) fn float(key: &str, value: f64) -> KeyValue {
+    attribute(key, Value::DoubleValue(value))
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    let value = Some(AnyValue { value: Some(value) });
+    KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
+}

@@ -1,0 +1,82 @@
+//! What the page has to know of the daemon that it shows: whether texts are kept, and where else to look.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where people find what is said of agents.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinkOptions {
+    /// Where people reach the page.
+    pub public_url: String,
+    /// Where a trace is shown.
+    pub trace: String,
+}
+
+/// The daemon.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct AboutView {
+    /// Its version.
+    pub version: &'static str,
+    /// Whether texts and arguments are kept (`assemble.keep_content`).
+    pub content_kept: bool,
+    /// Where a trace is shown, with `{trace_id}` in it (`links.trace`); null without.
+    pub trace_link: Option<String>,
+    /// Where OTLP over HTTP is taken; null where it is not.
+    pub otlp_http: Option<String>,
+}
+
+/// Presets of links to traces: what stands before the `+`, and the path.
+const PRESETS: &[(&str, &str)] = &[
+    ("jaeger", "/trace/{trace_id}"),
+    ("langfuse", "/trace/{trace_id}"),
+    ("phoenix", "/redirects/traces/{trace_id}"),
+    ("zipkin", "/zipkin/traces/{trace_id}"),
+];
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self { public_url: "http://127.0.0.1:9464".to_owned(), trace: String::new() }
+    }
+}
+
+impl LinkOptions {
+    /// Where people reach the page, without a slash at the end.
+    pub fn base(&self) -> &str {
+        self.public_url.trim_end_matches('/')
+    }
+
+    /// Where a trace is shown, with `{trace_id}` in it.
+    pub fn trace_link(&self) -> Option<String> {
+        let preset = PRESETS.iter().find_map(|(name, path)| {
+            let base = self.trace.strip_prefix(name)?.strip_prefix('+')?;
+            Some(format!("{}{path}", base.trim_end_matches('/')))
+        });
+        preset.or_else(|| (!self.trace.is_empty()).then(|| self.trace.clone()))
+    }
+
+    /// Whether the link is one: of http, and with a place for the trace.
+    pub fn is_sound(&self) -> bool {
+        self.trace_link().is_none_or(|link| is_http(&link) && link.contains("{trace_id}"))
+    }
+}
+
+/// Whether a browser may be sent there.
+pub fn is_http(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preset_knows_the_path() {
+        let links = |trace: &str| LinkOptions { trace: trace.to_owned(), ..LinkOptions::default() };
+        let jaeger = links("jaeger+http://jaeger:16686/");
+        assert_eq!(jaeger.trace_link().unwrap(), "http://jaeger:16686/trace/{trace_id}");
+        assert!(jaeger.is_sound() && links("").is_sound());
+        assert!(!links("http://jaeger:16686").is_sound());
+        assert!(!links("javascript:alert({trace_id})").is_sound());
+    }
+}

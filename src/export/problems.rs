@@ -1,0 +1,220 @@
+//! What is wrong now, the worst first: drops, loops that go on, runs over a limit, traces that hang.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::api::{AgentParams, bounds, worst_drop};
+use super::http::{Exporter, Refused};
+use super::query::{ListRequest, Listing, Query};
+use crate::access::Identity;
+use crate::engine::agent_update::AgentUpdate;
+use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
+use crate::engine::loops::Severity;
+use crate::engine::sessions::Found;
+use crate::engine::view::{AgentName, SessionName, SessionView};
+
+/// Looping sessions that examples are looked for in.
+const LOOPING: usize = 50;
+
+/// Examples that are looked at, each a whole session.
+const EXAMPLES: usize = 20;
+
+/// What is wrong now, on pages.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct ProblemsPage {
+    /// The page, the worst first.
+    pub(super) problems: Vec<Problem>,
+    /// How many there are on all pages.
+    pub(super) total: u64,
+}
+
+/// One thing that is wrong with one agent.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub(super) struct Problem {
+    /// `drop`, `loop`, `run_limit` or `stall`.
+    pub(super) kind: &'static str,
+    /// Of a drop its stream, of a loop its kind, of a run over a limit the limit and of what.
+    pub(super) what: Option<String>,
+    /// `warning` or `critical`.
+    pub(super) severity: &'static str,
+    /// Whose it is.
+    pub(super) agent: AgentName,
+    /// Since when; null if that is not known.
+    pub(super) since_unix_nano: Option<String>,
+    /// Of a drop traces since; of loops and of runs over a limit sessions; of a stall traces.
+    pub(super) count: u64,
+    /// Of a drop how likely it is none of chance, in `[0,1]`.
+    pub(super) confidence: Option<f64>,
+    /// Of a drop the share of failing traces before.
+    pub(super) from: Option<f64>,
+    /// And since.
+    pub(super) to: Option<f64>,
+    /// Calls of a loop in its example.
+    pub(super) calls: Option<u64>,
+    /// Dollars that the loops of the example cost; null if not known.
+    pub(super) cost_usd: Option<f64>,
+    /// The signal that most fail by.
+    pub(super) signal: Option<String>,
+    /// The tool that fails or loops.
+    pub(super) tool: Option<String>,
+    /// A session in which it can be seen.
+    pub(super) session: Option<SessionName>,
+}
+
+impl<Q: Query> Exporter<Q> {
+    /// What is wrong with the agents that are asked for.
+    pub(super) async fn problems(
+        &self,
+        identity: &Identity,
+        params: AgentParams,
+    ) -> Result<ProblemsPage, Refused> {
+        let (limit, offset) = bounds(params.limit, params.offset)?;
+        let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } =
+            params;
+        let tenant = identity.scope(tenant);
+        let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let mut updates = self.board.sorted();
+        updates.retain(|update| filter.admits(&update.view.agent));
+        let mut problems: Vec<Problem> = updates.iter().flat_map(|update| drops(update)).collect();
+        problems.extend(updates.iter().flat_map(|update| over_limits(update)));
+        problems.extend(updates.iter().filter_map(|update| stall(update)));
+        let looping: Vec<&AgentUpdate> =
+            updates.iter().map(|update| &**update).filter(|update| update.looping() > 0).collect();
+        if !looping.is_empty() {
+            problems.extend(self.loops(filter, &looping).await);
+        }
+        problems.sort_by(|one, other| one.place().cmp(&other.place()));
+        let total = problems.len() as u64;
+        let problems = problems.into_iter().skip(offset).take(limit).collect();
+        Ok(ProblemsPage { problems, total })
+    }
+
+    /// Loops that go on, with the newest session of each agent as the example.
+    async fn loops(&self, agent: AgentFilter, looping: &[&AgentUpdate]) -> Vec<Problem> {
+        let filter = SessionFilter {
+            agent,
+            open: Some(true),
+            loops: Some(true),
+            ..SessionFilter::default()
+        };
+        let request = ListRequest { filter, sort: Sort::Recent, limit: LOOPING, offset: 0 };
+        let listing = {
+            // The semaphore is never closed.
+            let _permit = self.lists.acquire().await.ok();
+            self.query.list(request).await
+        };
+        let Listing { rows, .. } = listing;
+        let mut newest: BTreeMap<&AgentName, &SessionRow> = BTreeMap::new();
+        for row in &rows {
+            newest.entry(&row.agent).or_insert(row);
+        }
+        let mut problems = Vec::new();
+        for (at, update) in looping.iter().enumerate() {
+            let mut problem = Problem {
+                kind: "loop",
+                severity: severity(update),
+                agent: update.view.agent.clone(),
+                count: update.looping(),
+                ..Problem::default()
+            };
+            if let Some(row) = newest.get(&update.view.agent).filter(|_| at < EXAMPLES) {
+                let tenant = row.agent.tenant.as_deref().unwrap_or_default();
+                let found = self.query.session(tenant, &row.session_id, Some(&row.scope)).await;
+                if let Found::One(session) = found {
+                    problem.shown_by(&session);
+                }
+            }
+            problems.push(problem);
+        }
+        problems
+    }
+}
+
+impl Problem {
+    /// Takes a session as the example.
+    fn shown_by(&mut self, session: &SessionView) {
+        let loops = || {
+            let traces = session.traces.iter();
+            traces.flat_map(|trace| trace.loops.iter().map(move |found| (trace, found)))
+        };
+        let weighing = loops().filter(|(_, found)| found.evidence.weighs());
+        let Some((trace, last)) = weighing.max_by_key(|(_, found)| (found.severity, found.count))
+        else {
+            return;
+        };
+        let first = last.first.and_then(|at| trace.tools.get(usize::try_from(at).ok()?));
+        let since = first.map_or(&trace.start_unix_nano, |call| &call.start_unix_nano);
+        self.what = Some(last.kind.name().to_owned());
+        self.since_unix_nano = Some(since.clone());
+        self.calls = Some(last.count);
+        self.tool.clone_from(&last.tool);
+        let costs = loops().filter_map(|(_, found)| found.cost_usd);
+        self.cost_usd = costs.reduce(|sum, cost| sum + cost);
+        let (session_id, scope) = (session.session_id.clone(), session.scope.clone());
+        self.session = Some(SessionName { session_id, scope });
+    }
+
+    /// Where it stands: what is critical first, then drops, then the greatest.
+    fn place(&self) -> impl Ord + '_ {
+        let count = u64::MAX - self.count;
+        (self.severity != "critical", self.kind, count, &self.agent, &self.what)
+    }
+}
+
+/// The worst of its drops: where one is critical, those that only warn are of the same cause, and are left to the agent's own view.
+fn drops(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
+    let worst = worst_drop(update);
+    let drops = update.view.drops.iter();
+    let on = drops.filter(move |drop| Some(drop.severity) == worst);
+    on.filter_map(|drop| {
+        let found = drop.drop.as_ref()?;
+        Some(Problem {
+            kind: "drop",
+            what: Some(drop.stream.to_owned()),
+            severity: drop.severity,
+            agent: update.view.agent.clone(),
+            since_unix_nano: Some(found.since_unix_nano.clone()),
+            count: found.traces,
+            confidence: Some(found.confidence),
+            from: Some(found.from),
+            to: Some(found.to),
+            signal: found.signal.clone(),
+            tool: found.tool.clone(),
+            session: found.sessions.first().cloned(),
+            ..Problem::default()
+        })
+    })
+}
+
+/// The limits that sessions of an agent are over.
+fn over_limits(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
+    let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
+    over.map(|(limit, sessions)| Problem {
+        kind: "run_limit",
+        what: Some(format!("{} of a {}", limit.name(), limit.run().name())),
+        severity: "critical",
+        agent: update.view.agent.clone(),
+        count: *sessions,
+        ..Problem::default()
+    })
+}
+
+fn stall(update: &AgentUpdate) -> Option<Problem> {
+    (update.view.traces_stalled > 0).then(|| Problem {
+        kind: "stall",
+        severity: "warning",
+        agent: update.view.agent.clone(),
+        count: update.view.traces_stalled,
+        ..Problem::default()
+    })
+}
+
+/// The worst of the loops that go on.
+fn severity(update: &AgentUpdate) -> &'static str {
+    let weighing = update.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
+    let on = weighing.filter(|(_, sessions)| **sessions > 0);
+    let worst = on.map(|(labels, _)| labels.severity).max();
+    worst.unwrap_or(Severity::Warning).name()
+}
