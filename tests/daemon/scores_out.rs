@@ -466,7 +466,7 @@ fn as_series(metric: &Metric) -> Vec<String> {
                     let labels = labels().into_iter().chain([("le".to_owned(), bound)]).collect();
                     all.push(series(&format!("{name}_bucket"), labels, below as f64));
                 }
-                all.push(series(&format!("{name}_sum"), labels(), point.sum.unwrap()));
+                all.push(series(&format!("{name}_sum"), labels(), point.sum.expect(name)));
                 all.push(series(&format!("{name}_count"), labels(), point.count as f64));
             }
             all

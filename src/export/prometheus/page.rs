@@ -295,6 +295,7 @@ impl Page {
         labels: &[&str],
         buckets: &Buckets,
     ) {
+        self.head();
         let start = self.text.len();
         self.series(family, "_bucket", agent, labels);
         self.text.push_str(",le=\"");
