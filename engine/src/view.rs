@@ -663,8 +663,10 @@ pub struct TaskView {
 }
 
 impl AgentView {
-    /// Replaces what counters say by the sums over the agent's traces in these sessions; without any it stays.
+    /// Replaces what counters say by the sums over the agent's traces in these sessions; without any it stays. Verdicts are left out:
+    /// they are of what was known when they counted.
     pub fn add_up(&mut self, sessions: &[SessionView]) {
+        self.verdicts.clear();
         let own = || {
             let traces = sessions.iter().flat_map(|session| &session.traces);
             traces.filter(|trace| trace.agent == self.agent)
