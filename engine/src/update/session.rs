@@ -254,7 +254,7 @@ facts! {
         pub panes_only: bool,
         /// How long its traces are silent.
         pub silences: Silences,
-        /// What its traces took, by [`Distribution`](super::distributions::Distribution), each trace once.
+        /// What its traces took, by [`Distribution`](crate::distributions::Distribution), each trace once.
         pub distributions: BTreeMap<String, ScoreHistogram>,
         /// How much effort its sessions took.
         pub spread: Arc<Spread>,

@@ -187,7 +187,7 @@ def request(number, base):
 class Prometheus:
     """A Prometheus that scrapes whichever instances there are, and evaluates the committed rules with shorter windows."""
 
-    WINDOWS = {"5m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240}
+    WINDOWS = {"1m": 5, "5m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240}
     RELIABILITY = 'alertname=~"AgentReliability(Drop|BudgetBurn.*)"'
 
     def __init__(self, work):
