@@ -271,9 +271,9 @@ mod tests {
     use crate::export::query::{ListRequest, Listing};
 
     #[derive(Clone)]
-    struct Held;
+    struct FixedAnswers;
 
-    impl Query for Held {
+    impl Query for FixedAnswers {
         async fn list(&self, request: ListRequest) -> Listing {
             let heavy = request.filter.agent.service_name.as_deref() == Some("heavy");
             let ids = if heavy { ["heavy"; 3] } else { ["a", "b", "c"] };
@@ -314,11 +314,12 @@ mod tests {
         board.apply(AgentUpdate::default());
         let request =
             Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
-        let response = Exporter::new(board, Arc::new(move || health.gather()), Held, Detail::Core)
-            .router()
-            .oneshot(request)
-            .await
-            .unwrap();
+        let response =
+            Exporter::new(board, Arc::new(move || health.gather()), FixedAnswers, Detail::Core)
+                .router()
+                .oneshot(request)
+                .await
+                .unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())

@@ -26,7 +26,7 @@ pub(super) struct Call {
 }
 
 /// A tool span, and what is said of its call elsewhere.
-struct Told {
+struct ToolSpan {
     span: Span,
     at: usize,
     recorded: bool,
@@ -47,7 +47,7 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         return of_models(tree, asked, result_of);
     }
     let tools: Vec<&ToolFacts> = asked.iter().map(|(_, tool)| tool).collect();
-    let call = |Told { span, at, .. }: &Told| {
+    let call = |ToolSpan { span, at, .. }: &ToolSpan| {
         let mut tool = span.tool.clone().unwrap_or_default();
         let inside = tree.ancestors(*at).any(|above| above.operation == Operation::ExecuteTool);
         let meant = meant_tool(&tool, &tools).filter(|_| !inside);
@@ -135,8 +135,8 @@ fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
 }
 
 /// Tool spans in order; a span inside another of the same call counts once, and so do the records of a call.
-fn tool_spans(tree: &Tree) -> Vec<Told> {
-    let mut calls: Vec<Told> = Vec::new();
+fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
+    let mut calls: Vec<ToolSpan> = Vec::new();
     for at in tree.behaviour().iter().copied() {
         let span = &tree.spans[at];
         if span.operation != Operation::ExecuteTool {
@@ -165,7 +165,7 @@ fn tool_spans(tree: &Tree) -> Vec<Told> {
         });
         match again {
             Some(call) => complete(call, span),
-            None => calls.push(Told { span: span.clone(), at, recorded: is_record(span) }),
+            None => calls.push(ToolSpan { span: span.clone(), at, recorded: is_record(span) }),
         }
     }
     calls
@@ -173,7 +173,7 @@ fn tool_spans(tree: &Tree) -> Vec<Told> {
 
 /// Fills in what a record says of a call, or a span of one that was recorded. A record has all of the arguments, and a span
 /// the name that the model used.
-fn complete(call: &mut Told, other: &Span) {
+fn complete(call: &mut ToolSpan, other: &Span) {
     let is_told = is_record(other);
     if !call.recorded && !is_told {
         return;

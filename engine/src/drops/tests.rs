@@ -28,12 +28,12 @@ fn trace(hour: u64, failed: bool) -> DoneTrace {
 }
 
 /// Drops of so many agents at most, and what was counted of them.
-struct Told {
+struct Fixture {
     drops: Drops,
     counts: Counts,
 }
 
-impl Told {
+impl Fixture {
     fn new(max_agents: usize) -> Self {
         let drops = Drops::new(DropOptions::default(), max_agents);
         Self { drops, counts: Counts::default() }
@@ -55,7 +55,7 @@ impl Told {
 
 #[test]
 fn every_stream_has_a_name_of_its_own_that_is_read_back() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     let cost_quanta = PartialSum { traces: 1, sum: 1_000 };
     let effort = Some(Effort { cost_quanta, ..Effort::default() });
     for hour in 1..30 {
@@ -65,7 +65,7 @@ fn every_stream_has_a_name_of_its_own_that_is_read_back() {
     let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
     let expected: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
     assert_eq!(names, expected);
-    let mut read = Told::new(10);
+    let mut read = Fixture::new(10);
     read.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
     assert_eq!(read.saved(), told.saved());
     assert_eq!(read.view("1"), told.view("1"));
@@ -73,7 +73,7 @@ fn every_stream_has_a_name_of_its_own_that_is_read_back() {
 
 #[test]
 fn what_is_not_known_of_a_trace_is_no_value() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     told.tell("1", DoneTrace { failed: None, ..trace(1, false) });
     let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
     assert_eq!(names, ["loops"]);
@@ -81,7 +81,7 @@ fn what_is_not_known_of_a_trace_is_no_value() {
 
 #[test]
 fn streams_that_went_silent_leave_their_share_to_others() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     for version in ["1", "2", "3"] {
         told.tell(version, trace(1, false));
     }
@@ -94,7 +94,7 @@ fn streams_that_went_silent_leave_their_share_to_others() {
 
 #[test]
 fn what_was_unheard_of_for_longest_is_forgotten_over_the_bound_and_all_in_the_end() {
-    let mut told = Told::new(1);
+    let mut told = Fixture::new(1);
     for (hour, version) in (1..).zip(["1", "2", "3", "4", "1", "5"]) {
         told.tell(version, trace(hour, false));
     }
@@ -108,7 +108,7 @@ fn what_was_unheard_of_for_longest_is_forgotten_over_the_bound_and_all_in_the_en
 
 #[test]
 fn the_version_before_is_the_one_that_was_heard_of_last() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     for (hour, version) in [(1, "9"), (2, "1"), (3, "9"), (4, "5")] {
         told.tell(version, trace(hour, false));
     }
@@ -120,7 +120,7 @@ fn the_version_before_is_the_one_that_was_heard_of_last() {
 
 #[test]
 fn the_examples_are_sessions_of_what_carries_most_failures() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     let failing = |hour: u64, tool: &str| DoneTrace { tool: tool.to_owned(), ..trace(hour, true) };
     let found = (1..60).find_map(|hour| {
         told.tell("1", failing(hour, if hour % 3 == 0 { "rare" } else { "often" }));
@@ -138,12 +138,12 @@ fn the_examples_are_sessions_of_what_carries_most_failures() {
 
 #[test]
 fn a_stream_is_accepted_by_its_name() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     for hour in 1..60 {
         told.tell("1", DoneTrace { outcome_failed: Some(true), ..trace(hour, true) });
     }
     let severities =
-        |told: &Told| told.view("1").iter().map(|drop| drop.severity).collect::<Vec<_>>();
+        |told: &Fixture| told.view("1").iter().map(|drop| drop.severity).collect::<Vec<_>>();
     assert_eq!(severities(&told), ["critical", "critical", "quiet"]);
     let now = Timestamp(60 * HOUR);
     assert!(!told.drops.accept(&key("2"), None, now));
@@ -162,7 +162,7 @@ proptest! {
         order in prop::collection::vec(any::<u16>(), 60),
     ) {
         let run = |order: &dyn Fn(usize) -> usize| {
-            let mut told = Told::new(10);
+            let mut told = Fixture::new(10);
             let mut numbered: Vec<usize> = (0..traces.len()).collect();
             numbered.sort_by_key(|at| order(*at));
             for at in numbered {
@@ -199,14 +199,14 @@ fn taking(minute: u64, drawn: u64, times: u64) -> DoneTrace {
     }
 }
 
-fn severity(told: &Told, version: &str, stream: &str) -> &'static str {
+fn severity(told: &Fixture, version: &str, stream: &str) -> &'static str {
     let view = told.view(version).into_iter().find(|drop| drop.stream == stream);
     view.map_or("absent", |drop| drop.severity)
 }
 
 #[test]
 fn traces_that_take_longer_than_usual_are_a_warning_of_latency_alone() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     (0..5_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
     for stream in ["verdict", "loops", "effort", "latency"] {
         assert_eq!(severity(&told, "1", stream), "quiet", "{stream}");
@@ -228,7 +228,7 @@ fn traces_that_take_longer_than_usual_are_a_warning_of_latency_alone() {
 
 #[test]
 fn what_is_slow_does_not_become_usual_while_it_is_a_warning() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
     (2_000..12_000).for_each(|minute| told.tell("1", taking(minute, 1, 3)));
     assert_eq!(severity(&told, "1", "latency"), "warning", "a week later");
@@ -238,7 +238,7 @@ fn what_is_slow_does_not_become_usual_while_it_is_a_warning() {
 
 #[test]
 fn a_new_version_is_held_against_what_the_one_before_took() {
-    let mut told = Told::new(10);
+    let mut told = Fixture::new(10);
     (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
     (2_000..2_060).for_each(|minute| told.tell("2", taking(minute, 1, 3)));
     let view = told.view("2").into_iter().find(|drop| drop.stream == "latency").unwrap();
@@ -248,7 +248,7 @@ fn a_new_version_is_held_against_what_the_one_before_took() {
 #[test]
 fn what_traces_take_does_not_warn_by_chance() {
     let warned = (0..3).filter(|seed| {
-        let mut told = Told::new(10);
+        let mut told = Fixture::new(10);
         (0..20_000).any(|minute| {
             told.tell("1", taking(minute, *seed, 1));
             ["effort", "latency"].iter().any(|stream| severity(&told, "1", stream) == "warning")

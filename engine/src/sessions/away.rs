@@ -77,7 +77,7 @@ impl SessionStore for Nowhere {
 
 /// The sessions that are away.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Away {
+pub(super) struct EvictedSessions {
     /// Sessions leave, and are not evicted.
     pub(super) keeps: bool,
     stubs: BTreeMap<Arc<SessionId>, Stub>,
@@ -110,25 +110,25 @@ struct GaugeShare {
 }
 
 /// A session that somebody looks at.
-pub(super) enum Seen<'a> {
+pub(super) enum SessionRef<'a> {
     /// As it is held.
-    Here(&'a Session),
+    Held(&'a Session),
     /// As it was when it left.
-    Away(Box<Session>),
+    Evicted(Box<Session>),
 }
 
-impl Deref for Seen<'_> {
+impl Deref for SessionRef<'_> {
     type Target = Session;
 
     fn deref(&self) -> &Session {
         match self {
-            Seen::Here(session) => session,
-            Seen::Away(session) => session,
+            SessionRef::Held(session) => session,
+            SessionRef::Evicted(session) => session,
         }
     }
 }
 
-impl Away {
+impl EvictedSessions {
     /// When a timer of one of them is due.
     pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
         self.due.first().map(|(due, _)| *due)
@@ -284,12 +284,12 @@ impl Sessions {
         &self,
         id: &SessionId,
         session_store: &dyn SessionStore,
-    ) -> Option<Seen<'_>> {
+    ) -> Option<SessionRef<'_>> {
         if let Some(session) = self.sessions.get(id) {
-            return Some(Seen::Here(session));
+            return Some(SessionRef::Held(session));
         }
         let bytes = session_store.get(self.away.stubs.get(id)?.place)?;
-        Some(Seen::Away(Box::new(rmp_serde::from_slice(&bytes).ok()?)))
+        Some(SessionRef::Evicted(Box::new(rmp_serde::from_slice(&bytes).ok()?)))
     }
 
     /// Takes over what was away when a state was written down.

@@ -80,7 +80,7 @@ pub use key::SessionId;
 pub use list::{Found, Part, Place, Sought, Wanted};
 pub(crate) use summary::FAMILIES;
 
-use away::{Away, Stub};
+use away::{EvictedSessions, Stub};
 use common::Common;
 use departed::{Departed, Fate};
 use fleet::Fleet;
@@ -108,7 +108,7 @@ pub struct Sessions {
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
     // In no order; some may be gone, or be there twice.
     unsettled: Vec<Arc<SessionId>>,
-    away: Away,
+    away: EvictedSessions,
     departed: Departed,
     waiting: Waiting,
     open: usize,
@@ -145,7 +145,7 @@ impl Sessions {
             sessions: SessionTable::default(),
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
-            away: Away::default(),
+            away: EvictedSessions::default(),
             departed,
             waiting,
             open: 0,

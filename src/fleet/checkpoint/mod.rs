@@ -34,7 +34,7 @@ use crate::engine::span::Timestamp;
 const MAGIC: &[u8; 4] = b"agck";
 
 /// The version that is written, and the only one that is read.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// Bytes before the state.
 const HEAD: usize = 9;
@@ -291,7 +291,8 @@ mod tests {
             std::fs::write(&newest, later).unwrap();
             let error = store.claim("t/3", NOW).unwrap_err().to_string();
             assert!(
-                error.contains("version 4") && error.contains("`fleet.checkpoints`"),
+                error.contains(&format!("version {}", VERSION + 1))
+                    && error.contains("`fleet.checkpoints`"),
                 "{error}"
             );
         });

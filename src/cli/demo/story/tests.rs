@@ -13,13 +13,13 @@ use crate::ingest::{Encoding, Signal};
 const BEGIN: u64 = 1_800_000_000 * SECOND;
 
 /// The engine, told the story second by second.
-struct Told {
+struct Played {
     pipeline: Pipeline,
     decoder: Decoder,
     story: Story,
 }
 
-impl Told {
+impl Played {
     fn new() -> Self {
         let mut config = Config::default();
         config.assemble.trace_idle = Duration::from_secs(1);
@@ -62,7 +62,7 @@ impl Told {
 
 #[test]
 fn the_story_goes_as_it_is_told() {
-    let mut told = Told::new();
+    let mut told = Played::new();
     let (mut pages, mut loops, mut out, mut over) = (None, None, None, None);
     for second in 0..LASTS {
         told.second(second);
@@ -96,7 +96,7 @@ fn the_story_goes_as_it_is_told() {
     assert!(agents.iter().any(|service| service == "claude-code"), "{agents:?}");
 }
 
-fn critical_at_the_end(told: &Told) -> bool {
+fn critical_at_the_end(told: &Played) -> bool {
     told.verdict(REFUNDS, "1.5").is_some_and(|drop| drop.severity == "critical")
 }
 
