@@ -127,7 +127,7 @@ impl Decoder {
             return Err(Refusal::TooLarge { what, max, key });
         }
         let scan = match encoding {
-            Encoding::Protobuf => prescan::scan(signal, body.as_ref(), self.bounds())?,
+            Encoding::Protobuf => prescan::records(signal, body.as_ref(), self.bounds())?,
             Encoding::Json => json::scan(body.as_ref(), self.bounds())?,
         };
         Ok(Prepared { signal, encoding, body, scan })

@@ -1,7 +1,8 @@
 //! Walks protobuf without allocating, before anything decodes it.
 //!
 //! A few kilobytes of gzip can hold millions of empty spans, each of which costs hundreds of bytes once decoded. The
-//! walk counts what decoding would make, adds up what that would cost, and goes no deeper than values may nest.
+//! walk counts what decoding would make, adds up what that would cost, and goes no deeper than values may nest. Records are
+//! decoded one after the other, so what is inside of those that are short need not be counted: only that of one is held at a time.
 
 use std::borrow::Cow;
 use std::mem::size_of;
@@ -51,20 +52,44 @@ struct Message {
 ///
 /// Refuses what is malformed or over a bound.
 pub fn scan(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
-    let root = match signal {
+    let mut walk = Walk { bounds, scan: Scan::default(), skipped: 0, longest: 0 };
+    walk.message(root(signal), body, 0)?;
+    Ok(walk.scan)
+}
+
+/// Walks a request, but not into short records of one that is too short for as many items as there may be: what is wrong in
+/// these is found when they are decoded. Counts records alone.
+///
+/// # Errors
+///
+/// As [`scan`], as far as it looks.
+pub(super) fn records(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
+    // No item is shorter than its tag and its length.
+    let whole = body.len() / 2 > bounds.max_items || signal == Signal::Reports;
+    let skipped = if whole { 0 } else { SHORT_RECORD };
+    let mut walk = Walk { bounds, scan: Scan::default(), skipped, longest: 0 };
+    walk.message(root(signal), body, 0)?;
+    // A growing vector holds up to twice what is in it.
+    walk.scan.estimated_bytes += walk.longest / 2 * 2 * DENSEST;
+    Ok(walk.scan)
+}
+
+fn root(signal: Signal) -> &'static Message {
+    match signal {
         Signal::Traces => &TRACES,
         Signal::Logs => &LOGS,
         Signal::Metrics => &METRICS,
         Signal::Reports => &REPORTS,
-    };
-    let mut walk = Walk { bounds, scan: Scan::default() };
-    walk.message(root, body, 0)?;
-    Ok(walk.scan)
+    }
 }
 
 struct Walk {
     bounds: Bounds,
     scan: Scan,
+    // Records of at most so many bytes are not looked into; 0: all are.
+    skipped: usize,
+    // Of these the longest.
+    longest: usize,
 }
 
 impl Walk {
@@ -96,6 +121,11 @@ impl Walk {
                 max,
                 key: "ingest.max_request_items",
             });
+        }
+        if message.record && sent.len() <= self.skipped {
+            self.scan.estimated_bytes += sent.len();
+            self.longest = self.longest.max(sent.len());
+            return Ok(());
         }
         let nesting = nesting + usize::from(message.value);
         if nesting > self.bounds.max_nesting {
@@ -136,6 +166,15 @@ const LOG_BYTES: usize = size_of::<RawLog<'_>>() + size_of::<Log>() + 2 * size_o
 /// What one attribute costs.
 const KEY_VALUE_BYTES: usize = size_of::<(Cow<'_, str>, RawValue<'_>)>();
 
+/// What one event costs.
+const EVENT_BYTES: usize = size_of::<RawEvent<'_>>();
+
+/// What the dearest item inside of a record costs.
+const DENSEST: usize = if EVENT_BYTES > KEY_VALUE_BYTES { EVENT_BYTES } else { KEY_VALUE_BYTES };
+
+/// Bytes of a record that is short: nearly all are without texts, and most with them.
+const SHORT_RECORD: usize = 16 << 10;
+
 static TRACES: Message = plain("ExportTraceServiceRequest", 0, &[(1, &RESOURCE_SPANS)]);
 static RESOURCE_SPANS: Message =
     plain("ResourceSpans", size_of::<Resource>(), &[(1, &RESOURCE), (2, &SCOPE_SPANS)]);
@@ -148,7 +187,7 @@ static SPAN: Message = Message {
     pairs: 9,
     fields: &[(9, &KEY_VALUE), (11, &EVENT), (13, &LINK), (15, &STATUS)],
 };
-static EVENT: Message = plain("Event", size_of::<RawEvent<'_>>(), &[(3, &KEY_VALUE)]);
+static EVENT: Message = plain("Event", EVENT_BYTES, &[(3, &KEY_VALUE)]);
 static LINK: Message = plain("Link", size_of::<(&[u8], &[u8])>(), &[(4, &KEY_VALUE)]);
 static STATUS: Message = plain("Status", 0, &[]);
 static RESOURCE: Message = plain("Resource", 0, &[(1, &KEY_VALUE), (3, &ENTITY)]);
@@ -234,6 +273,7 @@ mod tests {
         let scan = scan(Signal::Traces, &field(1, &field(2, &spans)), BOUNDS).unwrap();
         assert_eq!((scan.records, scan.items), (900, 902));
         assert!(scan.estimated_bytes > 900 * SPAN_BYTES);
+        assert_eq!(records(Signal::Traces, &field(1, &field(2, &spans)), BOUNDS).unwrap(), scan);
         let spans: Vec<u8> = field(2, &[]).repeat(1_001);
         let refused = super::scan(Signal::Traces, &field(1, &field(2, &spans)), BOUNDS);
         assert!(matches!(refused, Err(Refusal::TooLarge { .. })));
@@ -250,11 +290,31 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_is_inside_a_short_record_is_reckoned_by_its_bytes() {
+        let request = |span: &[u8]| field(1, &field(2, &field(2, span)));
+        let events = request(&field(11, &[]).repeat(100));
+        let looked = scan(Signal::Traces, &events, BOUNDS).unwrap();
+        let reckoned = records(Signal::Traces, &events, BOUNDS).unwrap();
+        assert_eq!((looked.records, looked.items, reckoned.records), (1, 103, 1));
+        assert!(reckoned.estimated_bytes >= looked.estimated_bytes);
+        // Those that are long are looked into, and so are all of a request that may have too many items.
+        let long = request(&[field(5, &[b'a'; SHORT_RECORD]), field(11, &[])].concat());
+        let looked = |body: &[u8], bounds| records(Signal::Traces, body, bounds).unwrap().items;
+        assert_eq!(looked(&long, Bounds { max_items: 1 << 20, ..BOUNDS }), 4);
+        assert_eq!(looked(&events, Bounds { max_items: 103, ..BOUNDS }), 103);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_walked_or_refused(body in prop::collection::vec(any::<u8>(), 0..200)) {
             for signal in [Signal::Traces, Signal::Logs, Signal::Metrics, Signal::Reports] {
-                let _ = scan(signal, &body, BOUNDS);
+                let looked = scan(signal, &body, BOUNDS);
+                let counted = records(signal, &body, BOUNDS);
+                prop_assert!(looked.is_err() || counted.is_ok());
+                if let (Ok(looked), Ok(counted)) = (looked, counted) {
+                    prop_assert_eq!(looked.records, counted.records);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use super::builder::Builder;
-use super::prescan::{Bounds, Scan};
+use super::prescan::{self, Bounds, Scan};
 use super::repair::Odd;
 use super::wire::{Fields, Malformed, Wire};
 use super::{Refusal, Signal, report, walk};
@@ -33,7 +33,9 @@ pub(super) fn decode(
         // Few and small.
         Signal::Reports => return reports(body, builder),
     };
-    walked.map_err(|malformed| malformed.within("request"))
+    // The walk does not know the names of messages.
+    let named = || prescan::scan(signal, body, bounds).err();
+    walked.map_err(|malformed| named().unwrap_or_else(|| malformed.within("request")))
 }
 
 /// Takes reports; strings that are not UTF-8 are mended once they have been refused.

@@ -123,6 +123,8 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
             match field? {
                 (1, Wire::Bytes(sent)) => self.attribute(sent, attributes)?,
                 (1, _) => self.odd.types += 1,
+                // Entities are not used.
+                (3, Wire::Bytes(sent)) => Fields::of(sent).try_for_each(|field| field.map(drop))?,
                 _ => {}
             }
         }

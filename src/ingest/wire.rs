@@ -63,14 +63,21 @@ pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
 /// What has its length before it, and what comes after it.
 #[inline]
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    if let [_, ..0x80, ..] | [..0x80, ..] = bytes {
+        return short(bytes);
+    }
+    let mut fields = Fields::of(bytes);
+    let length = fields.long_varint().ok()?;
+    fields.rest.split_at_checked(usize::try_from(length).ok()?)
+}
+
+/// The same of a length of one byte or two; `None` if it is longer, or than the bytes.
+#[inline]
+fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     match bytes {
         [length @ ..0x80, rest @ ..] => rest.split_at_checked((*length).into()),
         [low, high @ ..0x80, rest @ ..] => rest.split_at_checked(two(*low, *high).into()),
-        _ => {
-            let mut fields = Fields::of(bytes);
-            let length = fields.long_varint().ok()?;
-            fields.rest.split_at_checked(usize::try_from(length).ok()?)
-        }
+        _ => None,
     }
 }
 
@@ -181,13 +188,21 @@ impl<'a> Iterator for Fields<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        // Nearly all fields are short strings and messages.
-        if let [tag @ 0x08..0x80, length @ ..0x80, rest @ ..] = self.rest
-            && tag & 7 == 2
-            && let Some((taken, rest)) = rest.split_at_checked((*length).into())
-        {
-            self.rest = rest;
-            return Some(Ok(((tag >> 3).into(), Wire::Bytes(taken))));
+        // Nearly all fields are strings and messages of less than 16 KiB, and times.
+        if let [tag @ 0x08..0x80, rest @ ..] = self.rest {
+            let number = u32::from(tag >> 3);
+            if tag & 7 == 2
+                && let Some((taken, rest)) = short(rest)
+            {
+                self.rest = rest;
+                return Some(Ok((number, Wire::Bytes(taken))));
+            }
+            if tag & 7 == 1
+                && let Some((bits, rest)) = rest.split_first_chunk()
+            {
+                self.rest = rest;
+                return Some(Ok((number, Wire::Fixed64(u64::from_le_bytes(*bits)))));
+            }
         }
         if self.rest.is_empty() { None } else { Some(self.any()) }
     }

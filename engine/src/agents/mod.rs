@@ -151,7 +151,7 @@ impl Agents {
             panes.into_iter().for_each(|pane| agent.replace((number, revision), pane, wall));
         }
         if self.export(&key) {
-            done.into_iter().for_each(|trace| self.drops.tell(&key, trace, self.shift));
+            self.drops.tell(&key, done, self.shift);
         } else {
             // What shares its series with others has no usual level of its own.
             self.counts.add_many("drops", "overflow", done.len() as u64);

@@ -173,6 +173,11 @@ impl Detector {
         (self.severity != before).then_some(self.severity)
     }
 
+    /// How bad it is.
+    pub fn severity(&self) -> Severity {
+        self.severity
+    }
+
     /// What the values so far come to.
     pub fn state(&self, limits: &Limits) -> DropState {
         let against =

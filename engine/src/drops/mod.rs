@@ -22,13 +22,15 @@ mod tests;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use stream::{STREAMS, Stream};
 
-use self::stream::{NO_OBJECTIVE, Value};
+use self::stream::NO_OBJECTIVE;
 use self::watch::{Watch, Watched};
 use super::count::Counts;
 use super::detect::{Against, DropOptions, Limits, Severity};
@@ -47,7 +49,7 @@ pub struct Drops {
     max: usize,
     watches: BTreeMap<AgentKey, Watch>,
     // Told, and not counted yet.
-    waiting: Vec<(Timestamp, AgentKey, DoneTrace)>,
+    waiting: Vec<(Timestamp, Arc<AgentKey>, DoneTrace)>,
     shares: Shares,
 }
 
@@ -99,37 +101,35 @@ impl Drops {
         self.shares = shares;
     }
 
-    /// Takes note of what was told of a trace of this agent.
-    pub(super) fn tell(&mut self, agent: &AgentKey, trace: DoneTrace, shift: WallShift) {
-        let at = shift.time(Timestamp(trace.at_unix_nano));
-        self.waiting.push((at, agent.clone(), trace));
+    /// Takes note of what was told of traces of this agent.
+    pub(super) fn tell(
+        &mut self,
+        agent: &AgentKey,
+        traces: impl IntoIterator<Item = DoneTrace>,
+        shift: WallShift,
+    ) {
+        let mut traces = traces.into_iter().peekable();
+        if traces.peek().is_none() {
+            return;
+        }
+        let agent = Arc::new(agent.clone());
+        self.waiting.extend(
+            traces.map(|trace| {
+                (shift.time(Timestamp(trace.at_unix_nano)), Arc::clone(&agent), trace)
+            }),
+        );
     }
 
     /// Counts what was told, in its order; returns the agents that are held against one that was told of.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
-        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = mem::take(&mut self.waiting);
         waiting.sort_by(|(_, one, a), (_, other, b)| (a.turn(), one).cmp(&(b.turn(), other)));
         for (at, agent, trace) in &waiting {
             self.pass(*at, counts);
             self.begin(agent, counts);
-            for stream in STREAMS {
-                let usual = self.watches.get(agent).map(|watch| &watch.usual);
-                if let Some(value) = usual.and_then(|usual| stream.value(trace, usual)) {
-                    self.observe(agent, stream, (*at, value), trace);
-                }
-            }
-            self.learn_usual(agent, trace);
-            let Some(watch) = self.watches.get_mut(agent) else { continue };
-            watch.told = watch.told.max(*at);
-            if trace.looped.is_some() {
-                watch.gaps.observe(Timestamp(trace.touched_unix_nano), self.options.memory);
-            }
-            let safe = trace.risk_quanta.map(|risk| (Quanta::ONE - risk).clamp(0, Quanta::ONE));
-            if let Some(safe) = safe {
-                watch.level.observe(Quanta(safe), drift);
-            }
+            self.count((*at, agent), trace, drift);
         }
-        let told: BTreeSet<&AgentKey> = waiting.iter().map(|(_, agent, _)| agent).collect();
+        let told: BTreeSet<&AgentKey> = waiting.iter().map(|(_, agent, _)| &**agent).collect();
         let after =
             told.into_iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
         // The room for a burst is not kept.
@@ -253,47 +253,38 @@ impl Drops {
         versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 
-    /// Adds what a trace took to what is usual, unless the agent takes more than usual just now.
-    fn learn_usual(&mut self, agent: &AgentKey, trace: &DoneTrace) {
-        let Some(effort) = &trace.effort else { return };
-        let drops = |watch: &Watch| {
-            STREAMS.iter().filter(|stream| stream.ranks()).any(|stream| {
-                let limits = || self.limits(agent, stream);
-                watch.streams.get(stream.name).is_some_and(|watched| watched.drops(&limits()))
-            })
-        };
-        if !self.watches.get(agent).is_none_or(drops)
-            && let Some(watch) = self.watches.get_mut(agent)
-        {
-            watch.usual.add(Timestamp(trace.start_unix_nano), effort);
-        }
-    }
-
-    /// Takes a value of a stream.
-    fn observe(
+    /// Counts what was told of a trace of an agent that is watched.
+    fn count(
         &mut self,
-        agent: &AgentKey,
-        stream: &'static Stream,
-        value: (Timestamp, Value),
+        (at, agent): (Timestamp, &AgentKey),
         trace: &DoneTrace,
+        drift: &DriftOptions,
     ) {
-        let known = |watch: &Watch| watch.streams.contains_key(stream.name);
-        if !self.watches.get(agent).is_some_and(known) {
-            self.begin_stream(agent, stream);
+        // It is away while its streams look at the versions before.
+        let Some(mut watch) = self.watches.get_mut(agent).map(mem::take) else { return };
+        for stream in STREAMS {
+            let Some(value) = stream.value(trace, &watch.usual) else { continue };
+            if !watch.streams.contains_key(stream.name) {
+                self.begin_stream(agent, &mut watch, stream);
+            }
+            let limits = self.limits(agent, stream);
+            if let Some(watched) = watch.streams.get_mut(stream.name) {
+                watched.observe((at, value), (stream, trace), &limits);
+            }
         }
-        let limits = self.limits(agent, stream);
-        let watch = self.watches.get_mut(agent);
-        if let Some(watched) = watch.and_then(|watch| watch.streams.get_mut(stream.name)) {
-            watched.observe(value, (stream, trace), &limits);
+        watch.count(at, trace, self.options.memory);
+        let safe = trace.risk_quanta.map(|risk| (Quanta::ONE - risk).clamp(0, Quanta::ONE));
+        if let Some(safe) = safe {
+            watch.level.observe(Quanta(safe), drift);
         }
+        self.watches.get_mut(agent).into_iter().for_each(|held| *held = mem::take(&mut watch));
     }
 
     /// Begins a stream, with what the version before has left for it.
-    fn begin_stream(&mut self, agent: &AgentKey, stream: &'static Stream) {
+    fn begin_stream(&mut self, agent: &AgentKey, watch: &mut Watch, stream: &'static Stream) {
         self.shares.add(stream.pages);
         let limits = self.limits(agent, stream);
-        let before = self.watches.get(agent).and_then(|watch| before(agent, watch));
-        let before = before.and_then(|key| self.watches.get_mut(&key));
+        let before = before(agent, watch).and_then(|key| self.watches.get_mut(&key));
         let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
         let left = left.map(|watched| watched.detector.bequeath());
         let mut watched = Watched::default();
@@ -301,9 +292,7 @@ impl Drops {
             watched.detector.inherit(&left, &limits);
             watched.inherited = true;
         }
-        if let Some(watch) = self.watches.get_mut(agent) {
-            watch.streams.insert(stream.name, watched);
-        }
+        watch.streams.insert(stream.name, watched);
     }
 
     fn limits(&self, agent: &AgentKey, stream: &Stream) -> Limits {
@@ -327,9 +316,10 @@ impl Drops {
         let before =
             before(agent, watch).filter(|_| watched.is_held_against_the_version_before(&limits));
         // What the version before does too is no fault of this one.
-        let as_well = before.as_ref().and_then(|key| self.watches.get(key)).is_some_and(|watch| {
-            watch.streams.get(stream.name).is_some_and(|watched| watched.drops(&limits))
-        });
+        let as_well = before
+            .as_ref()
+            .and_then(|key| self.watches.get(key))
+            .is_some_and(|watch| watch.streams.get(stream.name).is_some_and(Watched::drops));
         let before = before.filter(|_| !as_well).map(|key| key.agent_version);
         let example = watched.example.clone().unwrap_or_default();
         let named = |name: String| Some(name).filter(|name| !name.is_empty());

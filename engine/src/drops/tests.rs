@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     fn tell(&mut self, version: &str, trace: DoneTrace) {
-        self.drops.tell(&key(version), trace, WallShift::default());
+        self.drops.tell(&key(version), [trace], WallShift::default());
         self.drops.settle(&DriftOptions::default(), &mut self.counts);
     }
 
@@ -168,7 +168,7 @@ proptest! {
             for at in numbered {
                 let (hour, version, failed) = traces[at];
                 let trace = DoneTrace { trace_id: Some(TraceId((at as u128).to_be_bytes())), ..trace(hour, failed) };
-                told.drops.tell(&key(&version.to_string()), trace, WallShift::default());
+                told.drops.tell(&key(&version.to_string()), [trace], WallShift::default());
             }
             told.drops.settle(&DriftOptions::default(), &mut told.counts);
             told.saved()

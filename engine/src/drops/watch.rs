@@ -1,11 +1,12 @@
 //! One agent version under watch: a detector for each stream, and what tells people where to look.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::gaps::Gaps;
-use super::stream::{Stream, Value};
+use super::stream::{STREAMS, Stream, Value};
 use crate::detect::{Against, Detector, DropState, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
 use crate::predict::spread::Spread;
@@ -68,6 +69,23 @@ pub(super) struct Example {
     pub(super) sessions: Vec<ScopedId>,
 }
 
+impl Watch {
+    /// Takes when a trace came, and what it took, unless the agent takes more than usual just now.
+    pub(super) fn count(&mut self, at: Timestamp, trace: &DoneTrace, memory: Duration) {
+        self.told = self.told.max(at);
+        if trace.looped.is_some() {
+            self.gaps.observe(Timestamp(trace.touched_unix_nano), memory);
+        }
+        let Some(effort) = &trace.effort else { return };
+        let rises = |stream: &Stream| {
+            stream.ranks() && self.streams.get(stream.name).is_some_and(Watched::drops)
+        };
+        if !STREAMS.iter().any(rises) {
+            self.usual.add(Timestamp(trace.start_unix_nano), effort);
+        }
+    }
+}
+
 impl Watched {
     /// Takes the next value.
     pub(super) fn observe(
@@ -103,8 +121,8 @@ impl Watched {
     }
 
     /// Whether it is, or may be, in a drop.
-    pub(super) fn drops(&self, limits: &Limits) -> bool {
-        self.detector.state(limits).severity >= Severity::Warning
+    pub(super) fn drops(&self) -> bool {
+        self.detector.severity() >= Severity::Warning
     }
 
     /// Whether what it is held against is what the version before left.
