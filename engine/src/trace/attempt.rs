@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use super::TraceContents;
 use super::shape::Shape;
+use super::span_view::SpanView;
 use crate::span::{Attempt as Said, Violation};
 use crate::update::{self, Attempt};
 
 /// Of each concept the first value from the outermost span inwards, evaluators included, then the resources'; of
 /// documents and violations all.
 pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents) -> Option<Attempt> {
-    let own = shape.all_outermost_first().filter_map(|span| span.attempt);
-    let resources = shape.all_outermost_first().filter_map(|span| span.resource.attempt.as_deref());
+    let own = shape.all_outermost_first().filter_map(SpanView::attempt);
+    let resources =
+        shape.all_outermost_first().filter_map(|span| span.resource().attempt.as_deref());
     let said: Vec<&Said> = own.chain(resources).collect();
     let logged = parts.logs().flat_map(|log| &log.violations);
     let violations: BTreeSet<&Violation> =
@@ -60,6 +62,6 @@ fn names(names: &[Arc<str>]) -> Vec<String> {
 /// All names on the agent's own spans, each once, in order of the spans' start.
 fn distinct(shape: &Shape<'_>, of: fn(&Said) -> &Vec<Arc<str>>) -> Vec<String> {
     let mut seen = BTreeSet::new();
-    let all = shape.behaviour().filter_map(|span| span.attempt).flat_map(of);
+    let all = shape.behaviour().filter_map(SpanView::attempt).flat_map(of);
     all.filter(|name| seen.insert((*name).clone())).map(ToString::to_string).collect()
 }

@@ -34,9 +34,7 @@ use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{
-    Log, Operation, Report, Resource, SpanId, TOLD_BY_RECORD, Text, Tokens, TraceId,
-};
+use super::span::{Log, Operation, Report, Resource, SpanId, Text, Tokens, TraceId};
 use super::update::{
     self, AgentKey, Content, Loop, ReportedScore, SessionKey, ToolCall, TraceUpdate, TurnStart,
 };
@@ -132,11 +130,10 @@ pub fn evaluate(
     let mut models = shape.model_calls();
     for model in &mut models {
         if !model.failed && logs.of_span(model).any(|log| log.failed) {
-            model.to_mut().failed = true;
+            model.failed = true;
         }
     }
     blame_last(&mut models, shape, logs);
-    let models: Vec<&SpanView<'_>> = models.iter().map(|model| &**model).collect();
     let calls = tools::of(shape, &models, logs, done);
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
@@ -144,7 +141,7 @@ pub fn evaluate(
         session: Some(session(trace_id, shape, &outermost, rules)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
-        user: outermost.iter().find_map(|span| span.user).map(str::to_owned),
+        user: outermost.iter().find_map(|span| span.user()).map(str::to_owned),
         attempt: attempt::of(shape, parts).map(Box::new),
         reported: reported(parts),
         ..TraceUpdate::default()
@@ -168,10 +165,10 @@ pub fn evaluate(
         update.loops.push(Loop { trace_ids: vec![trace_id], ..told });
     }
     // Unknown tools are not equal to each other.
-    let name = |(at, call): (usize, &ToolCall)| {
-        if call.name.is_empty() { Err(at) } else { Ok(call.name.clone()) }
-    };
-    let names: Vec<Result<String, usize>> = calls.iter().enumerate().map(name).collect();
+    let names = calls.iter().enumerate();
+    let names =
+        names.map(|(at, call)| Some(call.name.as_str()).filter(|name| !name.is_empty()).ok_or(at));
+    let names: Vec<Result<&str, usize>> = names.collect();
     update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
     update.calls_without_tool = calls_without_tool(&models, &calls);
     update.steps = (models.len() + calls.len()) as u64;
@@ -189,16 +186,16 @@ pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> 
 
 /// Whether a log record told its root: that comes first, and all that is in it is its agent's.
 pub fn is_turn(TraceView { shape, .. }: &TraceView<'_>) -> bool {
-    shape.root().is_some_and(|root| root.scope == TOLD_BY_RECORD)
+    shape.root().is_some_and(|root| root.is_record())
 }
 
 /// Where the outermost span of a trace comes from.
 pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Resource>, u64)> {
-    shape.outermost_first().next().map(|span| (span.resource, span.scope))
+    shape.outermost_first().next().map(|span| (span.resource(), span.scope))
 }
 
 /// How it ended.
-fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&SpanView<'_>]) {
+fn outcome<'a>(update: &mut TraceUpdate, shape: &Shape<'a>, models: &[Call<'a>]) {
     let root = shape.root();
     let last = shape.last_model(models);
     update.complete = root.is_some();
@@ -210,11 +207,11 @@ fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, models: &[&SpanView<'_>]
 fn spent(
     update: &mut TraceUpdate,
     shape: &Shape<'_>,
-    models: &[&SpanView<'_>],
+    models: &[Call<'_>],
     prices: &Prices,
 ) -> Vec<Spend> {
     let totals = shape.totals(models);
-    let all = models.iter().copied().chain(totals.iter().map(|(span, _)| *span));
+    let all = models.iter().chain(totals.iter().map(|(call, _)| call));
     let spends: Vec<Spend> = all
         .map(|span| {
             let model = span.model.as_ref();
@@ -249,7 +246,7 @@ fn spent(
         };
         spend.cost.is_none() && !span.failed && !covered()
     });
-    let unpriced: Vec<&SpanView<'_>> = unpriced.map(|(span, _)| *span).collect();
+    let unpriced: Vec<&Call<'_>> = unpriced.map(|(call, _)| call).collect();
     update.calls_without_cost = unpriced.len() as u64;
     update.unpriced = unknown_models(&unpriced, prices);
     let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
@@ -259,7 +256,7 @@ fn spent(
 }
 
 /// The models of these calls that no table has a price for, of calls of which it would be known what they cost; how many each.
-fn unknown_models(unpriced: &[&SpanView<'_>], prices: &Prices) -> Vec<(String, u64)> {
+fn unknown_models(unpriced: &[&Call<'_>], prices: &Prices) -> Vec<(String, u64)> {
     let mut models: BTreeMap<&str, u64> = BTreeMap::new();
     let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
@@ -299,9 +296,8 @@ fn loops_of(
 }
 
 /// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
-fn compactions(models: &[&SpanView<'_>]) -> Vec<u64> {
-    let compacted =
-        |model: &&&SpanView<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
+fn compactions(models: &[Call<'_>]) -> Vec<u64> {
+    let compacted = |model: &&Call<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
     let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
     starts.sort_unstable();
     starts
@@ -321,7 +317,7 @@ fn blame_last(models: &mut [Call<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
         && !last.model.as_ref().is_some_and(answered)
         && !last.failed
     {
-        last.to_mut().failed = true;
+        last.failed = true;
     }
 }
 
@@ -355,12 +351,12 @@ impl<'a> Logs<'a> {
 /// The sum of what model calls know, and how many do not know: a failed call that says nothing used nothing, and one that a total
 /// covers is in there. `None` if none knows.
 fn sum_known(
-    models: &[&SpanView<'_>],
-    totals: &[(&SpanView<'_>, BTreeSet<usize>)],
+    models: &[Call<'_>],
+    totals: &[(Call<'_>, BTreeSet<usize>)],
     of: fn(&Tokens) -> Option<u64>,
 ) -> (Option<u64>, u64) {
-    let known = |span: &SpanView<'_>| span.model.as_ref().and_then(|model| of(&model.tokens));
-    let covered = |span: &SpanView<'_>| {
+    let known = |call: &Call<'_>| call.model.as_ref().and_then(|model| of(&model.tokens));
+    let covered = |span: &Call<'_>| {
         totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
     };
     let silent = models.iter().filter(|span| known(span).is_none());
@@ -372,7 +368,7 @@ fn sum_known(
 }
 
 /// The most model calls, in the order of their starts, between which no tool call starts.
-fn calls_without_tool(models: &[&SpanView<'_>], calls: &[ToolCall]) -> u64 {
+fn calls_without_tool(models: &[Call<'_>], calls: &[ToolCall]) -> u64 {
     let mut starts: Vec<u64> = models.iter().map(|model| model.start.0).collect();
     starts.sort_unstable();
     // Invariant: calls are in the order of their starts.
@@ -382,7 +378,7 @@ fn calls_without_tool(models: &[&SpanView<'_>], calls: &[ToolCall]) -> u64 {
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.
-fn wasted(models: &[&SpanView<'_>], calls: &[ToolCall]) -> u64 {
+fn wasted(models: &[Call<'_>], calls: &[ToolCall]) -> u64 {
     let mut seen = BTreeSet::new();
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
@@ -397,7 +393,7 @@ fn wasted(models: &[&SpanView<'_>], calls: &[ToolCall]) -> u64 {
 struct Turn<'s> {
     shape: &'s Shape<'s>,
     outermost: &'s [&'s SpanView<'s>],
-    models: &'s [&'s SpanView<'s>],
+    models: &'s [Call<'s>],
     logs: &'s Logs<'s>,
 }
 
@@ -437,7 +433,7 @@ impl<'s> Turn<'s> {
     }
 
     /// Whether a user's message ends a model call's input, on its span or in the last record of it.
-    fn asked_by_user(&self, model: &SpanView<'_>) -> Option<bool> {
+    fn asked_by_user(&self, model: &Call<'_>) -> Option<bool> {
         let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
     }
@@ -445,12 +441,12 @@ impl<'s> Turn<'s> {
     /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
     fn input(&self) -> Option<Said<'s>> {
         let said = |text: &'s Text| Said::of(text);
-        let of_model = |span: &&'s SpanView<'s>| {
+        let of_model = |span: &'s Call<'s>| {
             let logged =
                 || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
             span.input.or_else(logged)
         };
-        let own = self.owners().filter_map(|span| span.input);
+        let own = self.owners().filter_map(SpanView::input);
         let of_models = self.models.iter().filter_map(of_model);
         let loose = self.logs.all.iter().rev().filter_map(|log| log.input.as_ref()).map(said);
         first_good(own.chain(of_models).chain(loose))
@@ -459,7 +455,7 @@ impl<'s> Turn<'s> {
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
     fn output(&self) -> Option<Said<'s>> {
         let last_model = self.shape.last_model(self.models);
-        let own = self.owners().filter_map(|span| span.output);
+        let own = self.owners().filter_map(SpanView::output);
         let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
             span.output.or_else(|| logged().map(Said::of))
@@ -498,10 +494,10 @@ fn session(
     outermost: &[&SpanView<'_>],
     rules: &Rules,
 ) -> SessionKey {
-    let namespace = outermost.iter().find_map(|span| span.resource.service_namespace.as_deref());
+    let namespace = outermost.iter().find_map(|span| span.resource().service_namespace.as_deref());
     let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
     let tenant =
-        shape.spans.iter().find_map(|span| span.resource.tenant.as_deref()).unwrap_or_default();
+        shape.spans.iter().find_map(|span| span.resource().tenant.as_deref()).unwrap_or_default();
     let key = |source: &str, id: &str| SessionKey {
         tenant: tenant.to_owned(),
         id: id.to_owned(),
@@ -509,16 +505,16 @@ fn session(
         source: source.to_owned(),
     };
     let of_resource = |span: &&SpanView<'_>| {
-        span.resource.session.as_ref().map(|name| key(&name.attribute, &name.id))
+        span.resource().session.as_ref().map(|name| key(&name.attribute, &name.id))
     };
     let of_span = |session: span_view::Session<'_>| key(session.attribute, session.id);
-    let named = outermost.iter().find_map(|span| span.session).map(of_span);
+    let named = outermost.iter().find_map(|span| span.session()).map(of_span);
     let named = named.or_else(|| outermost.iter().find_map(of_resource));
-    let in_json = || outermost.iter().find_map(|span| span.session_in_json).map(of_span);
+    let in_json = || outermost.iter().find_map(|span| span.session_in_json()).map(of_span);
     if let Some(named) = named.or_else(in_json) {
         return named;
     }
-    let instance = outermost.iter().find_map(|span| span.resource.instance_id.as_deref());
+    let instance = outermost.iter().find_map(|span| span.resource().instance_id.as_deref());
     match (rules.fallback, instance) {
         (SessionFallback::Instance, Some(instance)) => key("instance", instance),
         (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
@@ -550,15 +546,16 @@ fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
         .or_else(|| agents().next())
         .or_else(|| outermost.first());
     let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
-        let own = chosen.and_then(|span| of(span.resource));
-        own.or_else(|| outermost.iter().find_map(|span| of(span.resource))).map(ToString::to_string)
+        let own = chosen.and_then(|span| of(span.resource()));
+        own.or_else(|| outermost.iter().find_map(|span| of(span.resource())))
+            .map(ToString::to_string)
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
     // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
     let outer =
         |of: fn(&SpanView<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
-    let workflow = || outer(|span| span.workflow.map(str::to_owned));
-    let id = || outer(|span| span.agent_id.map(str::to_owned));
+    let workflow = || outer(|span| span.workflow().map(str::to_owned));
+    let id = || outer(|span| span.agent_id().map(str::to_owned));
     let is_own = |name: &String| !is_generic(name) && !is_random(name);
     let name = named
         .map(|(_, name)| name)
@@ -566,8 +563,8 @@ fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
         .or_else(|| workflow().filter(is_own))
         .or_else(|| id().filter(is_own))
         .unwrap_or_default();
-    let version = chosen.and_then(|span| span.agent_version).map(str::to_owned);
-    let environment = chosen.and_then(|span| span.environment).map(str::to_owned);
+    let version = chosen.and_then(|span| span.agent_version()).map(str::to_owned);
+    let environment = chosen.and_then(|span| span.environment()).map(str::to_owned);
     AgentKey {
         tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
         agent_version: version
@@ -585,12 +582,11 @@ fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
 fn agent_name(span: &SpanView<'_>) -> Option<String> {
     let agent = span.operation == Operation::InvokeAgent;
     let from_span = || {
-        let name = span.name.trim_start_matches("invoke_agent").trim();
-        let model = span.model.as_ref().and_then(|model| model.name);
-        let is_model = model.is_some_and(|model| model.text.starts_with(name));
+        let name = span.name().trim_start_matches("invoke_agent").trim();
+        let is_model = span.model_name().is_some_and(|model| model.starts_with(name));
         Some(name).filter(|name| agent && !name.is_empty() && !is_model && !is_random(name))
     };
-    span.agent_name.or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)
+    span.agent_name().or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)
 }
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.

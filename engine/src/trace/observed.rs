@@ -59,7 +59,7 @@ fn tools(trace: &TraceUpdate, shape: &Shape<'_>) -> Vec<ObservedTool> {
 fn handoffs(shape: &Shape<'_>) -> Option<Handoffs> {
     let agents = shape
         .behaviour()
-        .filter(|span| span.operation == Operation::InvokeAgent && !shape.is_inside_tool(span));
+        .filter(|span| span.operation == Operation::InvokeAgent && !shape.is_inside_tool(span.at));
     let mut agents = agents.filter_map(agent_name);
     let mut at_work = agents.next()?;
     let mut targets = Vec::new();
@@ -81,15 +81,15 @@ fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
         };
         let input = said(span.input).or_else(|| logged(|log| log.input.as_ref()));
         let output = said(span.output).or_else(|| logged(|log| log.output.as_ref()));
-        observed_span(SpanKind::Llm, span.name.to_owned(), input, output)
+        observed_span(SpanKind::Llm, span.name().to_owned(), input, output)
     });
     let nodes = shape
         .behaviour()
         .filter(|span| matches!(span.operation, Operation::InvokeAgent | Operation::Other));
     let nodes = nodes.map(|span: &SpanView<'_>| {
         let agent = Some(span).filter(|span| span.operation == Operation::InvokeAgent);
-        let name = agent.and_then(agent_name).unwrap_or_else(|| span.name.to_owned());
-        observed_span(SpanKind::Node, name, said(span.input), said(span.output))
+        let name = agent.and_then(agent_name).unwrap_or_else(|| span.name().to_owned());
+        observed_span(SpanKind::Node, name, said(span.input()), said(span.output()))
     });
     models.chain(nodes).collect()
 }

@@ -5,8 +5,8 @@ use std::iter;
 use std::ops::Deref;
 
 use super::agent_name;
-use super::span_view::{Model, SpanView};
-use crate::span::{Operation, SpanId, Status, TOLD_BY_RECORD, Timestamp};
+use super::span_view::{Model, Said, SpanView, Tool};
+use crate::span::{Operation, SpanId, Status, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -28,30 +28,50 @@ pub(super) struct Shape<'a> {
     inwards: Vec<usize>,
 }
 
-/// A model or tool call: a span, or what several say of it together.
-pub(super) struct Call<'s> {
-    seen: &'s SpanView<'s>,
-    completed: Option<Box<SpanView<'s>>>,
+/// A model or tool call: what a span says of it, or what several say together.
+#[derive(Clone, Debug)]
+pub(super) struct Call<'a> {
+    span: SpanView<'a>,
+    pub(super) end: Timestamp,
+    pub(super) status: Status,
+    pub(super) failed: bool,
+    pub(super) tool: Option<Tool<'a>>,
+    pub(super) model: Option<Model<'a>>,
+    pub(super) input: Option<Said<'a>>,
+    pub(super) output: Option<Said<'a>>,
+    pub(super) at: usize,
     // A log record says something of it.
     recorded: bool,
 }
 
-impl<'s> Call<'s> {
-    fn of(seen: &'s SpanView<'s>) -> Self {
-        Self { seen, completed: None, recorded: is_record(seen) }
+impl<'a> Call<'a> {
+    /// What a span says.
+    pub(super) fn of(span: &SpanView<'a>) -> Self {
+        Self {
+            span: *span,
+            end: span.end,
+            status: span.status,
+            failed: span.failed,
+            tool: span.tool(),
+            model: span.model(),
+            input: span.input(),
+            output: span.output(),
+            at: span.at,
+            recorded: span.is_record(),
+        }
     }
 
-    /// What is said of it, to be completed.
-    pub(super) fn to_mut(&mut self) -> &mut SpanView<'s> {
-        self.completed.get_or_insert_with(|| Box::new(self.seen.clone()))
+    /// Whether a log record tells it, and no more than that it began.
+    pub(super) fn is_begun(&self) -> bool {
+        SpanView { status: self.status, failed: self.failed, ..self.span }.is_begun()
     }
 }
 
-impl<'s> Deref for Call<'s> {
-    type Target = SpanView<'s>;
+impl<'a> Deref for Call<'a> {
+    type Target = SpanView<'a>;
 
-    fn deref(&self) -> &SpanView<'s> {
-        self.completed.as_deref().unwrap_or(self.seen)
+    fn deref(&self) -> &SpanView<'a> {
+        &self.span
     }
 }
 
@@ -112,9 +132,9 @@ impl<'a> Shape<'a> {
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
     /// What one of them does not say the other one does.
-    pub(super) fn model_calls(&self) -> Vec<Call<'_>> {
+    pub(super) fn model_calls(&self) -> Vec<Call<'a>> {
         let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut calls: Vec<Call<'_>> = Vec::new();
+        let mut calls: Vec<Call<'a>> = Vec::new();
         for span in self.behaviour().filter(|span| self.is_model(span)) {
             if self.models_below[span.at] > 0 {
                 continue;
@@ -130,10 +150,10 @@ impl<'a> Shape<'a> {
                         std::mem::swap(&mut calls[at], &mut call);
                     }
                     calls[at].recorded |= call.recorded;
-                    complete(calls[at].to_mut(), &call);
+                    complete(&mut calls[at], &call);
                     // Only the record knows that somebody else made the call: it is where that puts it.
-                    if self.is_aside(&call) {
-                        calls[at].to_mut().at = call.at;
+                    if self.is_aside(call.at) {
+                        calls[at].at = call.at;
                     }
                 }
                 None => calls.push(call),
@@ -146,25 +166,26 @@ impl<'a> Shape<'a> {
 
     /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
     /// places of those calls.
-    pub(super) fn totals(&self, calls: &[&SpanView<'_>]) -> Vec<(&SpanView<'a>, BTreeSet<usize>)> {
-        let counted = |span: &SpanView<'_>| {
-            span.model
+    pub(super) fn totals(&self, calls: &[Call<'_>]) -> Vec<(Call<'a>, BTreeSet<usize>)> {
+        let counted = |call: &Call<'_>| {
+            call.model
                 .as_ref()
                 .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
         };
-        let mut totals: Vec<(&SpanView<'a>, BTreeSet<usize>)> = Vec::new();
+        let mut totals: Vec<(Call<'a>, BTreeSet<usize>)> = Vec::new();
         if !self.nested {
             return totals;
         }
-        let outer = self.outermost_first();
-        for span in outer.filter(|span| self.is_model(span) && counted(span)) {
+        let outer = self.outermost_first().filter(|span| self.is_model(span)).map(Call::of);
+        for outer in outer.filter(counted) {
             let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
             let below = calls.iter().filter(|call| {
-                call.at != span.at && self.ancestors(call).any(|above| above.at == span.at)
+                call.at != outer.at && self.ancestors(call.at).any(|above| above.at == outer.at)
             });
-            let below: Vec<&&SpanView<'_>> = below.collect();
+            let below: Vec<&Call<'_>> = below.collect();
             if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
-                totals.push((span, below.iter().map(|call| call.at).collect()));
+                let below = below.iter().map(|call| call.at).collect();
+                totals.push((outer, below));
             }
         }
         totals
@@ -174,43 +195,43 @@ impl<'a> Shape<'a> {
     pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&SpanView<'a>>> {
         let mut functions: BTreeMap<&str, Vec<&SpanView<'a>>> = BTreeMap::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
-            functions.entry(span.name).or_default().push(span);
+            functions.entry(span.name()).or_default().push(span);
         }
         functions
     }
 
     /// Tool calls of tool spans, in order; a span inside another of the same call counts once, and so do the records of a call.
-    pub(super) fn tool_spans(&self) -> Vec<Call<'_>> {
+    pub(super) fn tool_spans(&self) -> Vec<Call<'a>> {
         let mut by_id: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        let mut calls: Vec<Call<'_>> = Vec::new();
+        let mut calls: Vec<Call<'a>> = Vec::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::ExecuteTool) {
-            let tool = span.tool.unwrap_or_default();
+            let own = Call::of(span);
+            let tool = own.tool.unwrap_or_default();
             if tool.phantom {
                 // Where a call and its execution have spans, it is the latter that fails.
                 let above = self.above[span.at];
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
-                call.filter(|_| span.failed)
-                    .into_iter()
-                    .for_each(|call| call.to_mut().failed = true);
+                call.filter(|_| span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
             }
-            if tool.name.is_some() && self.ancestors(span).any(|above| is_tool(above, tool.name)) {
+            if tool.name.is_some() && self.ancestors(span.at).any(|above| is_tool(above, tool.name))
+            {
                 continue;
             }
             let known = tool.call_id.and_then(|id| by_id.get(&id)).into_iter().flatten();
             let again = known.copied().find(|at| {
                 let other = &calls[*at];
                 other.recorded
-                    || is_record(span)
+                    || own.recorded
                     || other.tool.is_some_and(|other| other.name == tool.name)
             });
             match again {
-                Some(at) => complete_tool(&mut calls[at], span),
+                Some(at) => complete_tool(&mut calls[at], &own),
                 None => {
                     if let Some(id) = tool.call_id {
                         by_id.entry(id).or_default().push(calls.len());
                     }
-                    calls.push(Call::of(span));
+                    calls.push(own);
                 }
             }
         }
@@ -218,38 +239,39 @@ impl<'a> Shape<'a> {
     }
 
     /// The last model call; of a turn that records tell, the last that the agent itself made.
-    pub(super) fn last_model<'m>(&self, models: &[&'m SpanView<'m>]) -> Option<&'m SpanView<'m>> {
-        let last = |span: &&&SpanView<'_>| (span.end, span.span_id);
-        let own = models.iter().filter(|span| !self.is_aside(span)).max_by_key(last);
-        own.or_else(|| models.iter().max_by_key(last)).copied()
+    pub(super) fn last_model<'m>(&self, models: &'m [Call<'a>]) -> Option<&'m Call<'a>> {
+        let last = |call: &&Call<'_>| (call.end, call.span_id);
+        let own = models.iter().filter(|call| !self.is_aside(call.at)).max_by_key(last);
+        own.or_else(|| models.iter().max_by_key(last))
     }
 
     /// The name of the agent that did something: the one that the span itself names, else the nearest above it.
     pub(super) fn doer(&self, span: &SpanView<'_>) -> Option<String> {
-        let agents = self.ancestors(span).filter(|above| above.operation == Operation::InvokeAgent);
-        agent_name(span).or_else(|| agents.filter_map(agent_name).next())
+        let above = self.ancestors(span.at);
+        let mut agents = above.filter(|above| above.operation == Operation::InvokeAgent);
+        agent_name(span).or_else(|| agents.find_map(agent_name))
     }
 
-    /// Whether a record says that somebody else than the turn's agent did it.
-    fn is_aside(&self, span: &SpanView<'_>) -> bool {
-        self.ancestors(span).any(|above| is_record(above) && above.parent.is_some())
+    /// Whether a record says that somebody else than the turn's agent did what is at this place.
+    fn is_aside(&self, at: usize) -> bool {
+        self.ancestors(at).any(|above| above.is_record() && above.parent.is_some())
     }
 
-    /// Whether a span is part of a tool call.
-    pub(super) fn is_inside_tool(&self, span: &SpanView<'_>) -> bool {
-        self.ancestors(span).any(|above| above.operation == Operation::ExecuteTool)
+    /// Whether what is at this place is part of a tool call.
+    pub(super) fn is_inside_tool(&self, at: usize) -> bool {
+        self.ancestors(at).any(|above| above.operation == Operation::ExecuteTool)
     }
 
     fn is_model(&self, span: &SpanView<'_>) -> bool {
-        span.operation == self.model && (span.operation == Operation::Chat || span.model.is_some())
+        span.operation == self.model && (span.operation == Operation::Chat || span.has_model())
     }
 
     /// A model call with what the model spans around it say, as far as they are around this one alone.
-    fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> Call<'s> {
+    fn completed(&self, span: &SpanView<'a>) -> Call<'a> {
         let mut call = Call::of(span);
-        let around = self.ancestors(span).filter(|above| self.is_model(above));
+        let around = self.ancestors(span.at).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.models_below[above.at] == 1) {
-            complete(call.to_mut(), outer);
+            complete(&mut call, &Call::of(outer));
         }
         call
     }
@@ -258,17 +280,19 @@ impl<'a> Shape<'a> {
         let mut below = vec![0; self.spans.len()];
         let models = || self.spans.iter().filter(|span| self.is_model(span));
         let mut outer = vec![false; self.spans.len()];
-        models().flat_map(|model| self.ancestors(model)).for_each(|above| outer[above.at] = true);
+        models()
+            .flat_map(|model| self.ancestors(model.at))
+            .for_each(|above| outer[above.at] = true);
         for model in models().filter(|model| !outer[model.at]) {
-            self.ancestors(model).for_each(|above| below[above.at] += 1);
+            self.ancestors(model.at).for_each(|above| below[above.at] += 1);
         }
         (below, models().any(|model| outer[model.at]))
     }
 
-    /// The known spans above one, the nearest first; ends at a cycle.
-    fn ancestors(&self, span: &SpanView<'_>) -> impl Iterator<Item = &SpanView<'a>> {
+    /// The known spans above the one at a place, the nearest first; ends at a cycle.
+    fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
         let next = |at: &usize| self.above[*at];
-        let above = iter::successors(self.above[span.at], next).take(self.depths[span.at]);
+        let above = iter::successors(self.above[at], next).take(self.depths[at]);
         above.map(|at| &self.spans[at])
     }
 }
@@ -316,9 +340,9 @@ fn descend(above: &[Option<usize>], evaluates: impl Fn(usize) -> bool) -> (Vec<u
 
 /// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
 /// longer, to a millisecond, and they do not contradict each other.
-fn beside(one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
+fn beside(one: &Call<'_>, other: &Call<'_>) -> bool {
     const MILLISECOND: u64 = 1_000_000;
-    let within = |inner: &SpanView<'_>, outer: &SpanView<'_>| {
+    let within = |inner: &Call<'_>, outer: &Call<'_>| {
         inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
             && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
     };
@@ -333,24 +357,19 @@ fn beside(one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         && !ids_differ
 }
 
-/// Whether a log record told it.
-fn is_record(span: &SpanView<'_>) -> bool {
-    span.scope == TOLD_BY_RECORD
-}
-
 /// The call that a record tells of too, or whose record this is: of those that have no other record, that were going on at the same
 /// time and do not contradict it, the one that ended at most nearly the same time.
 fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
     // What a client takes from the end of a call until it writes that down.
     const LATE: u64 = 1_000_000_000;
-    let overlap = |one: &SpanView<'_>, other: &SpanView<'_>| {
+    let overlap = |one: &Call<'_>, other: &Call<'_>| {
         one.start.0 <= other.end.0.saturating_add(LATE)
             && other.start.0 <= one.end.0.saturating_add(LATE)
     };
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let same = |other: &Call<'_>| {
         let (Some(a), Some(b)) = (&other.model, &call.model) else { return false };
-        is_record(other) != is_record(call)
+        other.is_record() != call.is_record()
             && !(other.recorded && call.recorded)
             && overlap(other, call)
             && other.failed == call.failed
@@ -363,18 +382,17 @@ fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
 
 /// Whether it is a call of this tool.
 fn is_tool(span: &SpanView<'_>, name: Option<&str>) -> bool {
-    let tool = span.tool.filter(|_| span.operation == Operation::ExecuteTool);
-    tool.is_some_and(|tool| tool.name == name)
+    let tool = Some(span).filter(|span| span.operation == Operation::ExecuteTool);
+    tool.and_then(SpanView::tool).is_some_and(|tool| tool.name == name)
 }
 
 /// Fills in what a record says of a tool call. A record has all of the arguments, and a span the name that the model used.
-fn complete_tool<'s>(call: &mut Call<'s>, other: &'s SpanView<'s>) {
-    if !call.recorded && !is_record(other) {
+fn complete_tool<'a>(call: &mut Call<'a>, other: &Call<'a>) {
+    let recorded = other.recorded;
+    if !call.recorded && !recorded {
         return;
     }
-    let recorded = is_record(other);
     call.recorded |= recorded;
-    let call = call.to_mut();
     call.failed |= other.failed;
     // A span tells of a call that is over.
     let over = if recorded { other.status } else { Status::Ok };
@@ -390,7 +408,7 @@ fn complete_tool<'s>(call: &mut Call<'s>, other: &'s SpanView<'s>) {
 }
 
 /// Fills in what one span does not say of a call from another span of it.
-fn complete<'s>(call: &mut SpanView<'s>, other: &SpanView<'s>) {
+fn complete<'a>(call: &mut Call<'a>, other: &Call<'a>) {
     call.input = call.input.or(other.input);
     call.output = call.output.or(other.output);
     call.failed |= other.failed;
@@ -413,18 +431,18 @@ fn complete<'s>(call: &mut SpanView<'s>, other: &SpanView<'s>) {
 }
 
 /// How good a witness a model span is: a span is better than a record, and then whichever knows more.
-fn worth(span: &SpanView<'_>) -> (bool, usize) {
-    (!is_record(span), known(span))
+fn worth(call: &Call<'_>) -> (bool, usize) {
+    (!call.is_record(), known(call))
 }
 
 /// How much a model span knows of its call: of two spans for one call, the better counts.
-fn known(span: &SpanView<'_>) -> usize {
+fn known(call: &Call<'_>) -> usize {
     let count = |model: &Model<'_>| {
         usize::from(model.tokens.input.is_some())
             + usize::from(model.tokens.output.is_some())
             + usize::from(model.cost.is_some())
     };
-    span.model.as_ref().map_or(0, count)
+    call.model.as_ref().map_or(0, count)
 }
 
 #[cfg(test)]

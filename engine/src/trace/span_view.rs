@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::rows::Rest;
 use super::symbol::Symbol;
 use crate::math::Quanta;
 use crate::price::Rate;
@@ -15,9 +16,25 @@ use crate::span::{
     TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
-/// A span.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+/// A span: what all say, and where the rest is.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct SpanView<'a> {
+    pub(super) span_id: SpanId,
+    pub(super) parent: Option<SpanId>,
+    pub(super) start: Timestamp,
+    pub(super) end: Timestamp,
+    pub(super) operation: Operation,
+    pub(super) status: Status,
+    pub(super) failed: bool,
+    pub(super) scope: u64,
+    pub(super) rest: Rest<'a>,
+    /// Its place in the order of the trace; 0 before there is one.
+    pub(super) at: usize,
+}
+
+/// All that is said of a span, in the order in which two of one id are compared.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct WholeView<'a> {
     pub(super) span_id: SpanId,
     pub(super) parent: Option<SpanId>,
     pub(super) remote_parent: Option<bool>,
@@ -44,8 +61,6 @@ pub(super) struct SpanView<'a> {
     pub(super) input: Option<Said<'a>>,
     /// Of tools only where texts are kept.
     pub(super) output: Option<Said<'a>>,
-    /// Its place in the order of the trace; 0 before there is one.
-    pub(super) at: usize,
 }
 
 /// A session id, and the attribute that it was found in.
@@ -112,20 +127,27 @@ pub(super) struct Said<'a> {
 }
 
 impl SpanView<'_> {
-    /// Whether of two spans of one id this is the one to keep, whichever came first. What texts say decides last: it is the same one
-    /// whether these are kept or not.
-    pub(super) fn holds_against(&self, other: &Self) -> bool {
-        self == other || (self.without_texts(), self) > (other.without_texts(), other)
-    }
-
     /// Whether a log record tells it, and no more than that it began.
     pub(super) fn is_begun(&self) -> bool {
-        self.scope == TOLD_BY_RECORD && self.status == Status::Unset && !self.failed
+        self.is_record() && self.status == Status::Unset && !self.failed
+    }
+
+    /// Whether a log record tells it.
+    pub(super) fn is_record(&self) -> bool {
+        self.scope == TOLD_BY_RECORD
     }
 
     /// Whether an agent reports by it that it is in a loop.
     pub(super) fn reports_loop(&self) -> bool {
-        self.scope == TOLD_BY_RECORD && self.name == REPORTED_LOOP
+        self.is_record() && self.name() == REPORTED_LOOP
+    }
+}
+
+impl WholeView<'_> {
+    /// Whether of two spans of one id this is the one to keep, whichever came first. What texts say decides last: it is the same one
+    /// whether these are kept or not.
+    pub(super) fn holds_against(&self, other: &Self) -> bool {
+        self == other || (self.without_texts(), self) > (other.without_texts(), other)
     }
 
     /// The same where no texts are kept.

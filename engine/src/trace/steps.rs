@@ -1,7 +1,7 @@
 //! What a trace did, step by step, as the page draws it; only where texts are kept.
 
 use super::loops::Spend;
-use super::shape::Shape;
+use super::shape::{Call, Shape};
 use super::span_view::SpanView;
 use crate::span::{Operation, SpanId};
 use crate::update::{Step, StepKind, ToolCall};
@@ -15,7 +15,7 @@ const MAX_RESULT_BYTES: usize = 4_096;
 /// Model calls with what they spent, tool calls, and agents that were called, in order of start.
 pub(super) fn of(
     shape: &Shape<'_>,
-    models: &[&SpanView<'_>],
+    models: &[Call<'_>],
     spends: &[Spend],
     calls: &[ToolCall],
 ) -> Vec<Step> {
@@ -24,8 +24,8 @@ pub(super) fn of(
         span.operation == Operation::InvokeAgent && Some(span.span_id) != outermost
     };
     let agents = shape.behaviour().filter(is_inner).map(|span| Step {
-        name: span.agent_name.unwrap_or(span.name).to_owned(),
-        ..step(StepKind::Agent, span)
+        name: span.agent_name().unwrap_or(span.name()).to_owned(),
+        ..step(StepKind::Agent, &Call::of(span))
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {
         name: span
@@ -67,7 +67,7 @@ pub(super) fn of(
     steps
 }
 
-fn step(kind: StepKind, span: &SpanView<'_>) -> Step {
+fn step(kind: StepKind, span: &Call<'_>) -> Step {
     Step {
         kind,
         span_id: span.span_id,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::agent_name;
-use super::shape::Shape;
+use super::shape::{Call, Shape};
 use super::span_view::SpanView;
 use crate::loops::Spend;
 use crate::span::{Operation, SpanId};
@@ -15,7 +15,7 @@ use crate::update::{Loop, SubAgent, ToolCall};
 /// What a trace has done that its agents share.
 pub(super) struct Work<'w> {
     /// The model calls.
-    pub(super) models: &'w [&'w SpanView<'w>],
+    pub(super) models: &'w [Call<'w>],
     /// What each of them took.
     pub(super) spends: &'w [Spend],
     /// The tool calls.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Logs;
-use super::shape::Shape;
-use super::span_view::{ResultView, SpanView, Tool};
+use super::shape::{Call, Shape};
+use super::span_view::{ResultView, Tool};
 use crate::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
@@ -12,21 +12,20 @@ use crate::update::{CallResult, ToolCall};
 /// trace goes on: what becomes of it is counted once.
 pub(super) fn of(
     shape: &Shape<'_>,
-    models: &[&SpanView<'_>],
+    models: &[Call<'_>],
     logs: &Logs<'_>,
     done: bool,
 ) -> Vec<ToolCall> {
-    let spans = shape.tool_spans();
-    let spans = spans.iter().filter(|call| done || !call.is_begun());
-    let spans: Vec<&SpanView<'_>> = spans.map(|call| &**call).collect();
+    let mut spans = shape.tool_spans();
+    spans.retain(|call| done || !call.is_begun());
     let called = models
         .iter()
-        .flat_map(|model| called(model, logs).into_iter().map(move |call| (*model, call)));
+        .flat_map(|model| called(model, logs).into_iter().map(move |call| (model, call)));
     let results = results(models, logs);
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
     if spans.is_empty() {
         let mut functions = shape.functions();
-        let tool = |(model, mut tool): (&SpanView<'_>, Tool<'_>)| {
+        let tool = |(model, mut tool): (&Call<'_>, Tool<'_>)| {
             let ran = tool.name.and_then(|name| functions.get_mut(name));
             let ran = ran.and_then(|ran| {
                 let at = ran.iter().position(|span| span.start >= model.start)?;
@@ -37,7 +36,7 @@ pub(super) fn of(
                 ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
             tool.result = tool.result.or_else(|| result?.hash);
             match ran {
-                Some(ran) => tool_call(&tool, ran, failed),
+                Some(ran) => tool_call(&tool, &Call::of(ran), failed),
                 None => ToolCall { timed: false, ..tool_call(&tool, model, failed) },
             }
         };
@@ -46,10 +45,10 @@ pub(super) fn of(
     let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
     let by_id: BTreeMap<u64, &Tool<'_>> =
         called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
-    let call = |span: &&SpanView<'_>| {
+    let call = |span: &Call<'_>| {
         let mut tool = span.tool.unwrap_or_default();
         let asked = tool.call_id.and_then(|id| by_id.get(&id));
-        if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span)) {
+        if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span.at)) {
             tool.name = Some(name);
         }
         tool.arguments = tool.arguments.or_else(|| asked?.arguments);
@@ -73,7 +72,7 @@ fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
 }
 
 /// What models were told of calls, by the id of the call.
-fn results(models: &[&SpanView<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
+fn results(models: &[Call<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
     let own = models.iter().filter_map(|model| model.model.as_ref());
     let own = own.flat_map(|model| model.results.iter().copied());
     let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(ResultView::of);
@@ -81,9 +80,9 @@ fn results(models: &[&SpanView<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultVie
 }
 
 /// The tool calls in a model's output, each once, on its span or in the log records of it.
-pub(super) fn called<'s>(model: &'s SpanView<'_>, logs: &Logs<'s>) -> Vec<Tool<'s>> {
+pub(super) fn called<'a>(model: &Call<'a>, logs: &Logs<'a>) -> Vec<Tool<'a>> {
     let own = model.model.as_ref().map(|model| model.calls.as_slice()).unwrap_or_default();
-    let mut calls: Vec<Tool<'s>> = own.to_vec();
+    let mut calls: Vec<Tool<'a>> = own.to_vec();
     if calls.is_empty() {
         let logged = logs.of_span(model).flat_map(|log| &log.tool_calls);
         calls = logged.map(Tool::of).collect();
@@ -93,7 +92,7 @@ pub(super) fn called<'s>(model: &'s SpanView<'_>, logs: &Logs<'s>) -> Vec<Tool<'
     calls
 }
 
-fn tool_call(tool: &Tool<'_>, span: &SpanView<'_>, failed: bool) -> ToolCall {
+fn tool_call(tool: &Tool<'_>, span: &Call<'_>, failed: bool) -> ToolCall {
     let arguments = tool.arguments;
     ToolCall {
         name: tool.name.unwrap_or_default().to_owned(),
@@ -123,7 +122,7 @@ pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool)
 }
 
 /// What models were told of calls that may be those of an earlier trace.
-pub(super) fn results_told(models: &[&SpanView<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
+pub(super) fn results_told(models: &[Call<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
     let results = results(models, logs).into_iter();
     results
         .map(|(call_id, told)| CallResult { call_id, failed: told.failed, hash: told.hash })

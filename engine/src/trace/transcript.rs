@@ -10,7 +10,7 @@
 
 use serde::Serialize;
 
-use super::shape::Shape;
+use super::shape::{Call, Shape};
 use super::span_view::{Said, SpanView, Tool};
 use super::tools;
 use super::{Logs, TraceView, Turn};
@@ -76,7 +76,6 @@ impl Step {
 pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
     let TraceView { shape, logs, .. } = trace;
     let models = shape.model_calls();
-    let models: Vec<&SpanView<'_>> = models.iter().map(|model| &**model).collect();
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     let turn = Turn { shape, outermost: &outermost, models: &models, logs };
     let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text, max_bytes / 4));
@@ -91,23 +90,17 @@ pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Optio
     (transcript, judged)
 }
 
-fn steps(
-    shape: &Shape<'_>,
-    models: &[&SpanView<'_>],
-    logs: &Logs<'_>,
-    max_text: usize,
-) -> Vec<Step> {
+fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
     let tools = shape.tool_spans();
     let root = shape.root().map(|root| root.span_id);
     let below = |span: &&SpanView<'_>| {
         span.operation == Operation::InvokeAgent && Some(span.span_id) != root
     };
-    let agents: Vec<&SpanView<'_>> = shape.behaviour().filter(below).collect();
-    let tools = tools.iter().map(|call| &**call);
-    let mut spans: Vec<&SpanView<'_>> = models.iter().copied().chain(tools).chain(agents).collect();
+    let agents: Vec<Call<'_>> = shape.behaviour().filter(below).map(Call::of).collect();
+    let mut spans: Vec<&Call<'_>> = models.iter().chain(&tools).chain(&agents).collect();
     spans.sort_by_key(|span| (span.start, span.end, span.span_id));
     let mut asked = None;
-    let step = |span: &SpanView<'_>| {
+    let step = |span: &Call<'_>| {
         let mut step = step(span, logs, max_text);
         // Every call of a turn has the user's message before it; once is enough.
         if step.kind == "model" {
@@ -122,7 +115,7 @@ fn steps(
     spans.into_iter().map(step).collect()
 }
 
-fn step(span: &SpanView<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
+fn step(span: &Call<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
     let cut = |text: &str| cut(text, max_text);
     let text = |said: Option<Said<'_>>| said?.text.map(cut);
     let own = Step { failed: span.failed, ..Step::default() };
@@ -138,7 +131,7 @@ fn step(span: &SpanView<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
     let Some(model) = &span.model else {
         return Step {
             kind: "agent",
-            name: span.agent_name.map(str::to_owned),
+            name: span.agent_name().map(str::to_owned),
             input: text(span.input),
             output: text(span.output),
             ..own

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{ModelRow, TextRow, ToolRow};
-use super::span_view::{Model, Named, Session, SpanView, Tool};
+use super::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
     Attempt, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, Tokens,
@@ -105,6 +105,15 @@ pub(super) struct Rare {
     pub(super) output: Option<TextRow>,
 }
 
+/// Where the rest of a span is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest<'a> {
+    row: &'a SpanRow,
+    origin: &'a Origin,
+    response_id: Option<u64>,
+    rare: Option<&'a Rare>,
+}
+
 /// All that is said of a span.
 struct Whole {
     row: SpanRow,
@@ -186,7 +195,7 @@ impl Spans {
             self.push(whole);
             return Added::New;
         };
-        if self.at(at).is_some_and(|held| held.holds_against(&whole.seen())) {
+        if self.at(at).is_some_and(|held| held.whole().holds_against(&whole.seen().whole())) {
             return Added::Known;
         }
         let others = mem::take(self);
@@ -537,56 +546,161 @@ impl SpanRow {
         response_id: Option<u64>,
         rare: Option<&'a Rare>,
     ) -> SpanView<'a> {
-        let who = origin.who.as_deref();
-        let own = self.name.as_deref();
-        let tool = self.has(TOOL).then(|| Tool {
-            name: own,
-            call_id: self.has(CALL_ID).then_some(self.number),
-            ..Tool::default()
-        });
-        let tokens = || Tokens {
-            input: self.has(INPUT_TOKENS).then_some(self.number & u64::from(u32::MAX)),
-            cached: None,
-            cache_written: None,
-            output: self.has(OUTPUT_TOKENS).then_some(self.number >> 32),
-        };
-        let model = self.has(MODEL).then(|| Model {
-            name: self.name.as_ref().map(Named::from),
-            response_id,
-            tokens: tokens(),
-            asked_by_user: self.asked_by_user(),
-            ..Model::default()
-        });
-        let name =
-            if self.has(TOOL | MODEL) { rare.and_then(|rare| rare.name.as_deref()) } else { own };
-        let said = |of: fn(&Rare) -> &Option<TextRow>| of(rare?).as_ref().map(TextRow::seen);
         SpanView {
             span_id: self.span_id,
             parent: origin.parent,
-            remote_parent: self.remote_parent(),
             start: self.start,
             end: self.end,
-            name: name.unwrap_or_default(),
             operation: self.operation,
             status: self.status,
             failed: self.has(FAILED),
             scope: origin.scope,
-            resource: &origin.resource,
-            agent_name: who.and_then(|who| who.agent_name.as_deref()),
-            workflow: who.and_then(|who| who.workflow.as_deref()),
-            agent_id: who.and_then(|who| who.agent_id.as_deref()),
-            agent_version: who.and_then(|who| who.agent_version.as_deref()),
-            environment: who.and_then(|who| who.environment.as_deref()),
-            session: who.and_then(|who| who.session.as_ref()).map(Session::of),
-            session_in_json: who.and_then(|who| who.session_in_json.as_ref()).map(Session::of),
-            user: who.and_then(|who| who.user.as_deref()),
-            tool: tool.or_else(|| rare?.tool.as_ref().map(|tool| tool.seen())),
-            model: model.or_else(|| rare?.model.as_ref().map(|model| model.seen())),
-            attempt: rare.and_then(|rare| rare.attempt.as_deref()),
-            input: said(|rare| &rare.input),
-            output: said(|rare| &rare.output),
+            rest: Rest { row: self, origin, response_id, rare },
             at: 0,
         }
+    }
+}
+
+impl<'a> SpanView<'a> {
+    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
+    pub(super) fn name(&self) -> &'a str {
+        let Rest { row, rare, .. } = self.rest;
+        let own = if row.has(TOOL | MODEL) {
+            rare.and_then(|rare| rare.name.as_deref())
+        } else {
+            row.name.as_deref()
+        };
+        own.unwrap_or_default()
+    }
+
+    pub(super) fn remote_parent(&self) -> Option<bool> {
+        self.rest.row.remote_parent()
+    }
+
+    pub(super) fn resource(&self) -> &'a Arc<Resource> {
+        &self.rest.origin.resource
+    }
+
+    pub(super) fn agent_name(&self) -> Option<&'a str> {
+        self.who()?.agent_name.as_deref()
+    }
+
+    pub(super) fn workflow(&self) -> Option<&'a str> {
+        self.who()?.workflow.as_deref()
+    }
+
+    pub(super) fn agent_id(&self) -> Option<&'a str> {
+        self.who()?.agent_id.as_deref()
+    }
+
+    pub(super) fn agent_version(&self) -> Option<&'a str> {
+        self.who()?.agent_version.as_deref()
+    }
+
+    pub(super) fn environment(&self) -> Option<&'a str> {
+        self.who()?.environment.as_deref()
+    }
+
+    pub(super) fn session(&self) -> Option<Session<'a>> {
+        self.who()?.session.as_ref().map(Session::of)
+    }
+
+    pub(super) fn session_in_json(&self) -> Option<Session<'a>> {
+        self.who()?.session_in_json.as_ref().map(Session::of)
+    }
+
+    pub(super) fn user(&self) -> Option<&'a str> {
+        self.who()?.user.as_deref()
+    }
+
+    pub(super) fn tool(&self) -> Option<Tool<'a>> {
+        let Rest { row, rare, .. } = self.rest;
+        if row.has(TOOL) {
+            let call_id = row.has(CALL_ID).then_some(row.number);
+            return Some(Tool { name: row.name.as_deref(), call_id, ..Tool::default() });
+        }
+        rare?.tool.as_ref().map(|tool| tool.seen())
+    }
+
+    pub(super) fn model(&self) -> Option<Model<'a>> {
+        let Rest { row, response_id, rare, .. } = self.rest;
+        if !row.has(MODEL) {
+            return rare?.model.as_ref().map(|model| model.seen());
+        }
+        Some(Model {
+            name: row.name.as_ref().map(Named::from),
+            response_id,
+            tokens: Tokens {
+                input: row.has(INPUT_TOKENS).then_some(row.number & u64::from(u32::MAX)),
+                cached: None,
+                cache_written: None,
+                output: row.has(OUTPUT_TOKENS).then_some(row.number >> 32),
+            },
+            asked_by_user: row.asked_by_user(),
+            ..Model::default()
+        })
+    }
+
+    /// Whether it says anything of a model call.
+    pub(super) fn has_model(&self) -> bool {
+        let Rest { row, rare, .. } = self.rest;
+        row.has(MODEL) || rare.is_some_and(|rare| rare.model.is_some())
+    }
+
+    /// The name of the model that it says it called.
+    pub(super) fn model_name(&self) -> Option<&'a str> {
+        let Rest { row, rare, .. } = self.rest;
+        if row.has(MODEL) {
+            return row.name.as_deref();
+        }
+        rare?.model.as_ref()?.name.as_deref()
+    }
+
+    pub(super) fn attempt(&self) -> Option<&'a Attempt> {
+        self.rest.rare?.attempt.as_deref()
+    }
+
+    pub(super) fn input(&self) -> Option<Said<'a>> {
+        self.rest.rare?.input.as_ref().map(TextRow::seen)
+    }
+
+    /// Of tools only where texts are kept.
+    pub(super) fn output(&self) -> Option<Said<'a>> {
+        self.rest.rare?.output.as_ref().map(TextRow::seen)
+    }
+
+    /// All that is said of it.
+    pub(super) fn whole(&self) -> WholeView<'a> {
+        WholeView {
+            span_id: self.span_id,
+            parent: self.parent,
+            remote_parent: self.remote_parent(),
+            start: self.start,
+            end: self.end,
+            name: self.name(),
+            operation: self.operation,
+            status: self.status,
+            failed: self.failed,
+            scope: self.scope,
+            resource: self.resource(),
+            agent_name: self.agent_name(),
+            workflow: self.workflow(),
+            agent_id: self.agent_id(),
+            agent_version: self.agent_version(),
+            environment: self.environment(),
+            session: self.session(),
+            session_in_json: self.session_in_json(),
+            user: self.user(),
+            tool: self.tool(),
+            model: self.model(),
+            attempt: self.attempt(),
+            input: self.input(),
+            output: self.output(),
+        }
+    }
+
+    fn who(&self) -> Option<&'a Who> {
+        self.rest.origin.who.as_deref()
     }
 }
 

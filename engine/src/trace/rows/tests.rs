@@ -117,7 +117,7 @@ const OPERATIONS: [Operation; 8] = [
 ];
 
 /// What counts of a span, straight from it.
-fn seen_of(span: &Span, texts: bool) -> SpanView<'_> {
+fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
     let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
         || (texts && span.operation == Operation::Chat);
     let tool = span.operation == Operation::ExecuteTool;
@@ -126,7 +126,7 @@ fn seen_of(span: &Span, texts: bool) -> SpanView<'_> {
         tool.arguments.iter_mut().filter(|_| !texts).for_each(|asked| asked.text = None);
         tool
     };
-    SpanView {
+    WholeView {
         span_id: span.span_id,
         parent: span.parent,
         remote_parent: span.remote_parent,
@@ -163,7 +163,6 @@ fn seen_of(span: &Span, texts: bool) -> SpanView<'_> {
             .as_ref()
             .map(|text| Said { text: texts.then_some(&*text.text), ..Said::of(text) }),
         output: span.output.as_ref().filter(|_| texts || !tool).map(Said::of),
-        at: 0,
     }
 }
 
@@ -171,8 +170,13 @@ fn add(spans: &mut Spans, span: &Span, texts: bool) -> Added {
     spans.add(span, &span.resource, &mut Symbols::default(), texts)
 }
 
+/// All that is said of each.
+fn wholes(spans: &Spans) -> Vec<WholeView<'_>> {
+    spans.iter().map(|span| span.whole()).collect()
+}
+
 /// The texts of a span that only people and models read.
-fn extra<'a>(seen: &SpanView<'a>) -> Vec<&'a str> {
+fn extra<'a>(seen: &WholeView<'a>) -> Vec<&'a str> {
     let calls = seen.model.iter().flat_map(|model| &model.calls).chain(&seen.tool);
     let asked = calls.filter_map(|call| call.arguments?.text);
     let result = seen.output.filter(|_| seen.operation == Operation::ExecuteTool);
@@ -189,7 +193,7 @@ proptest! {
         texts in any::<bool>(),
     ) {
         let mut spans = Spans::default();
-        let mut greatest: Vec<SpanView<'_>> = Vec::new();
+        let mut greatest: Vec<WholeView<'_>> = Vec::new();
         for span in &sent {
             let seen = seen_of(span, texts);
             let held = greatest.iter_mut().find(|held| held.span_id == seen.span_id);
@@ -206,7 +210,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(&spans.iter().collect::<Vec<_>>(), &greatest);
+        prop_assert_eq!(&wholes(&spans), &greatest);
         prop_assert_eq!(spans.len(), spans.operations().count());
         prop_assert!(spans.origins.len() <= greatest.len());
         let tools = greatest.iter().filter_map(|seen| seen.tool);
@@ -222,11 +226,11 @@ proptest! {
         let written = rmp_serde::to_vec_named(&spans).unwrap();
         let mut again: Spans = rmp_serde::from_slice(&written).unwrap();
         again.restored(&mut Symbols::default());
-        prop_assert_eq!(again.iter().collect::<Vec<_>>(), spans.iter().collect::<Vec<_>>());
+        prop_assert_eq!(wholes(&again), wholes(&spans));
         prop_assert_eq!(again.text_bytes(), spans.text_bytes());
         // Of what is forgone only the texts that nobody else reads are gone, and what comes again is known.
         spans.forgo();
-        for (seen, held) in greatest.iter().zip(spans.iter()) {
+        for (seen, held) in greatest.iter().zip(wholes(&spans)) {
             prop_assert!(extra(&held).is_empty());
             let mut expected = seen.without_texts();
             (expected.name, expected.output) = (seen.name, held.output);
@@ -256,7 +260,7 @@ proptest! {
                 }
                 add(&mut kept, span, true);
             }
-            format!("{:?}", kept.iter().next().unwrap().without_texts())
+            format!("{:?}", kept.iter().next().unwrap().whole().without_texts())
         };
         let kept = one(&sent, true);
         prop_assert_eq!(&one(&sent, false), &kept);
