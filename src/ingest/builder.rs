@@ -99,15 +99,15 @@ impl<'a> Builder<'a> {
         scope: Scope,
     ) -> bool {
         let Ok((trace_id, span_id)) = ids(frame.trace_id, frame.span_id) else { return false };
-        let planned = self.conventions.planned(outline, scope, &self.resource, self.names);
-        let Some(mut span) = planned else { return false };
-        let tally = &mut self.batch.tally;
+        let Batch { spans, tally, .. } = &mut self.batch;
+        let outline = (outline, scope);
+        let planned = self.conventions.planned(outline, &self.resource, self.names, spans);
+        let Some(span) = planned else { return false };
         tally.spans += 1;
         (span.trace_id, span.span_id) = (trace_id, span_id);
         span.parent = parent(frame.parent, tally).filter(|parent| *parent != span_id);
         (span.start, span.end) = self.repair.times(frame.start, frame.end, tally);
         span.remote_parent = remote_parent(frame.flags);
-        self.batch.spans.push(span);
         true
     }
 

@@ -190,14 +190,14 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 }
 
 impl Conventions {
-    /// Reads a span of a plan, all of it but its ids and times; `None` if it has none, or something has to be mended.
-    pub fn planned(
+    /// Adds a span of a plan, all of it but its ids and times; `None` if it has none, or something has to be mended.
+    pub fn planned<'s>(
         &self,
-        outline: &Outline<'_>,
-        scope: Scope,
+        (outline, scope): (&Outline<'_>, Scope),
         resource: &Arc<Resource>,
         names: &mut Names,
-    ) -> Option<Span> {
+        spans: &'s mut Vec<Span>,
+    ) -> Option<&'s mut Span> {
         let Names { shared, plans, .. } = names;
         let (kind, plan) = plans.find(outline, scope)?;
         if self.index.looks_for_name(outline.name) {
@@ -207,15 +207,31 @@ impl Conventions {
         let same = plan.same.iter().fold(0, |bits, (at, _)| bits | 1 << at);
         let mut reader = Reader { outline, shared, max_bytes, checked: same };
         let name = reader.share(outline.name)?;
-        let mut span = plan.span(outline, name, scope, resource);
+        let at = spans.len();
+        spans.push(plan.span(outline, name, scope, resource));
+        if self.fill((kind, plan), &mut reader, spans.get_mut(at)?).is_none() {
+            spans.truncate(at);
+        }
+        let span = spans.get_mut(at)?;
+        plans.planned += 1;
+        Some(span)
+    }
+
+    /// Reads what a span of a plan says.
+    fn fill(
+        &self,
+        (kind, plan): (&Kind, &Plan),
+        reader: &mut Reader<'_, '_>,
+        span: &mut Span,
+    ) -> Option<()> {
         for (field, at) in &plan.fields {
-            reader.take(*field, *at, (kind, plan), &mut span)?;
+            reader.take(*field, *at, (kind, plan), span)?;
         }
         if !plan.drafted.is_empty() {
-            self.drafted(plan, &mut reader, &mut span)?;
+            self.drafted(plan, reader, span)?;
         }
         if let Some(tool) = span.tool.as_mut().filter(|tool| tool.name.is_none()) {
-            let name = draft::tool_named(str::from_utf8(outline.name).ok()?);
+            let name = draft::tool_named(str::from_utf8(reader.outline.name).ok()?);
             tool.phantom = name.is_some_and(|name| plan.is_phantom(name.as_bytes()));
             tool.name = name.and_then(|name| reader.share(name.as_bytes()));
         }
@@ -227,9 +243,7 @@ impl Conventions {
         {
             span.model = None;
         }
-        reader.check_rest()?;
-        plans.planned += 1;
-        Some(span)
+        reader.check_rest()
     }
 
     /// Takes what goes by a draft.

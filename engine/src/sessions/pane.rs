@@ -4,30 +4,30 @@
 //! few more for stragglers are kept; what ended before them makes no pane. Beside the windows
 //! there is one pane for everything, of width 0.
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::scoring::Scored;
+use crate::few::Few;
 use crate::math::Quanta;
 use crate::predict::EffortSums;
 use crate::score::agent_consistency::AgentConsistency;
 use crate::span::Timestamp;
 use crate::update::{Level, PaneSum, SignalSum};
 
-/// Which pane: of windows of which width, and which of them.
+/// Which pane of its width.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct PaneKey {
-    /// Nanoseconds; 0 for the pane of everything.
-    pub(super) width: u64,
-    /// `floor(end / width)`.
+    /// `floor(end / width)`; 0 for the pane of everything.
     pub(super) index: u64,
     /// How often the wall clock had been set when it was made. It may be back at a pane that went: that one is not to be taken for
     /// the new one by traces that were in it.
-    #[serde(default)]
     pub(super) era: u32,
 }
 
@@ -61,11 +61,13 @@ impl PaneSet {
         Self { bits: kept.fold(self.bits & 1, |bits, bit| bits | bit), ..self }
     }
 
-    fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = PaneKey> {
-        let windows = numbered(widths).filter(move |(bit, _)| self.bits & bit > 0);
-        let windows =
-            windows.map(move |(_, width)| PaneKey { width, index: end.0 / width, era: self.era });
-        (self.bits & 1 > 0).then_some(EVERYTHING).into_iter().chain(windows)
+    /// Of an end the place of each column, and the pane in it.
+    fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = (usize, PaneKey)> {
+        let windows = (1..).zip(numbered(widths)).filter(move |(_, (bit, _))| self.bits & bit > 0);
+        let windows = windows.map(move |(column, (_, width))| {
+            (column, PaneKey { index: end.0 / width, era: self.era })
+        });
+        (self.bits & 1 > 0).then_some((0, EVERYTHING)).into_iter().chain(windows)
     }
 }
 
@@ -79,45 +81,70 @@ fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
 pub(super) struct Panes {
     #[serde(skip)]
     widths: Arc<[u64]>,
-    panes: BTreeMap<PaneKey, Pane>,
-    #[serde(skip)]
-    dirty: BTreeSet<PaneKey>,
-    #[serde(default)]
+    // That of everything, then one for each width, in their order.
+    columns: Vec<Column>,
     era: u32,
+}
+
+/// The panes of one width; 0: everything.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Column {
+    width: u64,
+    // In the order of their keys.
+    panes: Vec<(PaneKey, Pane)>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Pane {
+    // Since it was last told.
+    #[serde(skip)]
+    changed: bool,
     traces: u64,
     risks: u64,
     levels: BTreeMap<i32, u64>,
-    #[serde(default)]
     judged_levels: BTreeMap<i32, u64>,
     uncertainty: AgentConsistency,
-    signals: BTreeMap<String, (u64, i128)>,
+    signals: Few<String, (u64, i128)>,
     sessions: u64,
-    #[serde(default)]
     efforts: EffortSums,
+}
+
+impl Column {
+    /// The place of a pane, or where it belongs: nearly always that of the newest one or near it.
+    fn place(&self, key: PaneKey) -> Result<usize, usize> {
+        let newest = self.panes.len().saturating_sub(NEWEST);
+        for (at, (held, _)) in self.panes.iter().enumerate().skip(newest).rev() {
+            match held.cmp(&key) {
+                Ordering::Equal => return Ok(at),
+                Ordering::Less => return Err(at + 1),
+                Ordering::Greater => {}
+            }
+        }
+        self.panes[..newest].binary_search_by_key(&key, |(held, _)| *held)
+    }
 }
 
 impl Panes {
     /// No panes yet, for windows with panes of these widths.
     pub(super) fn new(widths: Arc<[u64]>) -> Self {
-        Self { widths, panes: BTreeMap::new(), dirty: BTreeSet::new(), era: 0 }
+        let all = [0].into_iter().chain(widths.iter().copied());
+        let columns = all.map(|width| Column { width, panes: Vec::new() }).collect();
+        Self { widths, columns, era: 0 }
     }
 
     /// Takes over the panes of an earlier process, as far as there still are such windows; all count as changed.
     pub(super) fn restore(&mut self, saved: Self) {
-        self.panes = saved.panes;
         self.era = saved.era;
-        let widths = &self.widths;
-        self.panes.retain(|key, _| *key == EVERYTHING || widths.contains(&key.width));
-        self.dirty = self.panes.keys().copied().collect();
+        for Column { width, panes } in saved.columns {
+            let own = self.columns.iter_mut().find(|own| own.width == width);
+            own.into_iter().for_each(|own| own.panes.clone_from(&panes));
+        }
+        self.each_mut().for_each(|pane| pane.changed = true);
     }
 
     /// Returns whether there is no pane.
     pub(super) fn is_empty(&self) -> bool {
-        self.panes.values().all(Pane::is_empty)
+        self.columns.iter().flat_map(|column| &column.panes).all(|(_, pane)| pane.is_empty())
     }
 
     /// The panes that a trace with this end is in, by wall time.
@@ -134,9 +161,17 @@ impl Panes {
 
     /// Adds a trace that ended then to panes.
     pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
-        for key in panes.keys(&self.widths, end) {
-            self.panes.entry(key).or_default().observe(trace);
-            self.dirty.insert(key);
+        for (column, key) in panes.keys(&self.widths, end) {
+            let Some(column) = self.columns.get_mut(column) else { continue };
+            let place = column.place(key);
+            let (Ok(at) | Err(at)) = place;
+            if place.is_err() {
+                column.panes.insert(at, (key, Pane::default()));
+            }
+            if let Some((_, pane)) = column.panes.get_mut(at) {
+                pane.observe(trace);
+                pane.changed = true;
+            }
         }
     }
 
@@ -168,18 +203,9 @@ impl Panes {
     /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by
     /// itself.
     pub(super) fn expire(&mut self, wall: Timestamp) {
-        for width in self.widths.iter() {
-            let (oldest, newest) = kept(*width, wall).into_inner();
-            let key = |index, era| PaneKey { width: *width, index, era };
-            let before = self.panes.range(key(0, 0)..key(oldest, 0));
-            let ahead =
-                (Bound::Excluded(key(newest, u32::MAX)), Bound::Included(key(u64::MAX, u32::MAX)));
-            let ahead = self.panes.range(ahead);
-            let out: Vec<PaneKey> = before.chain(ahead).map(|(key, _)| *key).collect();
-            for key in out {
-                self.panes.remove(&key);
-                self.dirty.remove(&key);
-            }
+        for Column { width, panes } in self.columns.iter_mut().filter(|column| column.width > 0) {
+            let kept = kept(*width, wall);
+            panes.retain(|(key, _)| kept.contains(&key.index));
         }
     }
 
@@ -190,33 +216,41 @@ impl Panes {
 
     /// The panes that changed since the last time, those of all eras together; empty ones are let go.
     pub(super) fn drain(&mut self) -> Vec<PaneSum> {
-        let dirty = std::mem::take(&mut self.dirty).into_iter();
-        let dirty: BTreeSet<PaneKey> = dirty.map(|key| PaneKey { era: 0, ..key }).collect();
-        let sums = dirty.into_iter().map(|key| {
-            let eras: Vec<PaneKey> = self
-                .panes
-                .range(key..=PaneKey { era: u32::MAX, ..key })
-                .map(|(key, _)| *key)
-                .collect();
-            let mut sum = Pane::default();
-            for key in eras {
-                match self.panes.get(&key) {
-                    Some(pane) if !pane.is_empty() => sum.merge(pane),
-                    Some(_) | None => drop(self.panes.remove(&key)),
+        let mut sums = Vec::new();
+        for Column { width, panes } in &mut self.columns {
+            let mut emptied = false;
+            for eras in panes.chunk_by_mut(|(one, _), (next, _)| one.index == next.index) {
+                let mut changed = false;
+                for (_, pane) in eras.iter_mut() {
+                    changed |= mem::take(&mut pane.changed);
+                    emptied |= pane.is_empty();
+                }
+                if let Some(((key, first), rest)) = eras.split_first().filter(|_| changed) {
+                    let others: Vec<&Pane> = rest.iter().map(|(_, pane)| pane).collect();
+                    sums.push(first.sum(&others).message((*width, key.index)));
                 }
             }
-            sum.message(key)
-        });
-        sums.collect()
+            if emptied {
+                panes.retain(|(_, pane)| !pane.is_empty());
+            }
+        }
+        sums
     }
 
     fn change(&mut self, panes: PaneSet, end: Timestamp, mut change: impl FnMut(&mut Pane)) {
-        for key in panes.keys(&self.widths, end) {
-            if let Some(pane) = self.panes.get_mut(&key) {
+        for (column, key) in panes.keys(&self.widths, end) {
+            let Some(column) = self.columns.get_mut(column) else { continue };
+            let Ok(at) = column.place(key) else { continue };
+            if let Some((_, pane)) = column.panes.get_mut(at) {
                 change(pane);
-                self.dirty.insert(key);
+                pane.changed = true;
             }
         }
+    }
+
+    fn each_mut(&mut self) -> impl Iterator<Item = &mut Pane> {
+        let panes = self.columns.iter_mut().flat_map(|column| &mut column.panes);
+        panes.map(|(_, pane)| pane)
     }
 }
 
@@ -235,12 +269,9 @@ impl Pane {
         }
         for (name, score) in trace.sums() {
             let score = i128::from(score.0);
-            if let Some((count, sum)) = self.signals.get_mut(name) {
-                *count += 1;
-                *sum += score;
-            } else {
-                self.signals.insert(name.to_string(), (1, score));
-            }
+            let (count, sum) = self.signals.or_default_of(name);
+            *count += 1;
+            *sum += score;
         }
     }
 
@@ -257,12 +288,13 @@ impl Pane {
             self.uncertainty.forget(uncertainty);
         }
         for (name, score) in trace.sums() {
-            let left = self.signals.get_mut(name).map(|(count, sum)| {
-                *count -= 1;
-                *sum -= i128::from(score.0);
-                *count
-            });
-            if left == Some(0) {
+            if !self.signals.contains_key(name) {
+                continue;
+            }
+            let (count, sum) = self.signals.or_default_of(name);
+            *count -= 1;
+            *sum -= i128::from(score.0);
+            if *count == 0 {
                 self.signals.remove(name);
             }
         }
@@ -270,6 +302,13 @@ impl Pane {
 
     fn is_empty(&self) -> bool {
         self.traces == 0 && self.sessions == 0
+    }
+
+    /// With these, mostly none.
+    fn sum(&self, others: &[&Self]) -> Cow<'_, Self> {
+        let mut sum = Cow::Borrowed(self);
+        others.iter().for_each(|other| sum.to_mut().merge(other));
+        sum
     }
 
     fn merge(&mut self, other: &Self) {
@@ -282,31 +321,32 @@ impl Pane {
             *self.judged_levels.entry(*level).or_default() += count;
         }
         self.uncertainty.merge(other.uncertainty);
-        for (name, (count, sum)) in &other.signals {
-            let held = self.signals.entry(name.clone()).or_default();
+        for (name, (count, sum)) in other.signals.iter() {
+            let held = self.signals.or_default_of(name.as_str());
             *held = (held.0 + count, held.1 + sum);
         }
         self.sessions += other.sessions;
         self.efforts.merge(&other.efforts);
     }
 
-    fn message(self, key: PaneKey) -> PaneSum {
-        let sums = self.signals.into_iter();
-        let levels = |levels: BTreeMap<i32, u64>| {
-            levels.into_iter().map(|(level, count)| Level { level, count }).collect()
+    fn message(&self, (width_nanos, index): (u64, u64)) -> PaneSum {
+        let levels = |levels: &BTreeMap<i32, u64>| {
+            levels.iter().map(|(level, count)| Level { level: *level, count: *count }).collect()
         };
+        let sums = self.signals.iter();
+        let sums = sums.map(|(name, (count, sum_quanta))| {
+            (name.clone(), SignalSum { count: *count, sum_quanta: *sum_quanta })
+        });
         PaneSum {
-            width_nanos: key.width,
-            index: key.index,
+            width_nanos,
+            index,
             traces: self.traces,
             risk_count: self.risks,
-            levels: levels(self.levels),
-            judged_levels: levels(self.judged_levels),
+            levels: levels(&self.levels),
+            judged_levels: levels(&self.judged_levels),
             uncertainty_count: self.uncertainty.count,
             uncertainty_squares: self.uncertainty.squares,
-            signals: sums
-                .map(|(name, (count, sum_quanta))| (name, SignalSum { count, sum_quanta }))
-                .collect(),
+            signals: sums.collect(),
             sessions: self.sessions,
             efforts: self.efforts,
         }
@@ -348,7 +388,10 @@ fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
 }
 
 /// The pane that every done trace is in.
-const EVERYTHING: PaneKey = PaneKey { width: 0, index: 0, era: 0 };
+const EVERYTHING: PaneKey = PaneKey { index: 0, era: 0 };
+
+/// Panes that are looked at one by one, the newest first.
+const NEWEST: usize = 4;
 
 /// Closed panes of a window.
 const PANES: u64 = 60;
@@ -379,9 +422,9 @@ mod tests {
         let now = Timestamp(1_000_000_000_000);
         let keys = |end| panes.of(end, now).keys(&panes.widths, end).collect::<Vec<_>>();
         let recent = keys(Timestamp(999_500_000_000));
-        assert_eq!(recent, [EVERYTHING, PaneKey { width: 1_000_000_000, index: 999, era: 0 }]);
-        assert_eq!(keys(Timestamp(900_000_000_000)), [EVERYTHING]);
-        assert_eq!(keys(Timestamp(2_000_000_000_000)), [EVERYTHING]);
+        assert_eq!(recent, [(0, EVERYTHING), (1, PaneKey { index: 999, era: 0 })]);
+        assert_eq!(keys(Timestamp(900_000_000_000)), [(0, EVERYTHING)]);
+        assert_eq!(keys(Timestamp(2_000_000_000_000)), [(0, EVERYTHING)]);
     }
 
     #[test]
@@ -389,8 +432,13 @@ mod tests {
         let (from, to) = ([10, 20, 30], [5, 10, 30, 60]);
         let set = PaneSet { bits: 0b1011, era: 7 };
         let end = Timestamp(300);
-        let keys = set.translated(&from, &to).keys(&to, end);
-        assert!(keys.eq(set.keys(&from, end).filter(|key| key.width != 20)));
+        // By column, of which the first is everything.
+        let widths = |keys: &mut dyn Iterator<Item = (usize, PaneKey)>, widths: &[u64]| {
+            keys.map(|(at, key)| (at.checked_sub(1).map(|at| widths[at]), key)).collect::<Vec<_>>()
+        };
+        let kept = widths(&mut set.translated(&from, &to).keys(&to, end), &to);
+        let held = widths(&mut set.keys(&from, end), &from).into_iter();
+        assert_eq!(kept, held.filter(|(width, _)| *width != Some(20)).collect::<Vec<_>>());
         assert_eq!(set.translated(&from, &from), set);
     }
 
@@ -408,10 +456,8 @@ mod tests {
         for (wall, left) in [(1_000, 3), (1_050, 2), (950, 2), (1_200, 0), (800, 0)] {
             let mut panes = observed();
             panes.expire(Timestamp(wall * 1_000_000_000));
-            let windows = panes.panes.keys().filter(|key| key.width > 0).count();
-            assert_eq!(windows, left, "at {wall}");
-            assert!(panes.dirty.iter().all(|key| panes.panes.contains_key(key)));
-            assert!(panes.panes.contains_key(&EVERYTHING));
+            let kept: Vec<usize> = panes.columns.iter().map(|column| column.panes.len()).collect();
+            assert_eq!(kept, [1, left], "at {wall}");
         }
     }
 
