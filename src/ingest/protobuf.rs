@@ -413,7 +413,7 @@ mod tests {
                 body.truncate(cut.index(body.len()));
             }
             // What the pre-scan refuses is not decoded at all.
-            if crate::ingest::prescan::scan(*signal, &body, BOUNDS).is_ok() {
+            if prescan::scan(*signal, &body, BOUNDS).is_ok() {
                 agree(*signal, &body, &mut primed())?;
             }
         }
@@ -421,7 +421,7 @@ mod tests {
         #[test]
         fn they_agree_on_any_bytes(body in prop::collection::vec(any::<u8>(), 0..64), logs in any::<bool>()) {
             let signal = if logs { Signal::Logs } else { Signal::Traces };
-            if crate::ingest::prescan::scan(signal, &body, BOUNDS).is_ok() {
+            if prescan::scan(signal, &body, BOUNDS).is_ok() {
                 agree(signal, &body, &mut Names::default())?;
             }
         }

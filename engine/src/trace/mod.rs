@@ -250,7 +250,9 @@ fn spent(
     update.calls_without_cost = unpriced.len() as u64;
     update.unpriced = unknown_models(&unpriced, prices);
     let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
-    let names: BTreeSet<&str> = named.map(|name| name.text).collect();
+    let mut names: Vec<&str> = named.map(|name| name.text).collect();
+    names.sort_unstable();
+    names.dedup();
     update.models = names.into_iter().map(str::to_owned).collect();
     spends
 }
@@ -548,7 +550,7 @@ fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
     let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
         let own = chosen.and_then(|span| of(span.resource()));
         own.or_else(|| outermost.iter().find_map(|span| of(span.resource())))
-            .map(ToString::to_string)
+            .map(|name| String::from(&**name))
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
     // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.

@@ -134,8 +134,9 @@ impl<'a> Shape<'a> {
     /// What one of them does not say the other one does.
     pub(super) fn model_calls(&self) -> Vec<Call<'a>> {
         let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut calls: Vec<Call<'a>> = Vec::new();
-        for span in self.behaviour().filter(|span| self.is_model(span)) {
+        let models = || self.behaviour().filter(|span| self.is_model(span));
+        let mut calls: Vec<Call<'a>> = Vec::with_capacity(models().count());
+        for span in models() {
             if self.models_below[span.at] > 0 {
                 continue;
             }
@@ -202,9 +203,11 @@ impl<'a> Shape<'a> {
 
     /// Tool calls of tool spans, in order; a span inside another of the same call counts once, and so do the records of a call.
     pub(super) fn tool_spans(&self) -> Vec<Call<'a>> {
-        let mut by_id: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        let mut calls: Vec<Call<'a>> = Vec::new();
-        for span in self.behaviour().filter(|span| span.operation == Operation::ExecuteTool) {
+        // Ids of calls, and the places of those that have them.
+        let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
+        let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
+        let mut calls: Vec<Call<'a>> = Vec::with_capacity(tools().count());
+        for span in tools() {
             let own = Call::of(span);
             let tool = own.tool.unwrap_or_default();
             if tool.phantom {
@@ -218,8 +221,8 @@ impl<'a> Shape<'a> {
             {
                 continue;
             }
-            let known = tool.call_id.and_then(|id| by_id.get(&id)).into_iter().flatten();
-            let again = known.copied().find(|at| {
+            let known = tool.call_id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
+            let again = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
                 let other = &calls[*at];
                 other.recorded
                     || own.recorded
@@ -228,9 +231,7 @@ impl<'a> Shape<'a> {
             match again {
                 Some(at) => complete_tool(&mut calls[at], &own),
                 None => {
-                    if let Some(id) = tool.call_id {
-                        by_id.entry(id).or_default().push(calls.len());
-                    }
+                    by_id.extend(tool.call_id.map(|id| (id, calls.len())));
                     calls.push(own);
                 }
             }

@@ -28,11 +28,13 @@ pub(super) struct Work<'w> {
 pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<SubAgent> {
     let agents = shape.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
     let named = agents.filter_map(agent_name).filter(|name| name != outermost);
-    let mut parts: BTreeMap<String, SubAgent> =
-        named.map(|name| (name.clone(), SubAgent { name, ..SubAgent::default() })).collect();
-    if parts.is_empty() {
+    let mut named = named.peekable();
+    // Most agents have none.
+    if named.peek().is_none() {
         return Vec::new();
     }
+    let mut parts: BTreeMap<String, SubAgent> =
+        named.map(|name| (name.clone(), SubAgent { name, ..SubAgent::default() })).collect();
     for (model, spend) in work.models.iter().zip(work.spends) {
         let Some(part) = shape.doer(model).and_then(|name| parts.get_mut(&name)) else { continue };
         part.model_calls += 1;
