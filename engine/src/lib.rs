@@ -36,7 +36,7 @@ pub mod resolve;
 pub mod route;
 pub mod run_scores;
 pub mod runs;
-mod saved;
+pub mod saved;
 pub mod score;
 pub mod sessions;
 pub mod signal;

@@ -6,12 +6,52 @@
 //! left out.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 
-use serde::{Deserialize, Deserializer};
+use rmp_serde::decode::Deserializer as MessagePack;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::convention;
 use super::drops::STREAMS;
 use super::sessions::FAMILIES;
+
+/// What state is read from. One form for all types: a decoder that is compiled for each of them takes a sixth of the binary.
+pub type Source<'s> = dyn erased_serde::Deserializer<'static> + 's;
+
+/// Why something cannot be read.
+pub type ReadError = erased_serde::Error;
+
+/// Writes a value down: `MessagePack` with the names of its fields, so that fields can be added.
+///
+/// # Errors
+///
+/// Fails for what cannot be written, as a map whose keys are maps.
+pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+    rmp_serde::to_vec_named(value)
+}
+
+/// Reads what [`write`] wrote.
+///
+/// # Errors
+///
+/// Fails if it is nothing that was written, or something else.
+pub fn read<T: DeserializeOwned>(mut from: impl Read) -> Result<T, ReadError> {
+    read_with(&mut from, |source| erased_serde::deserialize(source))
+}
+
+/// Likewise, by somebody who makes something of it as it comes.
+///
+/// # Errors
+///
+/// As [`read`], and whatever `take` returns.
+pub fn read_with<T>(
+    from: &mut dyn Read,
+    take: impl FnOnce(&mut Source<'_>) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let mut decoder = MessagePack::new(from);
+    take(&mut <Source<'_>>::erase(&mut decoder))
+}
 
 /// A name that the code knows.
 pub(super) type Name = &'static str;

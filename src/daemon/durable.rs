@@ -10,8 +10,6 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rmp_serde::Deserializer;
-use rmp_serde::decode::ReadReader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -28,6 +26,7 @@ use crate::engine::expect::Suite;
 use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
+use crate::engine::saved;
 use crate::engine::sessions::{SessionStore, Sessions};
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::tenants::TraceKey;
@@ -167,7 +166,7 @@ impl Answers {
         }
         let Batch { judged: replies, reports, embedded, .. } = batch;
         // Strings and numbers: there is nothing in it that cannot be written.
-        rmp_serde::to_vec_named(&Answers { replies, reports, embedded }).ok().map(Bytes::from)
+        saved::write(&Answers { replies, reports, embedded }).ok().map(Bytes::from)
     }
 }
 
@@ -334,7 +333,7 @@ fn absent() -> io::Error {
 
 /// A state as a section; `None` if it cannot be written down, which no state is meant to be.
 pub(super) fn section<S: Serialize>(name: String, state: &S) -> Option<Section> {
-    let written = rmp_serde::to_vec_named(state).map_err(io::Error::other);
+    let written = saved::write(state).map_err(io::Error::other);
     match written.and_then(|bytes| zstd::encode_all(bytes.as_slice(), 1)) {
         Ok(bytes) => Some(Section { name, bytes }),
         Err(error) => {
@@ -349,21 +348,18 @@ fn read<T: DeserializeOwned>(snapshot: &Snapshot, name: &str) -> Result<T, Store
     read_into(snapshot, name, |from| T::deserialize(from))
 }
 
-/// What a section is read from: it is inflated as it is read.
-type Inflated<'s> = Deserializer<ReadReader<BufReader<zstd::Decoder<'static, &'s [u8]>>>>;
-
-/// Likewise, by somebody who makes something of it as it comes.
-fn read_into<'s, T>(
-    snapshot: &'s Snapshot,
+/// Likewise, by somebody who makes something of it as it comes: it is inflated as it is read.
+fn read_into<T>(
+    snapshot: &Snapshot,
     name: &str,
-    take: impl FnOnce(&mut Inflated<'s>) -> Result<T, rmp_serde::decode::Error>,
+    take: impl FnOnce(&mut saved::Source<'_>) -> Result<T, saved::ReadError>,
 ) -> Result<T, StoreError> {
     let fail = |why: String| StoreError::Section { section: name.to_owned(), why };
     let bytes = snapshot.sections.get(name).ok_or_else(|| fail("it is not there".to_owned()))?;
     let inflated = zstd::Decoder::with_buffer(bytes.as_slice());
     let inflated = inflated.map_err(|error| fail(error.to_string()))?;
-    let from = BufReader::with_capacity(PIECE, inflated);
-    take(&mut Deserializer::new(from)).map_err(|error| fail(error.to_string()))
+    let mut from = BufReader::with_capacity(PIECE, inflated);
+    saved::read_with(&mut from, take).map_err(|error| fail(error.to_string()))
 }
 
 /// The stages as a snapshot has them. The number of shards is the snapshot's: no result depends on it.
@@ -552,7 +548,7 @@ fn replay(
 
 fn decode(decoder: &Decoder, Record { arrival, payload, kind }: Record) -> Read {
     if kind == Kind::Judged {
-        return rmp_serde::from_slice(&payload).map_or(Read::Refused, Read::Answered);
+        return saved::read(payload.as_ref()).map_or(Read::Refused, Read::Answered);
     }
     if kind == Kind::Clock {
         let shift = payload.as_ref().try_into().map(i64::from_le_bytes);

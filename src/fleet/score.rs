@@ -10,6 +10,7 @@ use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::wire::{Map, Message, Record};
 use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
+use crate::engine::saved;
 use crate::engine::sessions::Sessions;
 use crate::engine::span::{Target, Timestamp};
 use crate::engine::time::WallShift;
@@ -52,7 +53,7 @@ impl Stage for ScoreStage {
                 .shared_by(shares.clone());
             let name = shard.to_string();
             if let Some(bytes) = taken.checkpoint.and_then(|held| held.sections.get(&name)) {
-                let read = stage.restore(&mut rmp_serde::Deserializer::from_read_ref(bytes));
+                let read = saved::read_with(&mut bytes.as_slice(), |from| stage.restore(from));
                 read.map_err(|error| format!("section {name}: {error}"))?;
             }
             shards.push((shard, stage));

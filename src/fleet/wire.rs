@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::assemble::Input;
 use crate::engine::route::Route;
+use crate::engine::saved;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
 use crate::engine::update::{AgentKey, Began, Response, SessionUpdate, TraceUpdate};
 
@@ -257,11 +258,11 @@ fn name_of(agent: &AgentKey) -> u64 {
 
 /// A value of the engine as it travels and as it is kept: with the names of its fields, so that fields can be added.
 pub(super) fn pack<T: Serialize + ?Sized>(value: &T) -> Option<Vec<u8>> {
-    let packed = rmp_serde::to_vec_named(value);
+    let packed = saved::write(value);
     packed.inspect_err(|error| tracing::error!(%error, "what a stage holds cannot be written")).ok()
 }
 
 /// Reads what [`pack`] wrote.
-pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
-    rmp_serde::from_slice(bytes)
+pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, saved::ReadError> {
+    saved::read(bytes)
 }

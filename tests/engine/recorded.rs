@@ -141,7 +141,8 @@ pub(crate) fn restarted(mut before: Pipeline, options: &EngineOptions, route: Ro
     }
     for (old, new) in sessions.iter().zip(new_sessions) {
         let saved = rmp_serde::to_vec_named(&old.save()).unwrap();
-        new.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
+        agentgauge::engine::saved::read_with(&mut saved.as_slice(), |from| new.restore(from))
+            .unwrap();
     }
     new_agents.restore(again(&agents.save()));
     after

@@ -22,6 +22,7 @@ use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::limits::Cause;
+use crate::saved;
 use crate::silences::Level;
 use crate::span::{Report, Timestamp};
 use crate::update::TraceUpdate;
@@ -289,7 +290,7 @@ impl Sessions {
             return Some(SessionRef::Held(session));
         }
         let bytes = session_store.get(self.away.stubs.get(id)?.place)?;
-        Some(SessionRef::Evicted(Box::new(rmp_serde::from_slice(&bytes).ok()?)))
+        Some(SessionRef::Evicted(Box::new(saved::read(bytes.as_slice()).ok()?)))
     }
 
     /// Takes over what was away when a state was written down.
@@ -305,7 +306,7 @@ impl Sessions {
         let Some((id, stub)) = self.away.remove(id) else { return };
         let bytes = session_store.get(stub.place);
         session_store.free(stub.place);
-        let session = bytes.and_then(|bytes| rmp_serde::from_slice::<Session>(&bytes).ok());
+        let session = bytes.and_then(|bytes| saved::read::<Session>(bytes.as_slice()).ok());
         if let Some(mut session) = session {
             session.settle_in(&mut self.shared);
             self.shared.counts.add("away", "returned");
@@ -321,7 +322,7 @@ impl Sessions {
     fn leave(&mut self, id: &Arc<SessionId>, session_store: &mut dyn SessionStore) -> bool {
         let Some(session) = self.sessions.remove(id) else { return false };
         self.unfile(&session);
-        let bytes = rmp_serde::to_vec_named(&session).ok();
+        let bytes = saved::write(&session).ok();
         let Some(place) = bytes.and_then(|bytes| session_store.put(&bytes)) else {
             self.file(session);
             return false;

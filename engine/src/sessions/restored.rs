@@ -12,6 +12,7 @@ use super::fleet;
 use super::key::SessionId;
 use super::session::Session;
 use super::summary::Summary;
+use crate::saved::{ReadError, Source};
 
 /// What a shard is written down as.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -40,7 +41,7 @@ impl Sessions {
     /// # Errors
     ///
     /// Fails if it is not what [`Sessions::save`] wrote.
-    pub fn restore<'de, D: Deserializer<'de>>(&mut self, from: D) -> Result<(), D::Error> {
+    pub fn restore(&mut self, from: &mut Source<'_>) -> Result<(), ReadError> {
         from.deserialize_map(Shard(self))
     }
 

@@ -158,7 +158,7 @@ fn what_a_weekly_agent_has_shown_outlives_a_restart() {
     stage.drain();
     let saved = rmp_serde::to_vec_named(&stage.save()).unwrap();
     let mut next = self::stage();
-    next.restore(&mut rmp_serde::Deserializer::from_read_ref(&saved)).unwrap();
+    crate::saved::read_with(&mut saved.as_slice(), |from| next.restore(from)).unwrap();
     next.restart_counts();
     next.handle_timeout(at(7 * 86_400));
     let update = only(next.drain());
