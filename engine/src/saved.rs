@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use rmp_serde::decode::Deserializer as MessagePack;
+use rmp_serde::decode::{Error as ReadError, ReadReader};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -16,11 +16,8 @@ use super::convention;
 use super::drops::STREAMS;
 use super::sessions::FAMILIES;
 
-/// What state is read from. One form for all types: a decoder that is compiled for each of them takes a sixth of the binary.
-pub type Source<'s> = dyn erased_serde::Deserializer<'static> + 's;
-
-/// Why something cannot be read.
-pub type ReadError = erased_serde::Error;
+/// What state is read from: one form, whatever the bytes come out of, as each form is compiled once more for each type that is read.
+pub type Source<'s> = rmp_serde::Deserializer<ReadReader<&'s mut dyn Read>>;
 
 /// Writes a value down: `MessagePack` with the names of its fields, so that fields can be added.
 ///
@@ -37,7 +34,7 @@ pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, rmp_serde::enc
 ///
 /// Fails if it is nothing that was written, or something else.
 pub fn read<T: DeserializeOwned>(mut from: impl Read) -> Result<T, ReadError> {
-    read_with(&mut from, |source| erased_serde::deserialize(source))
+    read_with(&mut from, |source| T::deserialize(source))
 }
 
 /// Likewise, by somebody who makes something of it as it comes.
@@ -49,8 +46,7 @@ pub fn read_with<T>(
     from: &mut dyn Read,
     take: impl FnOnce(&mut Source<'_>) -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
-    let mut decoder = MessagePack::new(from);
-    take(&mut <Source<'_>>::erase(&mut decoder))
+    take(&mut rmp_serde::Deserializer::new(from))
 }
 
 /// A name that the code knows.

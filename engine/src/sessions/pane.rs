@@ -20,6 +20,7 @@ use crate::predict::EffortSums;
 use crate::score::agent_consistency::AgentConsistency;
 use crate::span::Timestamp;
 use crate::update::{Level, PaneSum, SignalSum};
+use crate::window::PANES;
 
 /// Which pane of its width.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -392,9 +393,6 @@ const EVERYTHING: PaneKey = PaneKey { index: 0, era: 0 };
 
 /// Panes that are looked at one by one, the newest first.
 const NEWEST: usize = 4;
-
-/// Closed panes of a window.
-const PANES: u64 = 60;
 
 /// Panes kept beyond a window, for a receiver whose time is a little behind.
 const STRAGGLERS: u64 = 2;

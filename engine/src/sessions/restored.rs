@@ -12,7 +12,8 @@ use super::fleet;
 use super::key::SessionId;
 use super::session::Session;
 use super::summary::Summary;
-use crate::saved::{ReadError, Source};
+use crate::saved::Source;
+use rmp_serde::decode::Error as ReadError;
 
 /// What a shard is written down as.
 #[derive(Clone, Copy, Debug, Deserialize)]

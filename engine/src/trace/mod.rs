@@ -14,6 +14,8 @@ mod sub_agents;
 mod symbol;
 mod tools;
 mod transcript;
+mod turn;
+mod whose;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,21 +25,20 @@ use serde::{Deserialize, Serialize};
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{Call, Shape};
-use self::span_view::{Model, Said, SpanView};
+use self::span_view::{Model, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::Symbols;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
-use super::convention::{is_generic, is_random};
+use self::turn::Turn;
+pub use self::whose::scope_by_agent;
+use self::whose::{agent, session};
 use super::loops::{self, Spend};
 use super::math::sequence::adjacent_repeats;
-use super::math::text::digest;
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Log, Operation, Report, Resource, SpanId, Text, Tokens, TraceId};
-use super::update::{
-    self, AgentKey, Content, Loop, ReportedScore, SessionKey, ToolCall, TraceUpdate, TurnStart,
-};
+use super::span::{Log, Operation, Report, Resource, SpanId, Tokens, TraceId};
+use super::update::{self, AgentKey, Loop, ReportedScore, ToolCall, TraceUpdate, TurnStart};
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -389,206 +390,6 @@ fn wasted(models: &[Call<'_>], calls: &[ToolCall]) -> u64 {
         redundant || call.error == Some(true)
     });
     (failed_models + wasted_calls.count()) as u64
-}
-
-/// Where the texts of the turn are.
-struct Turn<'s> {
-    shape: &'s Shape<'s>,
-    outermost: &'s [&'s SpanView<'s>],
-    models: &'s [Call<'s>],
-    logs: &'s Logs<'s>,
-}
-
-impl<'s> Turn<'s> {
-    /// Fills in the texts, and what the output's likeness is computed from.
-    fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
-        let output = || self.output().and_then(|said| said.text);
-        update.output_digest = done.then(output).flatten().and_then(digest);
-        update.content = keep_content.then(|| Content {
-            input: self.input().and_then(|said| said.text).map(str::to_owned),
-            output: output().map(str::to_owned),
-            steps: Vec::new(),
-        });
-    }
-
-    /// Fills in how the trace hangs together with the one before it and the one after it.
-    ///
-    /// New user input began it if a user's message ends the first model call's input, or if an agent was invoked: that
-    /// implies one. It ended on an answer if an agent was, or if the last model call made no tool call.
-    fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
-        let first = self.models.first().and_then(|model| self.asked_by_user(model));
-        let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
-        update.turn_start = match first {
-            Some(false) => TurnStart::Continued,
-            Some(true) => TurnStart::Asked,
-            None if invoked || self.input().is_some() => TurnStart::Asked,
-            None => TurnStart::Unknown,
-        };
-        let last = self.shape.last_model(self.models);
-        let after_last =
-            last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
-        let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
-        update.unfinished = !invoked && !calls.is_empty() && (after_last || called);
-        if update.turn_start != TurnStart::Asked {
-            update.results = tools::results_told(self.models, self.logs);
-        }
-    }
-
-    /// Whether a user's message ends a model call's input, on its span or in the last record of it.
-    fn asked_by_user(&self, model: &Call<'_>) -> Option<bool> {
-        let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
-        own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
-    }
-
-    /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
-    fn input(&self) -> Option<Said<'s>> {
-        let said = |text: &'s Text| Said::of(text);
-        let of_model = |span: &'s Call<'s>| {
-            let logged =
-                || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
-            span.input.or_else(logged)
-        };
-        let own = self.owners().filter_map(SpanView::input);
-        let of_models = self.models.iter().filter_map(of_model);
-        let loose = self.logs.all.iter().rev().filter_map(|log| log.input.as_ref()).map(said);
-        first_good(own.chain(of_models).chain(loose))
-    }
-
-    /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
-    fn output(&self) -> Option<Said<'s>> {
-        let last_model = self.shape.last_model(self.models);
-        let own = self.owners().filter_map(SpanView::output);
-        let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
-            let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
-            span.output.or_else(|| logged().map(Said::of))
-        });
-        first_good(own.chain(of_model))
-    }
-
-    /// The spans that speak for the whole turn.
-    fn owners(&self) -> impl Iterator<Item = &'s SpanView<'s>> + '_ {
-        let agent =
-            self.outermost.iter().copied().find(|span| span.operation == Operation::InvokeAgent);
-        let speaks = |span: &&SpanView<'_>| {
-            !matches!(span.operation, Operation::Chat | Operation::ExecuteTool)
-        };
-        self.shape.root().filter(speaks).into_iter().chain(agent)
-    }
-}
-
-/// The first text that is one; the JSON of something else only where there is no other.
-fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
-    let mut last_resort = None;
-    for text in texts {
-        if text.rank < Text::LOOSE {
-            return Some(text);
-        }
-        last_resort = last_resort.or(Some(text));
-    }
-    last_resort
-}
-
-/// The session: on the outermost span that names one, the best key; then resources, then JSON values. Without a namespace its
-/// scope is the agent, which [`scope_by_agent`] fills in.
-fn session(
-    trace_id: TraceId,
-    shape: &Shape<'_>,
-    outermost: &[&SpanView<'_>],
-    rules: &Rules,
-) -> SessionKey {
-    let namespace = outermost.iter().find_map(|span| span.resource().service_namespace.as_deref());
-    let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
-    let tenant =
-        shape.spans.iter().find_map(|span| span.resource().tenant.as_deref()).unwrap_or_default();
-    let key = |source: &str, id: &str| SessionKey {
-        tenant: tenant.to_owned(),
-        id: id.to_owned(),
-        scope: namespace.unwrap_or_default().to_owned(),
-        source: source.to_owned(),
-    };
-    let of_resource = |span: &&SpanView<'_>| {
-        span.resource().session.as_ref().map(|name| key(&name.attribute, &name.id))
-    };
-    let of_span = |session: span_view::Session<'_>| key(session.attribute, session.id);
-    let named = outermost.iter().find_map(|span| span.session()).map(of_span);
-    let named = named.or_else(|| outermost.iter().find_map(of_resource));
-    let in_json = || outermost.iter().find_map(|span| span.session_in_json()).map(of_span);
-    if let Some(named) = named.or_else(in_json) {
-        return named;
-    }
-    let instance = outermost.iter().find_map(|span| span.resource().instance_id.as_deref());
-    match (rules.fallback, instance) {
-        (SessionFallback::Instance, Some(instance)) => key("instance", instance),
-        (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
-            SessionKey { scope: String::new(), ..key("trace", &trace_id.to_string()) }
-        }
-    }
-}
-
-/// Gives the session that a trace names, and whose services have no namespace, the scope of the trace's agent; its service where
-/// no agent is named.
-pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
-    let Some((session, agent)) = update.session.as_mut().zip(update.agent.as_ref()) else { return };
-    if scope == SessionScope::Tenant || session.is_own() || !session.scope.is_empty() {
-        return;
-    }
-    let name = if agent.agent_name.is_empty() { &agent.service_name } else { &agent.agent_name };
-    session.scope.clone_from(name);
-}
-
-/// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
-/// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
-/// outermost workflow and the agent's id do; empty if nobody says one.
-fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
-    let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
-    let named = agents().chain(outermost).find_map(|span| Some((span, agent_name(span)?)));
-    let chosen = named
-        .as_ref()
-        .map(|(span, _)| *span)
-        .or_else(|| agents().next())
-        .or_else(|| outermost.first());
-    let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
-        let own = chosen.and_then(|span| of(span.resource()));
-        own.or_else(|| outermost.iter().find_map(|span| of(span.resource())))
-            .map(|name| String::from(&**name))
-    };
-    let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
-    // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
-    let outer =
-        |of: fn(&SpanView<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
-    let workflow = || outer(|span| span.workflow().map(str::to_owned));
-    let id = || outer(|span| span.agent_id().map(str::to_owned));
-    let is_own = |name: &String| !is_generic(name) && !is_random(name);
-    let name = named
-        .map(|(_, name)| name)
-        .or_else(|| resource(|resource| resource.agent_name.as_ref()))
-        .or_else(|| workflow().filter(is_own))
-        .or_else(|| id().filter(is_own))
-        .unwrap_or_default();
-    let version = chosen.and_then(|span| span.agent_version()).map(str::to_owned);
-    let environment = chosen.and_then(|span| span.environment()).map(str::to_owned);
-    AgentKey {
-        tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
-        agent_version: version
-            .or_else(|| resource(|resource| resource.service_version.as_ref()))
-            .unwrap_or_default(),
-        environment: environment
-            .or_else(|| resource(|resource| resource.environment.as_ref()))
-            .unwrap_or_default(),
-        agent_name: name,
-        service_name,
-    }
-}
-
-/// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.
-fn agent_name(span: &SpanView<'_>) -> Option<String> {
-    let agent = span.operation == Operation::InvokeAgent;
-    let from_span = || {
-        let name = span.name().trim_start_matches("invoke_agent").trim();
-        let is_model = span.model_name().is_some_and(|model| model.starts_with(name));
-        Some(name).filter(|name| agent && !name.is_empty() && !is_model && !is_random(name))
-    };
-    span.agent_name().or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)
 }
 
 /// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.

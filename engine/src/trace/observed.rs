@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::shape::Shape;
 use super::span_view::{Said, SpanView};
-use super::{Logs, TraceView, agent_name};
+use super::whose::agent_name;
+use super::{Logs, TraceView};
 use crate::expect::Observed;
 use crate::expect::observed::{Handoffs, ObservedSpan, ObservedTool};
 use crate::expect::span_spec::SpanKind;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Deref;
 
-use super::agent_name;
 use super::span_view::{Model, Said, SpanView, Tool};
+use super::whose::agent_name;
 use crate::span::{Operation, SpanId, Status, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::agent_name;
 use super::shape::{Call, Shape};
 use super::span_view::SpanView;
+use super::whose::agent_name;
 use crate::loops::Spend;
 use crate::span::{Operation, SpanId};
 use crate::update::{Loop, SubAgent, ToolCall};

@@ -13,7 +13,8 @@ use serde::Serialize;
 use super::shape::{Call, Shape};
 use super::span_view::{Said, SpanView, Tool};
 use super::tools;
-use super::{Logs, TraceView, Turn};
+use super::turn::Turn;
+use super::{Logs, TraceView};
 use crate::span::{Log, Operation, SpanId, Text};
 
 /// A trace as texts.

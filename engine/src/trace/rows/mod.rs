@@ -3,6 +3,7 @@
 //! A row is what nearly every span says. Where spans come from, what they hang on and whom they speak for is said once for all
 //! that have it in common; what few say stands beside the rows.
 
+mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +13,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::seen::Rest;
 use super::facts::{ModelRow, TextRow, ToolRow};
-use super::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
+use super::span_view::SpanView;
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
     Attempt, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, Tokens,
@@ -103,15 +105,6 @@ pub(super) struct Rare {
     attempt: Option<Box<Attempt>>,
     pub(super) input: Option<TextRow>,
     pub(super) output: Option<TextRow>,
-}
-
-/// Where the rest of a span is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rest<'a> {
-    row: &'a SpanRow,
-    origin: &'a Origin,
-    response_id: Option<u64>,
-    rare: Option<&'a Rare>,
 }
 
 /// All that is said of a span.
@@ -558,149 +551,6 @@ impl SpanRow {
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
         }
-    }
-}
-
-impl<'a> SpanView<'a> {
-    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
-    pub(super) fn name(&self) -> &'a str {
-        let Rest { row, rare, .. } = self.rest;
-        let own = if row.has(TOOL | MODEL) {
-            rare.and_then(|rare| rare.name.as_deref())
-        } else {
-            row.name.as_deref()
-        };
-        own.unwrap_or_default()
-    }
-
-    pub(super) fn remote_parent(&self) -> Option<bool> {
-        self.rest.row.remote_parent()
-    }
-
-    pub(super) fn resource(&self) -> &'a Arc<Resource> {
-        &self.rest.origin.resource
-    }
-
-    pub(super) fn agent_name(&self) -> Option<&'a str> {
-        self.who()?.agent_name.as_deref()
-    }
-
-    pub(super) fn workflow(&self) -> Option<&'a str> {
-        self.who()?.workflow.as_deref()
-    }
-
-    pub(super) fn agent_id(&self) -> Option<&'a str> {
-        self.who()?.agent_id.as_deref()
-    }
-
-    pub(super) fn agent_version(&self) -> Option<&'a str> {
-        self.who()?.agent_version.as_deref()
-    }
-
-    pub(super) fn environment(&self) -> Option<&'a str> {
-        self.who()?.environment.as_deref()
-    }
-
-    pub(super) fn session(&self) -> Option<Session<'a>> {
-        self.who()?.session.as_ref().map(Session::of)
-    }
-
-    pub(super) fn session_in_json(&self) -> Option<Session<'a>> {
-        self.who()?.session_in_json.as_ref().map(Session::of)
-    }
-
-    pub(super) fn user(&self) -> Option<&'a str> {
-        self.who()?.user.as_deref()
-    }
-
-    pub(super) fn tool(&self) -> Option<Tool<'a>> {
-        let Rest { row, rare, .. } = self.rest;
-        if row.has(TOOL) {
-            let call_id = row.has(CALL_ID).then_some(row.number);
-            return Some(Tool { name: row.name.as_deref(), call_id, ..Tool::default() });
-        }
-        rare?.tool.as_ref().map(|tool| tool.seen())
-    }
-
-    pub(super) fn model(&self) -> Option<Model<'a>> {
-        let Rest { row, response_id, rare, .. } = self.rest;
-        if !row.has(MODEL) {
-            return rare?.model.as_ref().map(|model| model.seen());
-        }
-        Some(Model {
-            name: row.name.as_ref().map(Named::from),
-            response_id,
-            tokens: Tokens {
-                input: row.has(INPUT_TOKENS).then_some(row.number & u64::from(u32::MAX)),
-                cached: None,
-                cache_written: None,
-                output: row.has(OUTPUT_TOKENS).then_some(row.number >> 32),
-            },
-            asked_by_user: row.asked_by_user(),
-            ..Model::default()
-        })
-    }
-
-    /// Whether it says anything of a model call.
-    pub(super) fn has_model(&self) -> bool {
-        let Rest { row, rare, .. } = self.rest;
-        row.has(MODEL) || rare.is_some_and(|rare| rare.model.is_some())
-    }
-
-    /// The name of the model that it says it called.
-    pub(super) fn model_name(&self) -> Option<&'a str> {
-        let Rest { row, rare, .. } = self.rest;
-        if row.has(MODEL) {
-            return row.name.as_deref();
-        }
-        rare?.model.as_ref()?.name.as_deref()
-    }
-
-    pub(super) fn attempt(&self) -> Option<&'a Attempt> {
-        self.rest.rare?.attempt.as_deref()
-    }
-
-    pub(super) fn input(&self) -> Option<Said<'a>> {
-        self.rest.rare?.input.as_ref().map(TextRow::seen)
-    }
-
-    /// Of tools only where texts are kept.
-    pub(super) fn output(&self) -> Option<Said<'a>> {
-        self.rest.rare?.output.as_ref().map(TextRow::seen)
-    }
-
-    /// All that is said of it.
-    pub(super) fn whole(&self) -> WholeView<'a> {
-        WholeView {
-            span_id: self.span_id,
-            parent: self.parent,
-            remote_parent: self.remote_parent(),
-            start: self.start,
-            end: self.end,
-            name: self.name(),
-            operation: self.operation,
-            status: self.status,
-            failed: self.failed,
-            scope: self.scope,
-            resource: self.resource(),
-            agent_name: self.agent_name(),
-            workflow: self.workflow(),
-            agent_id: self.agent_id(),
-            agent_version: self.agent_version(),
-            environment: self.environment(),
-            session: self.session(),
-            session_in_json: self.session_in_json(),
-            user: self.user(),
-            tool: self.tool(),
-            model: self.model(),
-            attempt: self.attempt(),
-            input: self.input(),
-            output: self.output(),
-        }
-    }
-
-    fn who(&self) -> Option<&'a Who> {
-        self.rest.origin.who.as_deref()
     }
 }
 

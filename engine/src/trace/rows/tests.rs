@@ -4,7 +4,7 @@ use super::*;
 use crate::math::Quanta;
 use crate::price::shipped;
 use crate::span::{Arguments, ModelFacts, Text, ToolFacts, ToolResult};
-use crate::trace::span_view::{ResultView, Said, hash};
+use crate::trace::span_view::{Model, Named, ResultView, Said, Session, Tool, WholeView, hash};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))

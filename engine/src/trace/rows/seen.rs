@@ -1,0 +1,161 @@
+//! What a span says, read from its row and from what stands beside it.
+
+use std::sync::Arc;
+
+use super::{
+    CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
+};
+use crate::span::{Attempt, Resource, Tokens};
+use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
+
+/// Where the rest of a span is.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::trace) struct Rest<'a> {
+    pub(super) row: &'a SpanRow,
+    pub(super) origin: &'a Origin,
+    pub(super) response_id: Option<u64>,
+    pub(super) rare: Option<&'a Rare>,
+}
+
+impl<'a> SpanView<'a> {
+    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
+    pub(in crate::trace) fn name(&self) -> &'a str {
+        let Rest { row, rare, .. } = self.rest;
+        let own = if row.has(TOOL | MODEL) {
+            rare.and_then(|rare| rare.name.as_deref())
+        } else {
+            row.name.as_deref()
+        };
+        own.unwrap_or_default()
+    }
+
+    pub(in crate::trace) fn remote_parent(&self) -> Option<bool> {
+        self.rest.row.remote_parent()
+    }
+
+    pub(in crate::trace) fn resource(&self) -> &'a Arc<Resource> {
+        &self.rest.origin.resource
+    }
+
+    pub(in crate::trace) fn agent_name(&self) -> Option<&'a str> {
+        self.who()?.agent_name.as_deref()
+    }
+
+    pub(in crate::trace) fn workflow(&self) -> Option<&'a str> {
+        self.who()?.workflow.as_deref()
+    }
+
+    pub(in crate::trace) fn agent_id(&self) -> Option<&'a str> {
+        self.who()?.agent_id.as_deref()
+    }
+
+    pub(in crate::trace) fn agent_version(&self) -> Option<&'a str> {
+        self.who()?.agent_version.as_deref()
+    }
+
+    pub(in crate::trace) fn environment(&self) -> Option<&'a str> {
+        self.who()?.environment.as_deref()
+    }
+
+    pub(in crate::trace) fn session(&self) -> Option<Session<'a>> {
+        self.who()?.session.as_ref().map(Session::of)
+    }
+
+    pub(in crate::trace) fn session_in_json(&self) -> Option<Session<'a>> {
+        self.who()?.session_in_json.as_ref().map(Session::of)
+    }
+
+    pub(in crate::trace) fn user(&self) -> Option<&'a str> {
+        self.who()?.user.as_deref()
+    }
+
+    pub(in crate::trace) fn tool(&self) -> Option<Tool<'a>> {
+        let Rest { row, rare, .. } = self.rest;
+        if row.has(TOOL) {
+            let call_id = row.has(CALL_ID).then_some(row.number);
+            return Some(Tool { name: row.name.as_deref(), call_id, ..Tool::default() });
+        }
+        rare?.tool.as_ref().map(|tool| tool.seen())
+    }
+
+    pub(in crate::trace) fn model(&self) -> Option<Model<'a>> {
+        let Rest { row, response_id, rare, .. } = self.rest;
+        if !row.has(MODEL) {
+            return rare?.model.as_ref().map(|model| model.seen());
+        }
+        Some(Model {
+            name: row.name.as_ref().map(Named::from),
+            response_id,
+            tokens: Tokens {
+                input: row.has(INPUT_TOKENS).then_some(row.number & u64::from(u32::MAX)),
+                cached: None,
+                cache_written: None,
+                output: row.has(OUTPUT_TOKENS).then_some(row.number >> 32),
+            },
+            asked_by_user: row.asked_by_user(),
+            ..Model::default()
+        })
+    }
+
+    /// Whether it says anything of a model call.
+    pub(in crate::trace) fn has_model(&self) -> bool {
+        let Rest { row, rare, .. } = self.rest;
+        row.has(MODEL) || rare.is_some_and(|rare| rare.model.is_some())
+    }
+
+    /// The name of the model that it says it called.
+    pub(in crate::trace) fn model_name(&self) -> Option<&'a str> {
+        let Rest { row, rare, .. } = self.rest;
+        if row.has(MODEL) {
+            return row.name.as_deref();
+        }
+        rare?.model.as_ref()?.name.as_deref()
+    }
+
+    pub(in crate::trace) fn attempt(&self) -> Option<&'a Attempt> {
+        self.rest.rare?.attempt.as_deref()
+    }
+
+    pub(in crate::trace) fn input(&self) -> Option<Said<'a>> {
+        self.rest.rare?.input.as_ref().map(TextRow::seen)
+    }
+
+    /// Of tools only where texts are kept.
+    pub(in crate::trace) fn output(&self) -> Option<Said<'a>> {
+        self.rest.rare?.output.as_ref().map(TextRow::seen)
+    }
+
+    /// All that is said of it.
+    pub(in crate::trace) fn whole(&self) -> WholeView<'a> {
+        WholeView {
+            span_id: self.span_id,
+            parent: self.parent,
+            remote_parent: self.remote_parent(),
+            start: self.start,
+            end: self.end,
+            name: self.name(),
+            operation: self.operation,
+            status: self.status,
+            failed: self.failed,
+            scope: self.scope,
+            resource: self.resource(),
+            agent_name: self.agent_name(),
+            workflow: self.workflow(),
+            agent_id: self.agent_id(),
+            agent_version: self.agent_version(),
+            environment: self.environment(),
+            session: self.session(),
+            session_in_json: self.session_in_json(),
+            user: self.user(),
+            tool: self.tool(),
+            model: self.model(),
+            attempt: self.attempt(),
+            input: self.input(),
+            output: self.output(),
+        }
+    }
+
+    fn who(&self) -> Option<&'a Who> {
+        self.rest.origin.who.as_deref()
+    }
+}

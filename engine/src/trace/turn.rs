@@ -1,0 +1,105 @@
+//! The texts of a turn, and how it hangs together with the one before it and the one after it.
+
+use super::shape::{Call, Shape};
+use super::span_view::{Said, SpanView};
+use super::{Logs, tools};
+use crate::math::text::digest;
+use crate::span::{Operation, Text};
+use crate::update::{Content, ToolCall, TraceUpdate, TurnStart};
+
+/// Where the texts of the turn are.
+pub(super) struct Turn<'s> {
+    pub(super) shape: &'s Shape<'s>,
+    pub(super) outermost: &'s [&'s SpanView<'s>],
+    pub(super) models: &'s [Call<'s>],
+    pub(super) logs: &'s Logs<'s>,
+}
+
+impl<'s> Turn<'s> {
+    /// Fills in the texts, and what the output's likeness is computed from.
+    pub(super) fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
+        let output = || self.output().and_then(|said| said.text);
+        update.output_digest = done.then(output).flatten().and_then(digest);
+        update.content = keep_content.then(|| Content {
+            input: self.input().and_then(|said| said.text).map(str::to_owned),
+            output: output().map(str::to_owned),
+            steps: Vec::new(),
+        });
+    }
+
+    /// Fills in how the trace hangs together with the one before it and the one after it.
+    ///
+    /// New user input began it if a user's message ends the first model call's input, or if an agent was invoked: that
+    /// implies one. It ended on an answer if an agent was, or if the last model call made no tool call.
+    pub(super) fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
+        let first = self.models.first().and_then(|model| self.asked_by_user(model));
+        let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
+        update.turn_start = match first {
+            Some(false) => TurnStart::Continued,
+            Some(true) => TurnStart::Asked,
+            None if invoked || self.input().is_some() => TurnStart::Asked,
+            None => TurnStart::Unknown,
+        };
+        let last = self.shape.last_model(self.models);
+        let after_last =
+            last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
+        let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
+        update.unfinished = !invoked && !calls.is_empty() && (after_last || called);
+        if update.turn_start != TurnStart::Asked {
+            update.results = tools::results_told(self.models, self.logs);
+        }
+    }
+
+    /// Whether a user's message ends a model call's input, on its span or in the last record of it.
+    fn asked_by_user(&self, model: &Call<'_>) -> Option<bool> {
+        let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
+        own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
+    }
+
+    /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
+    pub(super) fn input(&self) -> Option<Said<'s>> {
+        let said = |text: &'s Text| Said::of(text);
+        let of_model = |span: &'s Call<'s>| {
+            let logged =
+                || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
+            span.input.or_else(logged)
+        };
+        let own = self.owners().filter_map(SpanView::input);
+        let of_models = self.models.iter().filter_map(of_model);
+        let loose = self.logs.all.iter().rev().filter_map(|log| log.input.as_ref()).map(said);
+        first_good(own.chain(of_models).chain(loose))
+    }
+
+    /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
+    pub(super) fn output(&self) -> Option<Said<'s>> {
+        let last_model = self.shape.last_model(self.models);
+        let own = self.owners().filter_map(SpanView::output);
+        let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
+            let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
+            span.output.or_else(|| logged().map(Said::of))
+        });
+        first_good(own.chain(of_model))
+    }
+
+    /// The spans that speak for the whole turn.
+    fn owners(&self) -> impl Iterator<Item = &'s SpanView<'s>> + '_ {
+        let agent =
+            self.outermost.iter().copied().find(|span| span.operation == Operation::InvokeAgent);
+        let speaks = |span: &&SpanView<'_>| {
+            !matches!(span.operation, Operation::Chat | Operation::ExecuteTool)
+        };
+        self.shape.root().filter(speaks).into_iter().chain(agent)
+    }
+}
+
+/// The first text that is one; the JSON of something else only where there is no other.
+fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
+    let mut last_resort = None;
+    for text in texts {
+        if text.rank < Text::LOOSE {
+            return Some(text);
+        }
+        last_resort = last_resort.or(Some(text));
+    }
+    last_resort
+}

@@ -1,0 +1,114 @@
+//! Whose a trace is: its session and its agent.
+
+use std::sync::Arc;
+
+use super::Rules;
+use super::shape::Shape;
+use super::span_view::{self, SpanView};
+use crate::convention::{is_generic, is_random};
+use crate::options::{SessionFallback, SessionScope};
+use crate::span::{Operation, Resource, TraceId};
+use crate::update::{AgentKey, SessionKey, TraceUpdate};
+
+/// The session: on the outermost span that names one, the best key; then resources, then JSON values. Without a namespace its
+/// scope is the agent, which [`scope_by_agent`] fills in.
+pub(super) fn session(
+    trace_id: TraceId,
+    shape: &Shape<'_>,
+    outermost: &[&SpanView<'_>],
+    rules: &Rules,
+) -> SessionKey {
+    let namespace = outermost.iter().find_map(|span| span.resource().service_namespace.as_deref());
+    let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
+    let tenant =
+        shape.spans.iter().find_map(|span| span.resource().tenant.as_deref()).unwrap_or_default();
+    let key = |source: &str, id: &str| SessionKey {
+        tenant: tenant.to_owned(),
+        id: id.to_owned(),
+        scope: namespace.unwrap_or_default().to_owned(),
+        source: source.to_owned(),
+    };
+    let of_resource = |span: &&SpanView<'_>| {
+        span.resource().session.as_ref().map(|name| key(&name.attribute, &name.id))
+    };
+    let of_span = |session: span_view::Session<'_>| key(session.attribute, session.id);
+    let named = outermost.iter().find_map(|span| span.session()).map(of_span);
+    let named = named.or_else(|| outermost.iter().find_map(of_resource));
+    let in_json = || outermost.iter().find_map(|span| span.session_in_json()).map(of_span);
+    if let Some(named) = named.or_else(in_json) {
+        return named;
+    }
+    let instance = outermost.iter().find_map(|span| span.resource().instance_id.as_deref());
+    match (rules.fallback, instance) {
+        (SessionFallback::Instance, Some(instance)) => key("instance", instance),
+        (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
+            SessionKey { scope: String::new(), ..key("trace", &trace_id.to_string()) }
+        }
+    }
+}
+
+/// Gives the session that a trace names, and whose services have no namespace, the scope of the trace's agent; its service where
+/// no agent is named.
+pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
+    let Some((session, agent)) = update.session.as_mut().zip(update.agent.as_ref()) else { return };
+    if scope == SessionScope::Tenant || session.is_own() || !session.scope.is_empty() {
+        return;
+    }
+    let name = if agent.agent_name.is_empty() { &agent.service_name } else { &agent.agent_name };
+    session.scope.clone_from(name);
+}
+
+/// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
+/// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
+/// outermost workflow and the agent's id do; empty if nobody says one.
+pub(super) fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
+    let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
+    let named = agents().chain(outermost).find_map(|span| Some((span, agent_name(span)?)));
+    let chosen = named
+        .as_ref()
+        .map(|(span, _)| *span)
+        .or_else(|| agents().next())
+        .or_else(|| outermost.first());
+    let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
+        let own = chosen.and_then(|span| of(span.resource()));
+        own.or_else(|| outermost.iter().find_map(|span| of(span.resource())))
+            .map(|name| String::from(&**name))
+    };
+    let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
+    // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
+    let outer =
+        |of: fn(&SpanView<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
+    let workflow = || outer(|span| span.workflow().map(str::to_owned));
+    let id = || outer(|span| span.agent_id().map(str::to_owned));
+    let is_own = |name: &String| !is_generic(name) && !is_random(name);
+    let name = named
+        .map(|(_, name)| name)
+        .or_else(|| resource(|resource| resource.agent_name.as_ref()))
+        .or_else(|| workflow().filter(is_own))
+        .or_else(|| id().filter(is_own))
+        .unwrap_or_default();
+    let version = chosen.and_then(|span| span.agent_version()).map(str::to_owned);
+    let environment = chosen.and_then(|span| span.environment()).map(str::to_owned);
+    AgentKey {
+        tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
+        agent_version: version
+            .or_else(|| resource(|resource| resource.service_version.as_ref()))
+            .unwrap_or_default(),
+        environment: environment
+            .or_else(|| resource(|resource| resource.environment.as_ref()))
+            .unwrap_or_default(),
+        agent_name: name,
+        service_name,
+    }
+}
+
+/// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.
+pub(super) fn agent_name(span: &SpanView<'_>) -> Option<String> {
+    let agent = span.operation == Operation::InvokeAgent;
+    let from_span = || {
+        let name = span.name().trim_start_matches("invoke_agent").trim();
+        let is_model = span.model_name().is_some_and(|model| model.starts_with(name));
+        Some(name).filter(|name| agent && !name.is_empty() && !is_model && !is_random(name))
+    };
+    span.agent_name().or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)
+}
