@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use rmp_serde::decode::{Error as ReadError, ReadReader};
+pub use rmp_serde::decode::Error as ReadError;
+use rmp_serde::decode::ReadReader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -352,7 +352,7 @@ fn read<T: DeserializeOwned>(snapshot: &Snapshot, name: &str) -> Result<T, Store
 fn read_into<T>(
     snapshot: &Snapshot,
     name: &str,
-    take: impl FnOnce(&mut saved::Source<'_>) -> Result<T, rmp_serde::decode::Error>,
+    take: impl FnOnce(&mut saved::Source<'_>) -> Result<T, saved::ReadError>,
 ) -> Result<T, StoreError> {
     let fail = |why: String| StoreError::Section { section: name.to_owned(), why };
     let bytes = snapshot.sections.get(name).ok_or_else(|| fail("it is not there".to_owned()))?;

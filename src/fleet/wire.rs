@@ -263,6 +263,6 @@ pub(super) fn pack<T: Serialize + ?Sized>(value: &T) -> Option<Vec<u8>> {
 }
 
 /// Reads what [`pack`] wrote.
-pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
+pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, saved::ReadError> {
     saved::read(bytes)
 }

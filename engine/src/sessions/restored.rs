@@ -12,8 +12,7 @@ use super::fleet;
 use super::key::SessionId;
 use super::session::Session;
 use super::summary::Summary;
-use crate::saved::Source;
-use rmp_serde::decode::Error as ReadError;
+use crate::saved::{ReadError, Source};
 
 /// What a shard is written down as.
 #[derive(Clone, Copy, Debug, Deserialize)]
