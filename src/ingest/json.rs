@@ -13,11 +13,12 @@ use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::{Number, Value};
+use serde_json::Number;
 
 use super::builder::{Builder, EncodedLog, EncodedSpan, event, low32, status};
 use super::prescan::{Bounds, Scan};
 use super::repair::Odd;
+use super::tree::Json;
 use super::{Refusal, Signal};
 use crate::engine::convention::mend::{self, Mended, Numbers, Rules};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
@@ -89,26 +90,19 @@ pub(super) fn decode(
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
     let reader = Reader { max_nesting: bounds.max_nesting, odd: Cell::default() };
-    let request = reader.parse(body, scan.deep, max_depth(bounds))?;
-    if !request.is_object() {
-        let why = "the request is not an object".to_owned();
-        return Err(Refusal::Malformed { what: "JSON", why });
-    }
-    match signal {
-        Signal::Traces => reader.traces(&request, builder),
-        Signal::Logs => reader.logs(&request, builder),
-        Signal::Metrics => builder.tally().metric_points = reader.metric_points(&request),
-        Signal::Reports => super::report::json(&request, builder),
-    }
-    reader.odd.get().tell(builder.tally());
-    Ok(())
+    let mended = match reader.as_it_is(body, scan.deep)? {
+        Some(request) => return reader.request(signal, &request, builder),
+        None => reader.mend(body, max_depth(bounds)),
+    };
+    let request = strictly(&mended).map_err(|error| malformed(&error))?;
+    reader.request(signal, &request, builder)
 }
 
 /// Parses JSON whose nesting is known to be bounded.
-fn strictly(text: &str) -> serde_json::Result<Value> {
+fn strictly(text: &str) -> serde_json::Result<Json<'_>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     deserializer.disable_recursion_limit();
-    Value::deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value))
+    Json::deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value))
 }
 
 /// Whether a text is JSON, or would be once it is mended.
@@ -130,24 +124,46 @@ struct Reader {
 }
 
 impl Reader {
-    /// Parses a request, and mends it if it cannot be parsed as it is.
-    fn parse(&self, body: &[u8], deep: bool, max_depth: usize) -> Result<Value, Refusal> {
-        if let Some(text) = str::from_utf8(body).ok().filter(|_| !deep) {
-            match strictly(text) {
-                Ok(value) => return Ok(value),
-                // It broke off: no mending makes that whole.
-                Err(error) if error.is_eof() => return Err(malformed(&error)),
-                Err(_) => {}
-            }
+    /// Parses a request as it is; `None`: it has to be mended.
+    fn as_it_is<'a>(&self, body: &'a [u8], deep: bool) -> Result<Option<Json<'a>>, Refusal> {
+        let Some(text) = str::from_utf8(body).ok().filter(|_| !deep) else { return Ok(None) };
+        match strictly(text) {
+            // It broke off: no mending makes that whole.
+            Err(error) if error.is_eof() => Err(malformed(&error)),
+            parsed => Ok(parsed.ok()),
         }
+    }
+
+    /// The text of a request that cannot be parsed as it is, mended.
+    fn mend(&self, body: &[u8], max_depth: usize) -> String {
         // What is cut off here is inside of a value that nests too deep, which is counted, or of what nobody reads.
         let rules = Rules { max_depth, numbers: Numbers::Named, controls: true };
         let Mended { text, strings, numbers, controls, deep: _ } = mend::json(body, rules);
         self.odd.update(|odd| Odd { strings, numbers, controls, ..odd });
-        strictly(&text).map_err(|error| malformed(&error))
+        text
     }
 
-    fn traces(&self, request: &Value, builder: &mut Builder<'_>) {
+    fn request(
+        &self,
+        signal: Signal,
+        request: &Json<'_>,
+        builder: &mut Builder<'_>,
+    ) -> Result<(), Refusal> {
+        if request.as_object().is_none() {
+            let why = "the request is not an object".to_owned();
+            return Err(Refusal::Malformed { what: "JSON", why });
+        }
+        match signal {
+            Signal::Traces => self.traces(request, builder),
+            Signal::Logs => self.logs(request, builder),
+            Signal::Metrics => builder.tally().metric_points = self.metric_points(request),
+            Signal::Reports => super::report::json(request, builder),
+        }
+        self.odd.get().tell(builder.tally());
+        Ok(())
+    }
+
+    fn traces(&self, request: &Json<'_>, builder: &mut Builder<'_>) {
         for resource_spans in self.list(request, "resourceSpans") {
             builder.resource(
                 self.object(resource_spans, "resource")
@@ -163,7 +179,7 @@ impl Reader {
         }
     }
 
-    fn logs(&self, request: &Value, builder: &mut Builder<'_>) {
+    fn logs(&self, request: &Json<'_>, builder: &mut Builder<'_>) {
         for resource_logs in self.list(request, "resourceLogs") {
             builder.resource(
                 self.object(resource_logs, "resource")
@@ -179,8 +195,8 @@ impl Reader {
         }
     }
 
-    fn span(&self, span: &Value, scope: Scope, builder: &mut Builder<'_>) {
-        if !span.is_object() {
+    fn span(&self, span: &Json<'_>, scope: Scope, builder: &mut Builder<'_>) {
+        if span.as_object().is_none() {
             return builder.reject("malformed_span", false);
         }
         let status = self.object(span, "status");
@@ -215,8 +231,8 @@ impl Reader {
         builder.span(sent, None, scope);
     }
 
-    fn log(&self, log: &Value, scope: Scope, builder: &mut Builder<'_>) {
-        if !log.is_object() {
+    fn log(&self, log: &Json<'_>, scope: Scope, builder: &mut Builder<'_>) {
+        if log.as_object().is_none() {
             return builder.reject("malformed_log", true);
         }
         let ids = ["traceId", "spanId"].map(|name| self.id(log, name));
@@ -232,13 +248,13 @@ impl Reader {
         builder.log(sent, scope);
     }
 
-    fn attributes<'a>(&self, holder: &'a Value) -> RawAttributes<'a> {
+    fn attributes<'a>(&self, holder: &'a Json<'a>) -> RawAttributes<'a> {
         self.key_values(holder, "attributes", 1).into_iter().collect()
     }
 
     fn key_values<'a>(
         &self,
-        holder: &'a Value,
+        holder: &'a Json<'a>,
         name: &str,
         nesting: usize,
     ) -> Vec<(Cow<'a, str>, RawValue<'a>)> {
@@ -251,21 +267,19 @@ impl Reader {
     }
 
     /// A value; one that nests too deep is absent. Of several the last holds.
-    fn value<'a>(&self, sent: &'a Value, nesting: usize) -> RawValue<'a> {
+    fn value<'a>(&self, sent: &'a Json<'a>, nesting: usize) -> RawValue<'a> {
         if nesting > self.max_nesting {
             self.odd.update(|odd| Odd { deep: odd.deep + 1, ..odd });
             return RawValue::Null;
         }
         let mut value = RawValue::Null;
-        let Some(kinds) = self.of_type(sent, Value::as_object) else { return value };
+        let Some(kinds) = self.of_type(sent, Json::as_object) else { return value };
         for (kind, sent) in kinds.iter().filter(|(_, sent)| !sent.is_null()) {
             let read = match &**kind {
                 "stringValue" | "string_value" => {
-                    self.of_type(sent, Value::as_str).map(|text| RawValue::Str(text.into()))
+                    self.of_type(sent, Json::as_str).map(|text| RawValue::Str(text.into()))
                 }
-                "boolValue" | "bool_value" => {
-                    self.of_type(sent, Value::as_bool).map(RawValue::Bool)
-                }
+                "boolValue" | "bool_value" => self.of_type(sent, Json::as_bool).map(RawValue::Bool),
                 "intValue" | "int_value" => self.whole(sent).map(RawValue::Int),
                 "doubleValue" | "double_value" => self.double(sent).map(RawValue::Double),
                 "bytesValue" | "bytes_value" => {
@@ -286,47 +300,55 @@ impl Reader {
     }
 
     /// What is of another type is counted.
-    fn of_type<'a, T>(&self, value: &'a Value, read: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
+    fn of_type<'a, T>(
+        &self,
+        value: &'a Json<'a>,
+        read: impl Fn(&'a Json<'a>) -> Option<T>,
+    ) -> Option<T> {
         let read = read(value);
         // An empty object, as PHP writes it, is no other type than an object.
-        if read.is_none() && value.as_array().is_none_or(|list| !list.is_empty()) {
+        if read.is_none() && value.as_list().is_none_or(|list| !list.is_empty()) {
             self.odd.update(|odd| Odd { types: odd.types + 1, ..odd });
         }
         read
     }
 
-    fn list<'a>(&self, holder: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-        let list = get(holder, name).and_then(|list| self.of_type(list, Value::as_array));
+    fn list<'a>(
+        &self,
+        holder: &'a Json<'a>,
+        name: &str,
+    ) -> impl Iterator<Item = &'a Json<'a>> + use<'a> {
+        let list = get(holder, name).and_then(|list| self.of_type(list, Json::as_list));
         list.into_iter().flatten()
     }
 
     /// The objects in a list.
-    fn objects<'a>(&self, holder: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    fn objects<'a>(&self, holder: &'a Json<'a>, name: &str) -> impl Iterator<Item = &'a Json<'a>> {
         self.list(holder, name).filter_map(|item| self.of_type(item, some_object))
     }
 
-    fn object<'a>(&self, holder: &'a Value, name: &str) -> Option<&'a Value> {
+    fn object<'a>(&self, holder: &'a Json<'a>, name: &str) -> Option<&'a Json<'a>> {
         get(holder, name).and_then(|object| self.of_type(object, some_object))
     }
 
-    fn text<'a>(&self, holder: &'a Value, name: &str) -> &'a str {
-        get(holder, name).and_then(|text| self.of_type(text, Value::as_str)).unwrap_or_default()
+    fn text<'a>(&self, holder: &'a Json<'a>, name: &str) -> &'a str {
+        get(holder, name).and_then(|text| self.of_type(text, Json::as_str)).unwrap_or_default()
     }
 
     /// An unsigned number, or 0 where there is none.
-    fn number(&self, holder: &Value, name: &str) -> u64 {
+    fn number(&self, holder: &Json<'_>, name: &str) -> u64 {
         get(holder, name).and_then(|number| self.whole(number)).unwrap_or(0)
     }
 
     /// A whole number in any of its spellings; one that there is no room for is counted, and absent.
-    fn whole<N: TryFrom<i128>>(&self, sent: &Value) -> Option<N> {
+    fn whole<N: TryFrom<i128>>(&self, sent: &Json<'_>) -> Option<N> {
         let number = match sent {
-            Value::Number(number) => whole_number(number),
-            Value::String(text) => {
+            Json::Number(number) => whole_number(number),
+            Json::Text(text) => {
                 let text = text.trim();
                 text.parse().ok().or_else(|| whole_float(text.parse().ok()?))
             }
-            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
+            Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => {
                 return self.of_type(sent, |_| None);
             }
         };
@@ -338,14 +360,12 @@ impl Reader {
         number
     }
 
-    fn double(&self, sent: &Value) -> Option<f64> {
+    fn double(&self, sent: &Json<'_>) -> Option<f64> {
         let text = match sent {
-            Value::String(text) => text.trim(),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::Array(_)
-            | Value::Object(_) => return self.of_type(sent, Value::as_f64),
+            Json::Text(text) => text.trim(),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
+                return self.of_type(sent, Json::as_f64);
+            }
         };
         let number = text.parse().ok();
         if number.is_none() {
@@ -355,7 +375,7 @@ impl Reader {
     }
 
     /// The bytes of a hex id; what is not hex has no bytes, which is no valid id.
-    fn id(&self, holder: &Value, name: &str) -> Vec<u8> {
+    fn id(&self, holder: &Json<'_>, name: &str) -> Vec<u8> {
         let hex = self.text(holder, name).as_bytes();
         let digit =
             |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
@@ -366,17 +386,17 @@ impl Reader {
         pairs.collect::<Option<Vec<u8>>>().unwrap_or_else(|| vec![1])
     }
 
-    fn code(&self, holder: &Value) -> Status {
+    fn code(&self, holder: &Json<'_>) -> Status {
         match get(holder, "code") {
-            Some(Value::String(name)) if name == "STATUS_CODE_OK" => Status::Ok,
-            Some(Value::String(name)) if name == "STATUS_CODE_ERROR" => Status::Error,
-            Some(Value::String(name)) if name == "STATUS_CODE_UNSET" => Status::Unset,
+            Some(Json::Text(name)) if name == "STATUS_CODE_OK" => Status::Ok,
+            Some(Json::Text(name)) if name == "STATUS_CODE_ERROR" => Status::Error,
+            Some(Json::Text(name)) if name == "STATUS_CODE_UNSET" => Status::Unset,
             Some(code) => self.whole(code).map(status).unwrap_or_default(),
             None => Status::Unset,
         }
     }
 
-    fn scope<'a>(&self, holder: &'a Value) -> RawScope<'a> {
+    fn scope<'a>(&self, holder: &'a Json<'a>) -> RawScope<'a> {
         let scope = self.object(holder, "scope");
         scope
             .map(|scope| RawScope {
@@ -386,7 +406,7 @@ impl Reader {
             .unwrap_or_default()
     }
 
-    fn metric_points(&self, request: &Value) -> u64 {
+    fn metric_points(&self, request: &Json<'_>) -> u64 {
         let scopes = self
             .list(request, "resourceMetrics")
             .flat_map(|resource| self.list(resource, "scopeMetrics"));
@@ -401,8 +421,7 @@ impl Reader {
 }
 
 /// A field by its camel-case name, or by the snake-case one of the schema; null is absent.
-fn get<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
-    let map = value.as_object()?;
+fn get<'a>(value: &'a Json<'a>, name: &str) -> Option<&'a Json<'a>> {
     let snake = || {
         let mut snake = String::with_capacity(name.len() + 4);
         for c in name.chars() {
@@ -411,16 +430,16 @@ fn get<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
             }
             snake.push(c.to_ascii_lowercase());
         }
-        map.get(&snake)
+        value.get(&snake)
     };
-    map.get(name).or_else(snake).filter(|value| !value.is_null())
+    value.get(name).or_else(snake).filter(|value| !value.is_null())
 }
 
-fn some_object(value: &Value) -> Option<&Value> {
-    value.is_object().then_some(value)
+fn some_object<'a>(value: &'a Json<'a>) -> Option<&'a Json<'a>> {
+    value.as_object().map(|_| value)
 }
 
-fn bytes(value: &Value) -> Option<Vec<u8>> {
+fn bytes(value: &Json<'_>) -> Option<Vec<u8>> {
     let text = value.as_str()?;
     BASE64.iter().find_map(|base64| base64.decode(text).ok())
 }

@@ -25,6 +25,7 @@ mod request;
 pub mod server;
 mod spans;
 mod status;
+mod tree;
 mod walk;
 mod wire;
 

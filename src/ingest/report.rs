@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::builder::Builder;
+use super::tree::Json;
 use crate::engine::agents::BASELINE;
 use crate::engine::convention::{Conventions, SentReport, trace_id};
 use crate::engine::drops::{STREAMS, Stream};
@@ -100,8 +101,8 @@ pub(super) fn protobuf(request: ReportRequest, builder: &mut Builder<'_>) {
 }
 
 /// Takes the reports of a JSON request, `{"reports": [..]}`.
-pub(super) fn json(request: &Value, builder: &mut Builder<'_>) {
-    let reports = request.get("reports").and_then(Value::as_array);
+pub(super) fn json(request: &Json<'_>, builder: &mut Builder<'_>) {
+    let reports = request.get("reports").and_then(Json::as_list);
     for (index, report) in reports.into_iter().flatten().enumerate() {
         let read = |conventions: &Conventions, tenant: Option<&Arc<str>>| {
             let report = JsonReport::deserialize(report).map_err(|error| error.to_string())?;

@@ -137,3 +137,25 @@ async fn a_stream_that_does_not_go_on_is_ended_and_after_several_its_connection(
     let closed = "agentgauge_connections_closed_total{reason=\"slow_bodies\"}";
     daemon.settles_at(closed, 1.0);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_request_of_small_things_in_json_takes_no_more_than_there_is_for_requests() {
+    const CAP: u64 = 256 << 20;
+    let head = r#"{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"0102030405060708090a0b0c0d0e0f10","spanId":"0102030405060708","name":"x","attributes":["#;
+    // What is small on the wire and was an ordered map each once read; most of them that are let in.
+    for (item, many) in [(r#"{"key":"a"}"#, 500_000), (r#"{"a":1}"#, 510_000), ("1", 1_550_000)] {
+        let daemon = Daemon::start_with(&[("AGENTGAUGE__INGEST__MAX_DECODED_BYTES", "268435456")]);
+        let before = daemon.peak_bytes();
+        let body = format!("{head}{}]}}]}}]}}]}}", vec![item; many].join(","));
+        let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &body);
+        assert_eq!(status, 200, "{item}: {answer}");
+        let took = daemon.peak_bytes() - before;
+        assert!(took <= CAP, "{item}: {took} bytes");
+        // One that could take more is told so.
+        let body = format!("{head}{}]}}]}}]}}]}}", vec![item; 2 * many].join(","));
+        let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &body);
+        assert!(status == 413 && answer.contains("max_decoded_bytes"), "{item}: {answer}");
+        assert!(daemon.peak_bytes() - before <= CAP);
+    }
+}

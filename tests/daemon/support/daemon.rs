@@ -166,6 +166,15 @@ impl Daemon {
         f64::NAN
     }
 
+    /// The most memory that it has had resident, in bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+    }
+
     /// Ends it as a crash does.
     pub(crate) fn crashes(mut self) {
         self.process.kill().unwrap();
