@@ -14,22 +14,31 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// A family: its exported name (without `_total`), its type, what it says, and its labels beside the agent's.
+/// A family: its exported name (without `_total`), its type, what it says, its labels beside the agent's, and whether it is
+/// exported without `metrics.detail = "full"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) help: &'static str,
     pub(super) labels: &'static [&'static str],
+    pub(super) core: bool,
 }
 
-const fn family(
+impl Family {
+    /// The same, exported with `metrics.detail = "full"` alone.
+    pub(super) const fn in_full(self) -> Self {
+        Self { core: false, ..self }
+    }
+}
+
+pub(super) const fn family(
     name: &'static str,
     kind: Kind,
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Family {
-    Family { name, kind, help, labels }
+    Family { name, kind, help, labels, core: true }
 }
 
 /// Scores over a window.
@@ -44,7 +53,7 @@ pub(super) const JUDGED_RELIABILITY: Family = family(
     Kind::Gauge,
     &["window"],
     "Reliability over the window's traces that our judge was asked about, with what it said, from 0 to 1.",
-);
+).in_full();
 pub(super) const CONSISTENCY: Family = family(
     "agentgauge_agent_consistency_score",
     Kind::Gauge,
@@ -56,13 +65,15 @@ pub(super) const SIGNAL: Family = family(
     Kind::Gauge,
     &["signal", "window"],
     "Mean of a signal over the window's traces, from 0 to 1.",
-);
+)
+.in_full();
 pub(super) const MAX_RISK: Family = family(
     "agentgauge_agent_max_risk",
     Kind::Gauge,
     &["window"],
     "Greatest weighted risk of a trace in the window.",
-);
+)
+.in_full();
 pub(super) const WINDOW_TRACES: Family = family(
     "agentgauge_agent_window_traces",
     Kind::Gauge,
@@ -74,186 +85,164 @@ pub(super) const WINDOW_EVALUATED: Family = family(
     Kind::Gauge,
     &["score", "window"],
     "Traces in the window that a score could be computed over.",
-);
+)
+.in_full();
 pub(super) const WINDOW_SESSIONS: Family = family(
     "agentgauge_agent_window_sessions",
     Kind::Gauge,
     &["window"],
     "Sessions with a done trace in the window.",
-);
+)
+.in_full();
 
-/// A score over runs: its name in the engine, whether it is exported without `metrics.detail = "full"`, when it has no
-/// value, its family.
+/// A score over runs: its name in the engine, when it has no value, its family.
 #[derive(Debug)]
 pub(super) struct ScoreFamily {
     pub(super) score: &'static str,
-    pub(super) core: bool,
     pub(super) absent_when: &'static str,
     pub(super) family: Family,
 }
 
 const fn score(
     score: &'static str,
-    core: bool,
     name: &'static str,
     help: &'static str,
     absent_when: &'static str,
 ) -> ScoreFamily {
-    ScoreFamily { score, core, absent_when, family: family(name, Kind::Gauge, &["window"], help) }
+    let family = family(name, Kind::Gauge, &["window"], help).in_full();
+    ScoreFamily { score, absent_when, family }
 }
 
-/// All scores over runs. The window `all` is everything that is held.
+/// All scores over runs, exported with `metrics.detail = "full"`. The window `all` is everything that is held.
 pub(super) const SCORES: &[ScoreFamily] = &[
     score(
         "accuracy",
-        true,
         "agentgauge_agent_accuracy_score",
         "Share of runs that succeeded, of those whose outcome is known.",
         "no run has an outcome",
     ),
     score(
         "mean_confidence",
-        false,
         "agentgauge_agent_mean_confidence_score",
         "Mean confidence of the runs whose outcome is known.",
         "no run has both an outcome and a confidence",
     ),
     score(
         "outcome_consistency",
-        true,
         "agentgauge_agent_outcome_consistency_score",
         "Whether runs of one task end alike: mean over tasks of (2p-1)^2.",
         "no task has two runs with an outcome",
     ),
     score(
         "trajectory_distribution_consistency",
-        true,
         "agentgauge_agent_trajectory_distribution_consistency_score",
         "Whether successful runs of one task call the same tools as often: 1 minus the mean Jensen-Shannon divergence.",
         "no task has two successful runs with tool calls",
     ),
     score(
         "trajectory_sequence_consistency",
-        true,
         "agentgauge_agent_trajectory_sequence_consistency_score",
         "Whether successful runs of one task call tools in the same order: 1 minus the mean relative edit distance.",
         "no task has two successful runs with tool calls",
     ),
     score(
         "resource_consistency",
-        true,
         "agentgauge_agent_resource_consistency_score",
         "Whether runs of one task take the same resources: exp of minus the mean coefficient of variation.",
         "no task has two runs whose resources are known",
     ),
     score(
         "confidence_consistency",
-        false,
         "agentgauge_agent_confidence_consistency_score",
         "Whether runs of one task are equally confident: exp of minus the coefficient of variation.",
         "no task has two runs with a confidence",
     ),
     score(
         "princeton_consistency",
-        false,
         "agentgauge_agent_princeton_consistency_score",
         "Princeton's consistency: mean of outcome, trajectory and resource consistency.",
         "all of its parts are",
     ),
     score(
         "risk_coverage",
-        false,
         "agentgauge_agent_risk_coverage_score",
         "Whether confidence ranks runs by success: 1 minus the excess area under the risk-coverage curve, ties averaged.",
         "no run has both a confidence and an outcome",
     ),
     score(
         "calibration",
-        true,
         "agentgauge_agent_calibration_score",
         "Whether confidence is the rate of success: 1 minus the expected calibration error over ten bins.",
         "no run has both a confidence and an outcome",
     ),
     score(
         "auroc",
-        false,
         "agentgauge_agent_auroc_score",
         "Chance that a success is more confident than a failure, ties half.",
         "runs with a confidence do not both succeed and fail",
     ),
     score(
         "brier",
-        false,
         "agentgauge_agent_brier_score",
         "1 minus the mean squared difference of confidence and success.",
         "no run has both a confidence and an outcome",
     ),
     score(
         "predictability",
-        false,
         "agentgauge_agent_predictability_score",
         "Princeton's predictability.",
         "`brier` is",
     ),
     score(
         "fault_robustness",
-        false,
         "agentgauge_agent_fault_robustness_score",
         "Success under faults over success without, at most 1.",
         "no undisturbed run succeeds, or none was with faults",
     ),
     score(
         "structural_robustness",
-        false,
         "agentgauge_agent_structural_robustness_score",
         "Success in a changed environment over success without, at most 1.",
         "no undisturbed run succeeds, or none was in another environment",
     ),
     score(
         "prompt_robustness",
-        false,
         "agentgauge_agent_prompt_robustness_score",
         "Success with paraphrased prompts over success without, at most 1.",
         "no undisturbed run succeeds, or none was with other words",
     ),
     score(
         "robustness",
-        false,
         "agentgauge_agent_robustness_score",
         "Mean of the robustness scores that exist.",
         "all of its parts are",
     ),
     score(
         "compliance",
-        false,
         "agentgauge_agent_compliance_score",
         "Share of analysed runs without a broken rule.",
         "nobody looked for broken rules",
     ),
     score(
         "harm",
-        false,
         "agentgauge_agent_harm_score",
         "1 minus the mean of the worst severity, over runs that broke a rule.",
         "nobody looked for broken rules",
     ),
     score(
         "safety",
-        true,
         "agentgauge_agent_safety_score",
         "1 minus the chance of a broken rule times its severity.",
         "nobody looked for broken rules",
     ),
     score(
         "princeton_reliability",
-        true,
         "agentgauge_agent_princeton_reliability_score",
         "Princeton's reliability: mean of consistency, predictability and robustness, as far as they exist.",
         "all of its parts are",
     ),
     score(
         "ars",
-        true,
         "agentgauge_agent_ars_score",
         "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
         "no component has data",
@@ -264,27 +253,31 @@ pub(super) const PASS_HAT_K: Family = family(
     Kind::Gauge,
     &["k", "window"],
     "Chance that all of k runs of a task succeed, mean over tasks with at least k runs.",
-);
+)
+.in_full();
 pub(super) const ARS_COMPONENT: Family = family(
     "agentgauge_agent_ars_component_score",
     Kind::Gauge,
     &["component"],
     "Components of the agent reliability score, from 0 to 100.",
-);
+)
+.in_full();
 pub(super) const SCORE_SAMPLES: Family = family(
     "agentgauge_agent_score_samples",
     Kind::Gauge,
     &["score", "window"],
     "Runs, tasks or confidences that a score over runs is made of.",
-);
+)
+.in_full();
 pub(super) const RUNS_HELD: Family =
-    family("agentgauge_agent_runs", Kind::Gauge, &[], "Runs that scores over runs are made of.");
+    family("agentgauge_agent_runs", Kind::Gauge, &[], "Runs that scores over runs are made of.")
+        .in_full();
 pub(super) const VERSION_DIFFERENCE: Family = family(
     "agentgauge_agent_version_difference",
     Kind::Gauge,
     &["baseline_version", "bound"],
     "Mean of 1 - risk less that of an earlier version: bounds (lower, upper) at 95 % confidence whenever one looks.",
-);
+).in_full();
 
 /// Sessions as they stand.
 pub(super) const SESSIONS_ACTIVE: Family =
@@ -306,7 +299,8 @@ pub(super) const OPEN_SESSIONS: Family = family(
     Kind::Gauge,
     &["score", "at_most"],
     "Open sessions whose score is at most this, as they stand.",
-);
+)
+.in_full();
 
 /// Distributions.
 pub(super) const TRACE_SIGNAL: Family = family(
@@ -314,19 +308,22 @@ pub(super) const TRACE_SIGNAL: Family = family(
     Kind::Histogram,
     &["signal"],
     "Scores of traces by signal, each trace once, when it is first done.",
-);
+)
+.in_full();
 pub(super) const SESSION_RELIABILITY: Family = family(
     "agentgauge_session_reliability_score",
     Kind::Histogram,
     &[],
     "Reliability of sessions, each once, when it closes.",
-);
+)
+.in_full();
 pub(super) const SESSION_CONSISTENCY: Family = family(
     "agentgauge_session_consistency_score",
     Kind::Histogram,
     &[],
     "Consistency of sessions, each once, when it closes.",
-);
+)
+.in_full();
 
 /// A distribution of what traces took, and its family: under the names of the semantic conventions where they have one.
 #[derive(Debug)]
@@ -340,7 +337,7 @@ const fn taken(
     name: &'static str,
     help: &'static str,
 ) -> DistributionFamily {
-    DistributionFamily { distribution, family: family(name, Kind::Histogram, &[], help) }
+    DistributionFamily { distribution, family: family(name, Kind::Histogram, &[], help).in_full() }
 }
 
 /// All of them, exported with `metrics.detail = "full"`.
@@ -372,14 +369,25 @@ pub(super) const DISTRIBUTIONS: &[DistributionFamily] = &[
     ),
 ];
 
+/// What the default detail has of a counter.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum InCore {
+    /// Every series.
+    All,
+    /// Those whose first label has this value.
+    Of(&'static str),
+    /// Their sum, without labels of its own.
+    Sum,
+}
+
 /// A counter of the engine: the engine's name for it, its family, and how many of its units make one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterFamily {
     pub(super) engine: &'static str,
     pub(super) family: Family,
     pub(super) per_unit: u64,
-    /// Whether it is exported without `metrics.detail = "full"`.
-    pub(super) core: bool,
+    /// What is exported of it without `metrics.detail = "full"`, if anything is.
+    pub(super) in_core: InCore,
     /// Values of the labels that are there from an agent's beginning, as 0: what rises from nothing has no `increase`.
     pub(super) zeros: &'static [&'static [&'static str]],
 }
@@ -394,7 +402,7 @@ const fn counter(
         engine,
         family: family(name, Kind::Counter, labels, help),
         per_unit: 1,
-        core: true,
+        in_core: InCore::All,
         zeros: &[],
     }
 }
@@ -409,7 +417,7 @@ const fn dollars(
         engine,
         family: family(name, Kind::Counter, labels, help),
         per_unit: 1_000_000_000_000,
-        core: true,
+        in_core: InCore::All,
         zeros: &[],
     }
 }
@@ -422,7 +430,11 @@ const fn from_zero(
 }
 
 const fn full(counter: CounterFamily) -> CounterFamily {
-    CounterFamily { core: false, ..counter }
+    CounterFamily { family: counter.family.in_full(), ..counter }
+}
+
+const fn in_core(in_core: InCore, counter: CounterFamily) -> CounterFamily {
+    CounterFamily { in_core, ..counter }
 }
 
 /// The label of what a sub-agent did.
@@ -431,48 +443,54 @@ const PART: &[&str] = &["gen_ai_sub_agent_name"];
 /// All counters of the engine. Counters belong to the process: they start at 0 and never fall.
 pub(super) const COUNTERS: &[CounterFamily] = &[
     counter("traces", &[], "agentgauge_traces", "Done traces, each once."),
-    from_zero(
-        counter(
-            "trace_evaluations",
-            &["signal", "verdict"],
-            "agentgauge_trace_evaluations",
-            "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
+    in_core(
+        InCore::Of("trace_risk"),
+        from_zero(
+            counter(
+                "trace_evaluations",
+                &["signal", "verdict"],
+                "agentgauge_trace_evaluations",
+                "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
+            ),
+            &[&["trace_risk", "fail"], &["trace_risk", "pass"]],
         ),
-        &[&["trace_risk", "fail"], &["trace_risk", "pass"]],
     ),
-    counter(
+    full(counter(
         "expectations",
         &["layer", "result"],
         "agentgauge_expectations",
         "Traces against each query of `expect.files` that they answer, once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.",
-    ),
+    )),
     counter(
         "loops_detected",
         &["kind", "severity", "evidence"],
         "agentgauge_loops_detected",
         "Loops that reached this severity, counted while they run, by what is on the wire of them.",
     ),
-    counter(
+    full(counter(
         "loop_wasted_tokens",
         &["type", "evidence"],
         "agentgauge_loop_wasted_tokens",
         "Tokens spent inside loops that are known by more than names.",
-    ),
-    from_zero(
-        dollars(
-            "loop_wasted_cost_usd",
-            &["evidence"],
-            "agentgauge_loop_wasted_cost_usd",
-            "US dollars spent inside loops that are known by more than names.",
+    )),
+    in_core(
+        InCore::Sum,
+        from_zero(
+            dollars(
+                "loop_wasted_cost_usd",
+                &["evidence"],
+                "agentgauge_loop_wasted_cost_usd",
+                "US dollars spent inside loops that are known by more than names.",
+            ),
+            &[&["arguments"], &["full"], &["results"]],
         ),
-        &[&["arguments"], &["full"], &["results"]],
     ),
-    counter(
+    full(counter(
         "run_limits",
         &["kind", "limit", "run"],
         "agentgauge_run_limits_exceeded",
         "Limits (`[limits]`) that traces and sessions went over, each once, counted while they run.",
-    ),
+    )),
     counter("tokens", &["type"], "agentgauge_tokens", "Tokens of model calls, every call once."),
     dollars(
         "cost_usd",
@@ -480,31 +498,31 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "agentgauge_cost_usd",
         "US dollars of model calls, where the spans tell.",
     ),
-    counter("model_calls", &[], "agentgauge_model_calls", "Model calls, every call once."),
-    counter(
+    full(counter("model_calls", &[], "agentgauge_model_calls", "Model calls, every call once.")),
+    full(counter(
         "unpriced_calls",
         &["model"],
         "agentgauge_unpriced_model_calls",
         "Model calls that tell tokens and no cost, of models that neither `cost.prices` nor the table that ships has, by model; each trace once, when it is first done.",
-    ),
+    )),
     counter(
         "tool_calls",
         &["outcome"],
         "agentgauge_tool_calls",
         "Tool calls by outcome: ok, error, or unknown where the spans do not tell.",
     ),
-    counter(
+    full(counter(
         "adjacent_tool_repeats",
         &[],
         "agentgauge_adjacent_tool_repeats",
         "Tool calls of the same name as the one before.",
-    ),
-    counter(
+    )),
+    full(counter(
         "sessions_closed",
         &["reason", "verdict"],
         "agentgauge_sessions_closed",
         "Closed sessions, each once, and whether their reliability was at least 0.5.",
-    ),
+    )),
     full(counter(
         "sub_agent_model_calls",
         PART,
@@ -541,16 +559,16 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "agentgauge_sub_agent_cost_usd",
         "US dollars of model calls, likewise.",
     )),
-    counter(
+    full(counter(
         "gate_breaches",
         &["signal", "breach"],
         "agentgauge_trajectory_gate_breaches",
         "Stalls and regressions of a signal along a session.",
-    ),
+    )),
 ];
 
-/// All families, in the order of the exposition, and whether they are exported without `metrics.detail = "full"`.
-pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
+/// All families, in the order of the exposition.
+pub(super) fn all() -> impl Iterator<Item = &'static Family> {
     let windows: [&'static Family; 8] = [
         &RELIABILITY,
         &JUDGED_RELIABILITY,
@@ -561,13 +579,8 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
         &WINDOW_EVALUATED,
         &SIGNAL,
     ];
-    let runs: [(&'static Family, bool); 5] = [
-        (&SCORE_SAMPLES, true),
-        (&PASS_HAT_K, true),
-        (&ARS_COMPONENT, false),
-        (&RUNS_HELD, true),
-        (&VERSION_DIFFERENCE, true),
-    ];
+    let runs: [&'static Family; 5] =
+        [&SCORE_SAMPLES, &PASS_HAT_K, &ARS_COMPONENT, &RUNS_HELD, &VERSION_DIFFERENCE];
     let sessions: [&'static Family; 7] = [
         &SESSIONS_ACTIVE,
         &SESSIONS_LOOPING,
@@ -577,11 +590,10 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Family, bool)> {
         &SESSION_RELIABILITY,
         &SESSION_CONSISTENCY,
     ];
-    let taken = DISTRIBUTIONS.iter().map(|taken| (&taken.family, false));
-    let windows = windows.into_iter().map(|family| (family, true));
-    let scores = SCORES.iter().map(|score| (&score.family, score.core));
-    let sessions = sessions.into_iter().map(|family| (family, true));
-    let counters = COUNTERS.iter().map(|counter| (&counter.family, counter.core));
-    let watched = WATCHED.iter().map(|watched| (&watched.family, true));
-    windows.chain(scores).chain(runs).chain(watched).chain(sessions).chain(taken).chain(counters)
+    let scores = SCORES.iter().map(|score| &score.family);
+    let taken = DISTRIBUTIONS.iter().map(|taken| &taken.family);
+    let counters = COUNTERS.iter().map(|counter| &counter.family);
+    let watched = WATCHED.iter().map(|watched| &watched.family);
+    let gauges = windows.into_iter().chain(scores).chain(runs).chain(watched).chain(sessions);
+    gauges.chain(taken).chain(counters)
 }

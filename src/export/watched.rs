@@ -1,6 +1,6 @@
 //! What watching an agent shows, as families: one list of what each says, and of whom.
 
-use super::families::{Family, Kind};
+use super::families::{Family, Kind, family};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::math::ratio;
 use crate::engine::predict::Learned;
@@ -22,7 +22,11 @@ const fn gauge(
     help: &'static str,
     of: Samples,
 ) -> Watched {
-    Watched { family: Family { name, kind: Kind::Gauge, help, labels }, of }
+    Watched { family: family(name, Kind::Gauge, labels, help), of }
+}
+
+const fn full(watched: Watched) -> Watched {
+    Watched { family: watched.family.in_full(), ..watched }
 }
 
 /// All of them, in the order of the page. Streams are those of `engine/drops/stream.rs`.
@@ -30,15 +34,16 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_drop",
         &["stream", "severity"],
-        "Whether a stream of the agent drops: 1, else 0. What is critical is a warning too; streams that do not page have no critical.",
+        "Whether a stream of the agent drops: 1, else 0. What is critical is a warning too, which is there only while it is 1; streams that do not page have no critical.",
         |update, sample| {
             for drop in &update.view.drops {
-                let warns = is_on(drop);
                 if drop.pages {
                     let critical = drop.severity == "critical";
                     sample(&[drop.stream, "critical"], f64::from(u8::from(critical)));
                 }
-                sample(&[drop.stream, "warning"], f64::from(u8::from(warns)));
+                if is_on(drop) {
+                    sample(&[drop.stream, "warning"], 1.0);
+                }
             }
         },
     ),
@@ -59,9 +64,10 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_drop_baseline",
         &["stream"],
-        "The level that is usual for the stream, from 0 to 1; without a past that of the objective. Of streams that only warn while they do.",
+        "The level that is usual for the stream, from 0 to 1; without a past that of the objective. Of streams but `verdict` while they drop.",
         |update, sample| {
-            for drop in update.view.drops.iter().filter(|drop| drop.pages || is_on(drop)) {
+            let shown = |drop: &&DropView| drop.stream == "verdict" || is_on(drop);
+            for drop in update.view.drops.iter().filter(shown) {
                 let before = drop.drop.as_ref().filter(|_| is_on(drop)).map(|found| found.from);
                 sample(&[drop.stream], before.unwrap_or(drop.usual));
             }
@@ -108,7 +114,7 @@ pub(super) const WATCHED: &[Watched] = &[
             }
         },
     ),
-    gauge(
+    full(gauge(
         "agentgauge_agent_failure_ratio_traces",
         &["window"],
         "Evaluated traces in the window: what the share of failing ones is of.",
@@ -117,8 +123,8 @@ pub(super) const WATCHED: &[Watched] = &[
                 sample(&[name], count(window.traces_evaluated));
             }
         },
-    ),
-    gauge(
+    )),
+    full(gauge(
         "agentgauge_agent_success_ratio",
         &["window", "bound"],
         "Share of the agent's sessions that succeed, from those whose outcome is known and the effort of all, from 0 to 1; bound is estimate, lower or upper (95 %).",
@@ -129,8 +135,8 @@ pub(super) const WATCHED: &[Watched] = &[
                 sample(&[name, "upper"], success.upper);
             }
         },
-    ),
-    gauge(
+    )),
+    full(gauge(
         "agentgauge_agent_success_ratio_sessions",
         &["window", "outcome"],
         "Sessions that the share of those that succeed is over: all of the window, and those whose outcome is known.",
@@ -140,8 +146,8 @@ pub(super) const WATCHED: &[Watched] = &[
                 sample(&[name, "known"], count(success.told));
             }
         },
-    ),
-    gauge(
+    )),
+    full(gauge(
         "agentgauge_agent_signal_auroc",
         &["signal"],
         "How well a signal (as risk), effort or predicted_failure tells sessions that failed from others: 1 always, 0.5 as a coin does.",
@@ -150,8 +156,8 @@ pub(super) const WATCHED: &[Watched] = &[
                 sample(&[name], auroc.auroc);
             }
         },
-    ),
-    gauge(
+    )),
+    full(gauge(
         "agentgauge_agent_signal_auroc_sessions",
         &["signal"],
         "Sessions with the signal and a known outcome.",
@@ -160,8 +166,8 @@ pub(super) const WATCHED: &[Watched] = &[
                 sample(&[name], count(auroc.sessions));
             }
         },
-    ),
-    gauge(
+    )),
+    full(gauge(
         "agentgauge_agent_prediction_error",
         &["error"],
         "How wrong predicted failures are, from 0 to 1: brier, brier_of_base (if the share that fails were told for each), calibration (ten bins).",
@@ -172,7 +178,7 @@ pub(super) const WATCHED: &[Watched] = &[
                 sample(&["calibration"], error.expected_error);
             }
         },
-    ),
+    )),
     gauge(
         "agentgauge_agent_last_trace_timestamp_seconds",
         &[],
@@ -191,8 +197,11 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_stalled_traces",
         &[],
-        "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`.",
-        |update, sample| sample(&[], count(update.silences.stalled())),
+        "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`; absent while there is none.",
+        |update, sample| {
+            let stalled = Some(update.silences.stalled()).filter(|stalled| *stalled > 0);
+            stalled.into_iter().for_each(|stalled| sample(&[], count(stalled)));
+        },
     ),
 ];
 

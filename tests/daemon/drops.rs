@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::daemon::Daemon;
 
 const SECOND: u64 = 1_000_000_000;
-const LABELS: &str = "service_name=\"shop\",gen_ai_agent_name=\"a\",gen_ai_agent_version=\"1\",deployment_environment_name=\"\"";
+const LABELS: &str = "service_name=\"shop\",gen_ai_agent_name=\"a\",gen_ai_agent_version=\"1\"";
 
 /// Traces of so many seconds ago, in this order, each with whether it fails.
 fn traces(begin: usize, traces: &[(u64, bool)]) -> String {

@@ -69,7 +69,7 @@ fn a_done_trace_is_held_against_the_query_that_it_answers() {
     turn(&tracer, "Who are you?", "pay_out");
 
     let settles = |layer: &str, result: &str, expected: f64| {
-        let labels = "service_name=\"shop\",gen_ai_agent_name=\"support\",gen_ai_agent_version=\"\",deployment_environment_name=\"\"";
+        let labels = "service_name=\"shop\",gen_ai_agent_name=\"support\"";
         let series = format!(
             "agentgauge_expectations_total{{{labels},layer=\"{layer}\",result=\"{result}\"}}"
         );

@@ -80,7 +80,7 @@ impl Turn {
     fn series(&self, family: &str, labels: &str) -> String {
         let agent = self.agent;
         format!(
-            "agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"{agent}\",gen_ai_agent_version=\"\",deployment_environment_name=\"\"{labels}}}"
+            "agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"{agent}\"{labels}}}"
         )
     }
 }
@@ -208,7 +208,7 @@ fn a_turn_that_log_records_tell_loops_while_it_goes_on() {
     // Nothing ends the turn, which is open for five minutes yet.
     let series = |family: &str| {
         format!(
-            "agentgauge_{family}{{service_name=\"claude-code\",gen_ai_agent_name=\"claude-code\",gen_ai_agent_version=\"\",deployment_environment_name=\"\",kind=\"exact_repeat\",severity=\"warning\",evidence=\"arguments\"}}"
+            "agentgauge_{family}{{service_name=\"claude-code\",gen_ai_agent_name=\"claude-code\",kind=\"exact_repeat\",severity=\"warning\",evidence=\"arguments\"}}"
         )
     };
     daemon.settles_at(&series("loops_detected_total"), 1.0);

@@ -28,9 +28,7 @@ fn send(daemon: &Daemon, reports: &[Value]) {
 
 /// A score of an agent over all runs settles at this.
 fn settles(daemon: &Daemon, agent: &str, score: &str, expected: &Value) {
-    let labels = format!(
-        "{{service_name=\"bench\",gen_ai_agent_name=\"{agent}\",gen_ai_agent_version=\"\",deployment_environment_name=\"\",window=\"all\"}}"
-    );
+    let labels = format!("{{service_name=\"bench\",gen_ai_agent_name=\"{agent}\",window=\"all\"}}");
     let series = format!("agentgauge_agent_{score}_score{labels}");
     daemon.settles_at(&series, expected.as_f64().unwrap());
 }

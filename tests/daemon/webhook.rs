@@ -125,9 +125,7 @@ fn a_run_over_a_limit_is_told_while_it_runs() {
         ],
     );
     let series = |family: &str, labels: &str| {
-        format!(
-            "agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"deep\",gen_ai_agent_version=\"\",deployment_environment_name=\"\"{labels}}}"
-        )
+        format!("agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"deep\"{labels}}}")
     };
     let limit = ",kind=\"run_limit\",limit=\"model_calls\",run=\"trace\"";
     let send = |calls, is_over| {

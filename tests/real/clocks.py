@@ -35,6 +35,7 @@ AT_ONCE = 4
 # makes it look at all of its timers.
 OPTIONS = {
     "AGENTGAUGE__ENGINE__SHARDS": "1",
+    "AGENTGAUGE__METRICS__DETAIL": "full",
     "AGENTGAUGE__ASSEMBLE__TRACE_IDLE": "200ms",
     "AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE": "2s",
 }

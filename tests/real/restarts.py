@@ -35,6 +35,7 @@ FAMILIES = {
 def start(binary, store, ports):
     """A daemon with a store, on the addresses of the one before; snapshots come often."""
     settings = {
+        "METRICS__DETAIL": "full",
         "STORE__DURABILITY": "fsync",
         "STORE__DIRECTORY": str(store),
         "STORE__SNAPSHOT_BYTES": "100000",

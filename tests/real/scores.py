@@ -144,6 +144,7 @@ def main():
         "JUDGE__MODEL": "m",
         "JUDGE__SAMPLE_RATE": "1.0",
         "JUDGE__METRICS": json.dumps(METRICS),
+        "METRICS__DETAIL": "full",
         "SCORES_OUT__URL": f"http://127.0.0.1:{ports['http']}",
         "SCORES_OUT__ALLOW_HTTP": "true",
         "SCORES_OUT__INTERVAL": "200ms",

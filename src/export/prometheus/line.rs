@@ -13,21 +13,23 @@ const MAX_LABEL_BYTES: usize = 128;
 /// Whole numbers below this are floats exactly.
 const WHOLE: u64 = 1 << 53;
 
-/// The labels of an agent; absent ones are empty, which Prometheus takes as absent.
+/// The labels of an agent. One without a value is left out, which Prometheus takes as the same; the first is always there.
 pub(super) fn label_block(agent: &AgentKey) -> String {
     let mut block = String::new();
-    let tenant = (!agent.tenant.is_empty()).then_some(("tenant", &agent.tenant));
     let names = [
         ("service_name", &agent.service_name),
         ("gen_ai_agent_name", &agent.agent_name),
         ("gen_ai_agent_version", &agent.agent_version),
         ("deployment_environment_name", &agent.environment),
+        ("tenant", &agent.tenant),
     ];
-    for (name, value) in names.into_iter().chain(tenant) {
-        if !block.is_empty() {
+    for (name, value) in names {
+        if block.is_empty() {
+            label(name, value, &mut block);
+        } else if !value.is_empty() {
             block.push(',');
+            label(name, value, &mut block);
         }
-        label(name, value, &mut block);
     }
     block
 }

@@ -104,7 +104,7 @@ enum Section {
     Evaluated,
     Signal,
     RunScore(&'static ScoreFamily),
-    RunSamples(Detail),
+    RunSamples,
     PassHatK,
     ArsComponent,
     RunsHeld,
@@ -117,7 +117,7 @@ enum Section {
     TraceSignal,
     ClosedSessions(&'static Family, &'static str),
     Taken(&'static DistributionFamily),
-    Counter(&'static CounterFamily),
+    Counter(&'static CounterFamily, Detail),
 }
 
 impl Exposition {
@@ -183,7 +183,6 @@ impl Exported {
 impl Section {
     /// All of them, in the order of the page.
     fn all(detail: Detail) -> Vec<Self> {
-        let shown = |score: &&ScoreFamily| score.core || detail == Detail::Full;
         let windows = [
             Self::Window(&RELIABILITY, |window| window.reliability),
             Self::Window(&JUDGED_RELIABILITY, |window| window.judged_reliability),
@@ -194,8 +193,13 @@ impl Section {
             Self::Evaluated,
             Self::Signal,
         ];
-        let components = (detail == Detail::Full).then_some(Self::ArsComponent);
-        let more = [Self::RunsHeld, Self::VersionDifference];
+        let runs = [
+            Self::RunSamples,
+            Self::PassHatK,
+            Self::ArsComponent,
+            Self::RunsHeld,
+            Self::VersionDifference,
+        ];
         let sessions = [
             Self::SessionsActive,
             Self::SessionsLooping,
@@ -206,16 +210,13 @@ impl Section {
             Self::ClosedSessions(&SESSION_CONSISTENCY, "consistency"),
         ];
         let mut parts = windows.to_vec();
-        parts.extend(SCORES.iter().filter(shown).map(Self::RunScore));
-        parts.extend([Self::RunSamples(detail), Self::PassHatK]);
-        parts.extend(components);
-        parts.extend(more);
+        parts.extend(SCORES.iter().map(Self::RunScore));
+        parts.extend(runs);
         parts.extend(WATCHED.iter().map(Self::Watched));
         parts.extend(sessions);
-        let taken = DISTRIBUTIONS.iter().filter(|_| detail == Detail::Full);
-        parts.extend(taken.map(Self::Taken));
-        let counters = COUNTERS.iter().filter(|counter| counter.core || detail == Detail::Full);
-        parts.extend(counters.map(Self::Counter));
+        parts.extend(DISTRIBUTIONS.iter().map(Self::Taken));
+        parts.extend(COUNTERS.iter().map(|counter| Self::Counter(counter, detail)));
+        parts.retain(|part| part.family().0.core || detail == Detail::Full);
         parts
     }
 
@@ -226,7 +227,7 @@ impl Section {
             Self::Evaluated => (&WINDOW_EVALUATED, true),
             Self::Signal => (&SIGNAL, true),
             Self::RunScore(score) => (&score.family, false),
-            Self::RunSamples(_) => (&SCORE_SAMPLES, false),
+            Self::RunSamples => (&SCORE_SAMPLES, false),
             Self::PassHatK => (&PASS_HAT_K, false),
             Self::ArsComponent => (&ARS_COMPONENT, false),
             Self::RunsHeld => (&RUNS_HELD, false),
@@ -238,7 +239,7 @@ impl Section {
             Self::OpenSessions => (&OPEN_SESSIONS, true),
             Self::TraceSignal => (&TRACE_SIGNAL, true),
             Self::Taken(taken) => (&taken.family, false),
-            Self::Counter(counter) => (&counter.family, counter.core),
+            Self::Counter(counter, _) => (&counter.family, counter.family.core),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 
 use super::super::families::{
-    ARS_COMPONENT, CounterFamily, Family, Kind, OPEN_SESSIONS, PASS_HAT_K, RUNS_HELD,
+    ARS_COMPONENT, CounterFamily, Family, InCore, Kind, OPEN_SESSIONS, PASS_HAT_K, RUNS_HELD,
     SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL,
     TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
 };
@@ -92,7 +92,7 @@ impl Page {
                     }
                 }
             }
-            Section::RunSamples(detail) => self.run_samples(agent, detail),
+            Section::RunSamples => self.run_samples(agent),
             Section::PassHatK => {
                 for (name, scores) in &update.run_scores {
                     for (k, chance) in &scores.pass_hat_k {
@@ -142,7 +142,16 @@ impl Page {
                     self.histogram((&taken.family, scale), labels, &NONE, buckets);
                 }
             }
-            Section::Counter(counter) => self.counter(counter, agent),
+            Section::Counter(counter, Detail::Core) => match counter.in_core {
+                InCore::All => self.counter(counter, None, agent),
+                InCore::Of(value) => self.counter(counter, Some(value), agent),
+                InCore::Sum => {
+                    let counted = update.counters.get(counter.engine);
+                    let sum = counted.map_or(0, |counted| counted.values().sum());
+                    self.counted(counter, agent, &NONE, sum);
+                }
+            },
+            Section::Counter(counter, Detail::Full) => self.counter(counter, None, agent),
         }
     }
 
@@ -173,9 +182,9 @@ impl Page {
     }
 
     /// How many runs each score is over.
-    fn run_samples(&mut self, agent: &Exported, detail: Detail) {
+    fn run_samples(&mut self, agent: &Exported) {
         for (name, scores) in &agent.update.run_scores {
-            for score in SCORES.iter().filter(|score| score.core || detail == Detail::Full) {
+            for score in SCORES {
                 if let Some((_, samples)) = scores.scores.get(score.score) {
                     let labels = [score.score, name.as_str()];
                     self.sample(&SCORE_SAMPLES, "", &agent.labels, &labels, number(*samples));
@@ -211,9 +220,12 @@ impl Page {
         }
     }
 
-    fn counter(&mut self, counter: &CounterFamily, agent: &Exported) {
+    /// What was counted; only where the first label has the value `of`, if that is given.
+    fn counter(&mut self, counter: &CounterFamily, of: Option<&str>, agent: &Exported) {
         let none = BTreeMap::new();
-        let counted = agent.update.counters.get(counter.engine).unwrap_or(&none);
+        let counted = agent.update.counters.get(counter.engine).unwrap_or(&none).iter();
+        let of = |labels: &[String]| of.is_none_or(|of| labels.first().is_some_and(|is| is == of));
+        let counted = counted.filter(|(labels, _)| of(labels));
         // Invariant: both are in order.
         let mut zeros = counter.zeros.iter().peekable();
         for (labels, value) in counted {

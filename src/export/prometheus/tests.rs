@@ -2,8 +2,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
+use super::super::families;
 use super::*;
 use crate::engine::agent_update::Buckets;
+use crate::engine::drops::STREAMS;
 use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
@@ -159,6 +161,96 @@ fn full(name: &str) -> Arc<AgentUpdate> {
     })
 }
 
+/// An agent of which everything is told that is exported in the default detail: all windows, costs, outcomes, and of every tenth
+/// a drop and a loop that go on.
+fn told(number: usize) -> Arc<AgentUpdate> {
+    let name = "checkout".to_owned();
+    let plain = full(&name);
+    let score = |at: f64| {
+        Some(Quanta::from_f64((at + number as f64 / 7.0).fract()).unwrap().to_f64())
+    };
+    let window = |traces: u64| WindowView {
+        traces,
+        sessions: traces / 3,
+        reliability: score(0.123_456_789_012),
+        judged_reliability: score(0.25),
+        failure_ratio: score(0.031_415_926_535),
+        consistency: score(0.987_654_321_098),
+        ..plain.windows["1h"].clone()
+    };
+    let windows = [("5m", 12), ("1h", 144), ("24h", 3456), ("last_50", 50)];
+    let windows = windows.map(|(name, traces)| (name.to_owned(), window(traces)));
+    let counted = |labels: &[&[&str]]| {
+        let labels = labels.iter().map(|labels| labels.iter().map(|&l| l.to_owned()).collect());
+        labels.zip((number as u64 * 1_234_567..).step_by(89)).collect::<BTreeMap<Vec<_>, _>>()
+    };
+    let counters: [(&str, &[&[&str]]); 13] = [
+        ("traces", &[&[]]),
+        (
+            "trace_evaluations",
+            &[&["error", "pass"], &["trace_risk", "fail"], &["trace_risk", "pass"]],
+        ),
+        ("expectations", &[&["cost", "pass"]]),
+        ("loops_detected", &[&["cycle", "warning", "full"]]),
+        ("loop_wasted_tokens", &[&["input", "full"], &["output", "full"]]),
+        ("loop_wasted_cost_usd", &[&["full"]]),
+        ("run_limits", &[&["run_limit", "steps", "trace"]]),
+        ("tokens", &[&["input"], &["output"]]),
+        ("cost_usd", &[&[]]),
+        ("model_calls", &[&[]]),
+        ("tool_calls", &[&["error"], &["ok"]]),
+        ("sessions_closed", &[&["idle", "fail"], &["idle", "pass"]]),
+        ("gate_breaches", &[&["error", "stall"]]),
+    ];
+    let counters = counters.map(|(family, labels)| (family.to_owned(), counted(labels)));
+    let of_streams = STREAMS.iter().map(|stream| DropView {
+        stream: stream.name,
+        pages: stream.pages,
+        severity: "none",
+        usual: 0.012_345,
+        ..DropView::default()
+    });
+    let in_trouble = number.is_multiple_of(10);
+    let dropping = drops().into_iter().take(usize::from(in_trouble));
+    let looping = plain.sessions_looping.iter().take(usize::from(in_trouble));
+    Arc::new(AgentUpdate {
+        agent: AgentKey {
+            service_name: name,
+            agent_name: format!("planner-{number:04}"),
+            ..AgentKey::default()
+        },
+        windows: windows.into(),
+        counters: counters.into(),
+        sessions_looping: looping.map(|(labels, sessions)| (*labels, *sessions)).collect(),
+        view: AgentView {
+            drops: dropping.chain(of_streams.skip(usize::from(in_trouble))).collect(),
+            ..plain.view.clone()
+        },
+        ..(*plain).clone()
+    })
+}
+
+#[test]
+fn a_thousand_agents_of_which_everything_is_told_are_forty_series_each_and_four_mebibytes() {
+    let agents: Vec<_> = (0..1000).map(told).collect();
+    for format in [Format::Text, Format::OpenMetrics] {
+        for agent in &agents[..2] {
+            let page = render(&[Arc::clone(agent)], format, Detail::Core);
+            let series = page.lines().filter(|line| !line.starts_with('#')).count();
+            assert!(series <= 40, "{series}:\n{page}");
+        }
+        let bytes = render(&agents, format, Detail::Core).len();
+        assert!(bytes <= 4 << 20, "{bytes}");
+    }
+    // What is exported by default is told of them, but for what goes over a limit or stalls.
+    let page = render(&agents, Format::Text, Detail::Core);
+    for family in families::all().filter(|family| family.core) {
+        let rare = [SESSIONS_OVER_LIMIT.name, "agentgauge_agent_stalled_traces"];
+        let has_any = page.contains(&format!("\n{}", family.name));
+        assert!(has_any || rare.contains(&family.name), "{}", family.name);
+    }
+}
+
 #[test]
 fn every_family_is_written_as_it_was() {
     let agents = [agent("plain"), full("quo\"te"), full("ünïcode")];
@@ -192,8 +284,8 @@ fn a_score_over_nothing_has_no_series() {
 
 #[test]
 fn the_formats_differ_in_the_names_of_counters_and_in_exemplars_alone() {
-    let text = render(&[agent("s")], Format::Text, Detail::Core);
-    let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
+    let text = render(&[agent("s")], Format::Text, Detail::Full);
+    let open = render(&[agent("s")], Format::OpenMetrics, Detail::Full);
     let plain: Vec<&str> =
         open.lines().map(|line| line.split(" # ").next().unwrap_or(line)).collect();
     assert_eq!(samples(&text), samples(&plain.join("\n")));
@@ -203,11 +295,11 @@ fn the_formats_differ_in_the_names_of_counters_and_in_exemplars_alone() {
 
 #[test]
 fn a_bucket_of_openmetrics_names_a_trace() {
-    let open = render(&[agent("s")], Format::OpenMetrics, Detail::Core);
+    let open = render(&[agent("s")], Format::OpenMetrics, Detail::Full);
     let trace = "ab".repeat(16);
     let line = format!("le=\"0.3\"}} 1 # {{trace_id=\"{trace}\"}} 0.25 1700000000.250\n");
     assert!(open.contains(&line), "{open}");
-    let text = render(&[agent("s")], Format::Text, Detail::Core);
+    let text = render(&[agent("s")], Format::Text, Detail::Full);
     assert!(!text.contains(&trace));
 }
 
@@ -224,15 +316,9 @@ fn every_family_has_one_head_and_every_series_is_unique() {
 fn hostile_labels_come_out_as_the_library_writes_them() {
     for name in ["plain", "quo\"te", "back\\slash", "new\nline", "ünïcode"] {
         let registry = Registry::new();
-        let labels = [
-            "service_name",
-            "gen_ai_agent_name",
-            "gen_ai_agent_version",
-            "deployment_environment_name",
-            "window",
-        ];
+        let labels = ["service_name", "gen_ai_agent_name", "window"];
         let gauge = GaugeVec::new(Opts::new(RELIABILITY.name, RELIABILITY.help), &labels).unwrap();
-        gauge.with_label_values(&[name, "a", "", "", "1h"]).set(0.4);
+        gauge.with_label_values(&[name, "a", "1h"]).set(0.4);
         registry.register(Box::new(gauge)).unwrap();
         let mut expected = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut expected).unwrap();
