@@ -1,8 +1,9 @@
 //! One accept loop for every port: HTTP/1 and HTTP/2 on the same socket, plain or over TLS, within limits.
 //!
-//! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of a request
-//! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests (`idle_timeout`). Where there is no room for
-//! a new connection, one goes that is of least use (see [`super::peer`]).
+//! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of its first request
+//! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests and over the head of a further one
+//! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again). Where there is no room
+//! for a new connection, one goes that is of least use (see [`super::peer`]).
 
 use std::error::Error;
 use std::io;
@@ -38,13 +39,14 @@ use crate::access::{PeerNames, needed};
 pub struct ServerOptions {
     /// Connections of one listener; over it new ones take the place of those that are of no use, or wait.
     pub max_connections: usize,
-    /// How long a client may take over the head of a request, and to send its first one.
+    /// How long a client may take over the head of its first request.
     #[serde(with = "crate::engine::options::human")]
     pub header_read_timeout: Duration,
     /// How long a client may take to take any part of an answer, and at most to send any part of a body.
     #[serde(with = "crate::engine::options::human")]
     pub read_timeout: Duration,
-    /// How long an HTTP/2 connection may be without a request; it is closed before twice that time.
+    /// How long a connection may be without a request; it is closed before twice that time. Over the head of a further request a
+    /// client may take as long.
     #[serde(with = "crate::engine::options::human")]
     pub idle_timeout: Duration,
     /// Largest head of a request, in bytes; HTTP/1 takes at least 8 KiB.
@@ -221,7 +223,8 @@ fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(options.header_read_timeout)
+        // It runs from the end of the request before: the first head has less, in `serve_requests`.
+        .header_read_timeout(options.idle_timeout.max(options.header_read_timeout))
         .max_buf_size(head_bytes.max(MIN_HTTP1_HEAD_BYTES));
     builder
         .http2()
@@ -353,7 +356,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, peer = %address, "connection closed");
-                    if let Some(why) = why_closed(&*error, peer) {
+                    if let Some(why) = why_closed(&*error) {
                         (server.tell)(Event::Closed(why));
                     }
                 } else if let Some(why) = closing {
@@ -376,6 +379,10 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             }
             () = sleep(wait) => {
                 let started = peer.started();
+                if started == 0 {
+                    // Nothing was asked, so nothing is lost.
+                    return (server.tell)(Event::Closed(SLOW_HEAD));
+                }
                 let idle = started == seen && !peer.is_running();
                 if let Some(why) = closing.filter(|why| idle || *why != IDLE) {
                     tracing::debug!(peer = %address, why, "connection cut");
@@ -400,7 +407,7 @@ const SLOW_HEAD: &str = "slow_head";
 const STALLED: &str = "stalled";
 
 /// Why it was us who closed a connection; `None` if it was not.
-fn why_closed(error: &(dyn Error + 'static), peer: &Peer) -> Option<&'static str> {
+fn why_closed(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -408,7 +415,7 @@ fn why_closed(error: &(dyn Error + 'static), peer: &Peer) -> Option<&'static str
         }
         let hyper = error.downcast_ref::<hyper::Error>();
         if hyper.is_some_and(|error| error.is_timeout() && error.source().is_none()) {
-            return Some(if peer.started() > 0 { IDLE } else { SLOW_HEAD });
+            return Some(IDLE);
         }
         cause = error.source();
     }

@@ -44,6 +44,28 @@ async fn a_client_that_sends_no_request_is_closed() {
 }
 
 #[tokio::test]
+async fn an_http1_connection_may_be_without_a_request_for_longer_than_a_head_takes() {
+    let mut setup = Setup::http();
+    setup.options.header_read_timeout = SHORT;
+    setup.options.idle_timeout = 40 * SHORT;
+    let ingest = setup.start().await;
+    let stream = TcpStream::connect(ingest.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    assert_eq!(sender.send_request(export()).await.unwrap().status(), StatusCode::OK);
+    // Ones that came later and send nothing are closed one after the other: the time for a head has passed many times.
+    for _ in 0..4 {
+        let mut silent = TcpStream::connect(ingest.address).await.unwrap();
+        assert!(closed(&mut silent).await);
+    }
+    sender.ready().await.unwrap();
+    assert_eq!(sender.send_request(export()).await.unwrap().status(), StatusCode::OK);
+    // It is closed in the end.
+    assert!(timeout(LONG, connection).await.is_ok());
+}
+
+#[tokio::test]
 async fn an_idle_http2_connection_is_closed() {
     let mut setup = Setup::http();
     setup.options.header_read_timeout = 10 * SHORT;
