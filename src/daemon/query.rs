@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::Check;
@@ -33,7 +34,7 @@ const WHOLE_BUDGET: usize = 100;
 /// Sessions that it looks into for a trace, likewise.
 const LOOKS: usize = 2_000;
 
-/// Between two messages of a question, so that what comes in goes first.
+/// Between two messages of a question to a shard for which something waits, so that what comes in goes first.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The way to the shards.
@@ -109,24 +110,111 @@ impl SessionQuery {
         answer.await.ok()
     }
 
-    async fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
-        for shard in 0..self.shards() {
-            let mut after = None;
-            loop {
-                let tenant = tenant.to_owned();
-                let ask = |reply| ToSessions::Find { tenant, after, trace, budget: LOOKS, reply };
-                let Some(Sought { session, next }) = self.ask(shard, ask).await else { break };
-                if session.is_some() {
-                    return session;
-                }
-                if next.is_none() {
-                    break;
-                }
-                after = next;
-                sleep(PAUSE).await;
+    /// Lets what waits for a shard go first; a question may be thousands of messages, so where nothing waits nobody does.
+    async fn give_way(&self, shard: usize) {
+        let is_idle = match self.stages.get().map(|open| &open.way) {
+            Some(Way::Tasks(tasks)) => {
+                tasks.get(shard).is_none_or(|task| task.capacity() == task.max_capacity())
+            }
+            #[cfg(feature = "kafka")]
+            Some(Way::Worker(_)) => false,
+            None => true,
+        };
+        if is_idle { yield_now().await } else { sleep(PAUSE).await }
+    }
+
+    /// Asks every shard the same: all at once where each is a task, one after the other where one worker has them. Answers come
+    /// in no order, the rest is not waited for once `enough` says so.
+    async fn ask_all<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        ask: impl Fn(Self, usize) -> F,
+        mut enough: impl FnMut(T) -> bool,
+    ) {
+        let at_once = match self.stages.get().map(|open| &open.way) {
+            #[cfg(feature = "kafka")]
+            Some(Way::Worker(_)) => 1,
+            Some(Way::Tasks(_)) | None => usize::MAX,
+        };
+        let (mut asked, mut shards) = (JoinSet::new(), 0..self.shards());
+        loop {
+            while asked.len() < at_once
+                && let Some(shard) = shards.next()
+            {
+                asked.spawn(ask(self.clone(), shard));
+            }
+            let Some(answered) = asked.join_next().await else { return };
+            // One that panicked has no answer.
+            if answered.is_ok_and(&mut enough) {
+                return;
             }
         }
-        None
+    }
+
+    /// Looks for the session of a trace in one shard.
+    async fn find_in(self, shard: usize, tenant: String, trace: TraceId) -> Option<SessionId> {
+        let mut after = None;
+        loop {
+            let tenant = tenant.clone();
+            let ask = |reply| ToSessions::Find { tenant, after, trace, budget: LOOKS, reply };
+            let Sought { session, next } = self.ask(shard, ask).await?;
+            if session.is_some() {
+                return session;
+            }
+            after = Some(next?);
+            self.give_way(shard).await;
+        }
+    }
+
+    async fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
+        let mut session = None;
+        let ask = |query: Self, shard| query.find_in(shard, tenant.to_owned(), trace);
+        self.ask_all(ask, |found| {
+            session = found;
+            session.is_some()
+        })
+        .await;
+        session
+    }
+
+    /// The part of a list that one shard has.
+    async fn list_of(self, shard: usize, request: Arc<ListRequest>) -> ShardList {
+        let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
+        let mut list = ShardList { partial: away.is_some_and(|away| away > 0), ..<_>::default() };
+        let most = request.limit.saturating_add(request.offset);
+        let mut after = None;
+        loop {
+            let request = Arc::clone(&request);
+            let ask = |reply| ToSessions::Places { after, request, budget: BUDGET, reply };
+            let Some(part) = self.ask(shard, ask).await else {
+                list.partial = true;
+                return list;
+            };
+            list.total += part.total;
+            list.keep_first(part.places, most);
+            if part.next.is_none() {
+                return list;
+            }
+            after = part.next;
+            self.give_way(shard).await;
+        }
+    }
+}
+
+/// Sessions that are wanted in a list, as far as they were found.
+#[derive(Debug, Default)]
+struct ShardList {
+    first: BTreeSet<Place>,
+    total: u64,
+    /// Some are not among them.
+    partial: bool,
+}
+
+impl ShardList {
+    fn keep_first(&mut self, places: BTreeSet<Place>, most: usize) {
+        self.first.extend(places);
+        while self.first.len() > most {
+            self.first.pop_last();
+        }
     }
 }
 
@@ -149,7 +237,7 @@ impl SessionQuery {
                 };
                 let looked = some.len().clamp(1, ids.len());
                 rows.extend(ids.drain(..looked).zip(some));
-                sleep(PAUSE).await;
+                self.give_way(shard).await;
             }
         }
         (page.iter().filter_map(|id| rows.remove(id).flatten()).collect(), all)
@@ -159,31 +247,17 @@ impl SessionQuery {
 impl Query for SessionQuery {
     async fn list(&self, request: ListRequest) -> Listing {
         let request = Arc::new(request);
-        let (mut first, mut total, mut partial) = (BTreeSet::new(), 0, false);
-        for shard in 0..self.shards() {
-            let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
-            partial |= away.is_some_and(|away| away > 0);
-            let mut after = None;
-            loop {
-                let request = Arc::clone(&request);
-                let most = request.limit.saturating_add(request.offset);
-                let ask = |reply| ToSessions::Places { after, request, budget: BUDGET, reply };
-                let Some(part) = self.ask(shard, ask).await else {
-                    partial = true;
-                    break;
-                };
-                total += part.total;
-                first.extend(part.places);
-                while first.len() > most {
-                    first.pop_last();
-                }
-                if part.next.is_none() {
-                    break;
-                }
-                after = part.next;
-                sleep(PAUSE).await;
-            }
-        }
+        let most = request.limit.saturating_add(request.offset);
+        let mut list = ShardList::default();
+        let ask = |query: Self, shard| query.list_of(shard, Arc::clone(&request));
+        self.ask_all(ask, |part: ShardList| {
+            list.total += part.total;
+            list.partial |= part.partial;
+            list.keep_first(part.first, most);
+            false
+        })
+        .await;
+        let ShardList { first, total, partial } = list;
         let page: Vec<_> = first.into_iter().skip(request.offset).map(Place::session).collect();
         let (rows, all) = self.rows(&page).await;
         Listing { rows, total, partial: partial || !all }
