@@ -389,18 +389,22 @@ fn spawn(
     let mut tasks =
         vec![tokio::spawn(tasks::agents(agents, agents_inbox, outputs, inputs, common.clone()))];
 
-    let mut session_senders = Vec::new();
+    let (mut session_senders, mut full) = (Vec::new(), Vec::new());
     for (shard, stage) in sessions.into_iter().zip(session_stores).enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
         let channels = (inbox, agents_sender.clone());
+        let (full_sender, full_sessions) = watch::channel(tasks::FullSessions::new());
+        let inputs = (inputs, full_sender);
         tasks.push(tokio::spawn(tasks::sessions(shard, stage, channels, inputs, common.clone())));
         session_senders.push(sender);
+        full.push(full_sessions);
     }
     let mut assemble_senders = Vec::new();
     for (shard, stage) in assemble.into_iter().enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
         let channels = (inbox, session_senders.clone());
-        tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common.clone())));
+        let (route, common) = ((route, full.clone()), common.clone());
+        tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common)));
         assemble_senders.push(sender);
     }
     let router = Router {

@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::embed;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::texts::SpanBatch;
-use crate::engine::assemble::{Assemble, Input};
+use crate::engine::assemble::{Assemble, FullSession, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
 use crate::engine::sessions::{
@@ -128,6 +128,14 @@ pub(super) struct Common {
     pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
 }
 
+/// Sessions of one shard that take no further trace, for all that make traces.
+pub(super) type FullSessions = BTreeSet<FullSession>;
+
+fn full_session(id: &SessionId) -> FullSession {
+    let SessionId { tenant, id, scope } = id.clone();
+    FullSession { tenant, id, scope }
+}
+
 /// Counts barriers until one has come in on every input.
 struct Alignment {
     inputs: usize,
@@ -227,7 +235,7 @@ pub(super) async fn assemble(
     shard: usize,
     mut stage: Assemble,
     (mut inbox, sessions): (mpsc::Receiver<ToAssemble>, Vec<mpsc::Sender<ToSessions>>),
-    route: Route,
+    (route, mut full): (Route, Vec<watch::Receiver<FullSessions>>),
     common: Common,
 ) {
     // What an earlier process has asked and not been told, one by one: each is as large as a trace.
@@ -244,6 +252,11 @@ pub(super) async fn assemble(
         }
         let now = common.clock.now();
         common.judge.iter().for_each(|judge| stage.attend(judge.attention(now)));
+        // Fails only while the daemon goes down.
+        if full.iter().any(|full| full.has_changed().unwrap_or(false)) {
+            let named = full.iter_mut().flat_map(|full| full.borrow_and_update().clone());
+            stage.refuse_traces_of(named.collect());
+        }
         let (mut acknowledgements, mut taken) = (Vec::new(), 0);
         for message in burst.drain(..) {
             match message {
@@ -252,8 +265,12 @@ pub(super) async fn assemble(
                     let before = stage.refused();
                     stage.spans(SpanBatch { all: spans, places: share.spans }, arrival);
                     share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
-                    let trace_full = stage.refused().saturating_sub(before);
-                    acknowledgements.push((acknowledge, LeftOut { trace_full }));
+                    let after = stage.refused();
+                    let left_out = LeftOut {
+                        trace_full: after.trace_full.saturating_sub(before.trace_full),
+                        session_full: after.session_full.saturating_sub(before.session_full),
+                    };
+                    acknowledgements.push((acknowledge, left_out));
                 }
                 ToAssemble::Barrier(barrier) => {
                     // What came before it goes before it, and only that is saved.
@@ -358,7 +375,7 @@ pub(super) async fn sessions(
     shard: usize,
     (stage, session_store): (Sessions, Box<dyn SessionStore + Send>),
     (mut inbox, agents): (mpsc::Receiver<ToSessions>, mpsc::Sender<ToAgents>),
-    inputs: usize,
+    (inputs, full): (usize, watch::Sender<FullSessions>),
     common: Common,
 ) {
     let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
@@ -395,6 +412,10 @@ pub(super) async fn sessions(
                 }
             } else {
                 task.take(message);
+                // Before anybody can see that it is full.
+                if let Some(named) = task.stage.full_sessions() {
+                    full.send_replace(named.iter().map(|id| full_session(id)).collect());
+                }
             }
         }
         task.stage.run_timers(now, task.session_store.as_mut());

@@ -86,14 +86,20 @@ pub struct Tally {
 impl Tally {
     /// Also rejects what there was no room for.
     pub fn reject(&mut self, left_out: LeftOut) {
-        if left_out.trace_full > 0 {
-            *self.rejected.entry(TRACE_FULL).or_default() += left_out.trace_full;
+        let LeftOut { trace_full, session_full } = left_out;
+        for (why, count) in [(TRACE_FULL, trace_full), (SESSION_FULL, session_full)] {
+            if count > 0 {
+                *self.rejected.entry(why).or_default() += count;
+            }
         }
     }
 }
 
 /// Why spans and log records are rejected whose trace is full.
 pub const TRACE_FULL: &str = "trace_full";
+
+/// Likewise of traces whose session is full.
+pub const SESSION_FULL: &str = "session_full";
 
 /// What a request carries.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -216,18 +222,23 @@ impl Lacks {
     }
 }
 
-/// Spans and log records of a batch that were applied by nobody, for want of room in their traces.
+/// Spans and log records of a batch that were applied by nobody, for want of room in their traces and sessions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeftOut {
     /// They are over `assemble.max_spans_per_trace`.
     pub trace_full: u64,
+    /// They are of traces over `session.max_traces_per_session`.
+    pub session_full: u64,
 }
 
 impl LeftOut {
     /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self { trace_full: self.trace_full.saturating_add(other.trace_full) }
+        Self {
+            trace_full: self.trace_full.saturating_add(other.trace_full),
+            session_full: self.session_full.saturating_add(other.session_full),
+        }
     }
 }
 

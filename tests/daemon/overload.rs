@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
+use crate::support::account::{Account, sum};
+
 const CLIENTS: u64 = 16;
 const REQUESTS: u64 = 40;
 
@@ -105,9 +107,11 @@ async fn what_is_acknowledged_is_held_and_what_is_refused_is_not() {
     }
     daemon.flush().await;
     let shown = shown(&daemon).await;
-    assert_eq!(acknowledged.len() as u64 + 3 * refused, CLIENTS * REQUESTS * 3);
     assert!(!acknowledged.is_empty());
     assert_eq!(shown, acknowledged);
+    let (sent, held) = (CLIENTS * REQUESTS * 3, shown.len() as u64);
+    let account = Account { sent, refused: 3 * refused, rejected: 0, held };
+    account.adds_up("", &get(&daemon, "/metrics").await);
     daemon.stop().await;
 }
 
@@ -135,13 +139,6 @@ async fn get(daemon: &Daemon, path: &str) -> String {
     text
 }
 
-/// The sum of the values of a family that have this label.
-async fn sum(daemon: &Daemon, family: &str, label: &str) -> u64 {
-    let page = get(daemon, "/metrics").await;
-    let lines = page.lines().filter(|line| line.starts_with(family) && line.contains(label));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_full_trace_does_not_take_is_told_to_its_sender_and_counted() {
     let daemon = started(|config| config.assemble.max_spans_per_trace = 100).await;
@@ -159,10 +156,68 @@ async fn what_a_full_trace_does_not_take_is_told_to_its_sender_and_counted() {
         rejected += u64::try_from(partial.rejected_spans).unwrap();
     }
     daemon.flush().await;
-    let received = sum(&daemon, "agentgauge_spans_received_total", "").await;
-    let told = sum(&daemon, "agentgauge_spans_rejected_total", "trace_full").await;
-    // What is held and what was told are all that was sent.
-    assert_eq!((received, told, 100 + rejected), (sent, rejected, sent));
+    let page = get(&daemon, "/metrics").await;
+    assert_eq!(sum(&page, "agentgauge_spans_rejected_total", "trace_full"), rejected);
+    Account { sent, refused: 0, rejected, held: 100 }.adds_up("", &page);
+    daemon.stop().await;
+}
+
+/// A trace of two spans, in a session.
+fn of_session(number: u8, session: &str) -> ExportTraceServiceRequest {
+    let (mut request, _) = request(u64::from(number));
+    let spans = &mut request.resource_spans[0].scope_spans[0].spans;
+    spans.truncate(1);
+    spans[0].trace_id = vec![number + 1; 16];
+    spans[0].attributes[1] = attribute("session.id", session);
+    let mut tool = of_one_trace(8..9).resource_spans[0].scope_spans[0].spans.remove(0);
+    tool.trace_id.clone_from(&spans[0].trace_id);
+    tool.parent_span_id.clone_from(&spans[0].span_id);
+    spans.push(tool);
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_session_does_not_take_is_told_to_its_sender_and_counted() {
+    let daemon = started(|config| {
+        config.session.max_traces_per_session = 3;
+        config.assemble.trace_idle = Duration::from_millis(50);
+    })
+    .await;
+    let address = format!("http://{}", daemon.bound().otlp_grpc.unwrap());
+    let mut service = TraceServiceClient::connect(address).await.unwrap();
+    let (mut sent, mut rejected) = (0, 0);
+    let traces = async |session: &str| {
+        let text = get(&daemon, &format!("/api/v1/sessions/{session}")).await;
+        let body = text.split_once("\r\n\r\n").unwrap().1;
+        let found: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        found["traces"].as_array().map_or(0, |traces| traces.len() as u64)
+    };
+    for number in 0..8 {
+        let answer = service.export(of_session(number, "long")).await.unwrap().into_inner();
+        let partial = answer.partial_success.unwrap_or_default();
+        // Of the trace that a session takes both spans are held, of another one both are told.
+        let expected = if number < 3 { 0 } else { 2 };
+        assert_eq!(partial.rejected_spans, expected, "{number}");
+        assert_eq!(partial.error_message.contains("2 session_full"), expected > 0);
+        sent += 2;
+        rejected += u64::try_from(partial.rejected_spans).unwrap();
+        // A session has a trace when that is done.
+        let held = u64::from(number + 1).min(3);
+        for _ in 0..600 {
+            if traces("long").await == held {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(traces("long").await, held);
+    }
+    // A session that is not full takes them.
+    let answer = service.export(of_session(9, "other")).await.unwrap().into_inner();
+    assert_eq!(answer.partial_success.unwrap_or_default().rejected_spans, 0);
+    sent += 2;
+    daemon.flush().await;
+    Account { sent, refused: 0, rejected, held: 3 * 2 + 2 }
+        .adds_up("", &get(&daemon, "/metrics").await);
     daemon.stop().await;
 }
 

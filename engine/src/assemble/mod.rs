@@ -10,6 +10,7 @@ mod ages;
 mod asking;
 mod calls;
 mod deadlines;
+mod full;
 mod judgement;
 mod names;
 mod open_trace;
@@ -24,7 +25,7 @@ mod traces;
 mod turns;
 mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::mem;
 use std::sync::Arc;
@@ -32,9 +33,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::ages::AGES;
+pub use self::full::FullSession;
 
 use self::ages::Ages;
 use self::deadlines::Deadlines;
+use self::full::SESSION_FULL;
 use self::names::Names;
 use self::open_trace::{OpenTrace, Pending, State};
 use self::parents::Parents;
@@ -105,12 +108,23 @@ pub struct Assemble {
     // What is left to say of traces that are gone.
     farewells: Vec<TraceUpdate>,
     sealed: Sealed,
+    // As their stages say.
+    full_sessions: BTreeSet<FullSession>,
     turns: Turns,
     // For traces that are not there yet.
     waiting: Waiting,
     // What the judge was paid, by minute.
     paid: BTreeMap<u64, i64>,
     counts: Counts,
+}
+
+/// Spans and log records for which there was no room.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Refused {
+    /// Their trace has its most.
+    pub trace_full: u64,
+    /// Their trace would be one more of a session that has its most.
+    pub session_full: u64,
 }
 
 /// A trace as it stands.
@@ -153,6 +167,7 @@ impl Assemble {
             shares: Shares::default(),
             deadlines: Deadlines::default(),
             farewells: Vec::new(),
+            full_sessions: BTreeSet::new(),
             sealed: Sealed::default(),
             turns: Turns::default(),
             waiting: Waiting::default(),
@@ -342,9 +357,10 @@ impl Assemble {
         &self.counts
     }
 
-    /// Spans and log records, since it was counted from zero, of traces that had no room for them.
-    pub fn refused(&self) -> u64 {
-        ["spans", "logs"].iter().map(|what| self.counts.get(what, TRACE_FULL)).sum()
+    /// Spans and log records, since it was counted from zero, for which there was no room.
+    pub fn refused(&self) -> Refused {
+        let count = |why| ["spans", "logs"].iter().map(|what| self.counts.get(what, why)).sum();
+        Refused { trace_full: count(TRACE_FULL), session_full: count(SESSION_FULL) }
     }
 
     /// Counts from zero again.
@@ -361,6 +377,9 @@ impl Assemble {
     fn group<'s>(&mut self, spans: impl Iterator<Item = &'s Span> + Clone, now: Timestamp) {
         let Some(first) = spans.clone().next() else { return };
         let id = TraceKey::from(first);
+        if self.is_of_full_session(id, spans.clone(), now) {
+            return self.counts.add_many("spans", SESSION_FULL, spans.count() as u64);
+        }
         if !self.open(id, &first.resource.tenant, now) {
             self.too_late(spans.clone(), now);
             return self.counts.add_many("late", "dropped", spans.count() as u64);

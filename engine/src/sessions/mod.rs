@@ -45,6 +45,7 @@ mod departed;
 mod exemplar;
 mod explain;
 mod fleet;
+mod full;
 mod gauges;
 mod histogram;
 mod key;
@@ -84,6 +85,7 @@ use away::{EvictedSessions, Stub};
 use common::Common;
 use departed::{Departed, Fate};
 use fleet::Fleet;
+use full::FullSessions;
 use rules::Rules;
 use session::{EvictionOrder, Session, Shared};
 use summary::Summary;
@@ -112,6 +114,7 @@ pub struct Sessions {
     departed: Departed,
     waiting: Waiting,
     open: usize,
+    full: FullSessions,
     max_sessions: usize,
     shares: Shares,
     shared: Shared,
@@ -149,6 +152,7 @@ impl Sessions {
             departed,
             waiting,
             open: 0,
+            full: FullSessions::default(),
             max_sessions,
             shares: Shares::default(),
             shared: Shared {
@@ -192,10 +196,17 @@ impl Sessions {
                 && session.traces.number(trace).is_none()
         }) {
             self.shared.counts.add("trace_updates", "session_full");
+            self.full.add(&id);
         } else {
             let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::told(&update));
             let waits = self.waiting.has_any(&id).then(|| id.clone());
-            self.change(id, |session, shared| session.upsert(update, tally, shared));
+            let mut full = None;
+            self.change(id, |session, shared| {
+                session.upsert(update, tally, shared);
+                let is_full = session.traces.len() >= shared.rules.max_traces;
+                full = is_full.then(|| Arc::clone(&session.id));
+            });
+            full.iter().for_each(|id| self.full.add(id));
             waits.iter().for_each(|id| self.deliver_waiting(id));
         }
     }
@@ -365,6 +376,11 @@ impl Sessions {
         runaways.map(|((id, _), cause)| (id, cause)).collect()
     }
 
+    /// Sessions that take no further trace, if they are others than when this was last asked; some of them, if there are very many.
+    pub fn full_sessions(&mut self) -> Option<BTreeSet<Arc<SessionId>>> {
+        self.full.news()
+    }
+
     /// What was left out so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
@@ -416,6 +432,7 @@ impl Sessions {
             tally = session.remove(trace, update.revision, shared);
             homeless = session.take_unscoped_reports();
         });
+        self.full.remove(id);
         homeless.into_iter().for_each(|report| self.let_wait(report));
         if self.waiting.has_any(id) {
             self.deliver_waiting(id);
@@ -545,6 +562,7 @@ impl Sessions {
     fn evict(&mut self, id: &Arc<SessionId>) {
         let Some(session) = self.sessions.remove(id) else { return };
         self.unfile(&session);
+        self.full.remove(id);
         self.shared.runaways.retain(|(runaway, _), _| runaway != id);
         for trace in session.evict(&mut self.shared) {
             let forgotten = self.departed.insert(id.trace(trace), Fate::Evicted);

@@ -1,5 +1,6 @@
 //! What several of these tests need: the real daemon, endpoints that it calls, spans to send it.
 
+pub(crate) mod account;
 pub(crate) mod collector;
 pub(crate) mod daemon;
 pub(crate) mod endpoint;

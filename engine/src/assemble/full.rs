@@ -1,0 +1,80 @@
+//! Sessions that take no further trace: who sends one is told while its answer is not out, rather than that the trace is dropped
+//! unheard by the session stage.
+//!
+//! What tells is what came of the trace together: its root, and the id of a session that is full. A trace whose root comes later is
+//! taken, and dropped where it is done (`trace_updates`, `session_full`).
+
+use std::collections::BTreeSet;
+
+use super::{Assemble, OpenTrace};
+use crate::span::{Span, Timestamp};
+use crate::tenants::TraceKey;
+use crate::update::SessionKey;
+
+/// Why a span is left out whose trace would be one more of a full session.
+pub(super) const SESSION_FULL: &str = "session_full";
+
+/// A session that takes no further trace.
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct FullSession {
+    /// Its tenant; empty without tenants.
+    pub tenant: String,
+    /// Its id.
+    pub id: String,
+    /// What tells it from others of the id.
+    pub scope: String,
+}
+
+impl From<&SessionKey> for FullSession {
+    fn from(key: &SessionKey) -> Self {
+        let SessionKey { tenant, id, scope, .. } = key.clone();
+        Self { tenant, id, scope }
+    }
+}
+
+impl Assemble {
+    /// From here on these sessions take no new trace, as their stages say, and others do.
+    pub fn refuse_traces_of(&mut self, full: BTreeSet<FullSession>) {
+        self.full_sessions = full;
+    }
+
+    /// Whether these spans begin a trace of a full session.
+    pub(super) fn is_of_full_session<'s>(
+        &mut self,
+        id: TraceKey,
+        spans: impl Iterator<Item = &'s Span> + Clone,
+        now: Timestamp,
+    ) -> bool {
+        let is_new = || !self.traces.contains(id) && !self.sealed.contains(id);
+        if self.full_sessions.is_empty() || !is_new() {
+            return false;
+        }
+        if !spans.clone().any(|span| self.names_full_session(span)) {
+            return false;
+        }
+        let tenant = spans.clone().next().and_then(|span| span.resource.tenant.clone());
+        let mut trace = OpenTrace::new(id, tenant, now, now);
+        for span in spans {
+            let resource = self.resources.shared(&span.resource);
+            trace.parts.spans.add(span, &resource, &mut self.symbols, false);
+        }
+        let reading = self.read(id, &trace, &trace.parts.view());
+        reading.is_some_and(|reading| {
+            let session = reading.update.session.as_ref().map(FullSession::from);
+            reading.update.complete
+                && session.is_some_and(|session| self.full_sessions.contains(&session))
+        })
+    }
+
+    /// Whether a span names a session of its tenant of which one that is full has the id, in whatever scope.
+    fn names_full_session(&self, span: &Span) -> bool {
+        let tenant = span.resource.tenant.as_deref().unwrap_or_default();
+        let named = [&span.session, &span.session_in_json, &span.resource.session];
+        named.into_iter().flatten().any(|name| {
+            let (tenant, id) = (tenant.to_owned(), name.id.to_string());
+            let first = FullSession { tenant, id, scope: String::new() };
+            let is_named = |full: &FullSession| full.tenant == first.tenant && full.id == first.id;
+            self.full_sessions.range::<FullSession, _>(&first..).next().is_some_and(is_named)
+        })
+    }
+}
