@@ -24,6 +24,7 @@ pub mod outbound;
 pub mod reference;
 pub mod rules;
 pub mod store;
+pub mod telemetry;
 pub mod webhook;
 
 pub use agentgauge_engine as engine;

@@ -3,8 +3,12 @@
 use std::io::{self, IsTerminal};
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use crate::telemetry::Logs;
 
 /// Starts writing events; a process that already does keeps its ways.
 pub(super) fn start(log: &Log) {
@@ -15,13 +19,11 @@ pub(super) fn start(log: &Log) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let events = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_max_level(level);
+    let written = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    let events = registry().with(level).with(Logs);
     // Fails only if a subscriber was set before.
     let _ = match log.format {
-        LogFormat::Text => events.try_init(),
-        LogFormat::Json => events.json().try_init(),
+        LogFormat::Text => events.with(written).try_init(),
+        LogFormat::Json => events.with(written.json()).try_init(),
     };
 }

@@ -40,6 +40,7 @@ use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
 use crate::judge::JudgeOptions;
 use crate::store::StoreOptions;
+use crate::telemetry::TelemetryOptions;
 use crate::webhook::WebhookOptions;
 
 /// The whole configuration; immutable after the start.
@@ -94,6 +95,8 @@ pub struct Config {
     pub embed: EmbedOptions,
     /// Scores to others.
     pub scores_out: ScoresOutOptions,
+    /// Where the daemon's own telemetry goes.
+    pub telemetry: TelemetryOptions,
     /// What is exported.
     pub metrics: Metrics,
     /// The query API.
@@ -129,6 +132,13 @@ pub struct Listen {
     /// Names that listeners on loopback answer to besides localhost and addresses of loopback, and whose pages may change
     /// something; without ports. With any, listeners on other addresses answer to these alone, and to addresses.
     pub hosts: Vec<String>,
+}
+
+impl Listen {
+    /// Where telemetry is taken: each option, and what it says.
+    pub fn telemetry(&self) -> [(&'static str, &str); 2] {
+        [("listen.otlp_http", &self.otlp_http), ("listen.otlp_grpc", &self.otlp_grpc)]
+    }
 }
 
 /// How the engine is spread over tasks; no result depends on it.

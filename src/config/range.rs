@@ -56,6 +56,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     judge(config, &mut check);
     embed(config, &mut check);
     scores_out(config, &mut check);
+    telemetry(config, &mut check);
     api(config, &mut check);
     webhook(config, &mut check);
     store(config, &mut check);
@@ -409,6 +410,10 @@ fn scores_out(config: &Config, check: &mut Check<'_>) {
     check.within("scores_out.max_attempts", out.max_attempts, 1, 100);
     check.lasting("scores_out.backoff", out.backoff, short, long);
     check.lasting("scores_out.metrics_interval", out.metrics_interval, Duration::ZERO, 24 * long);
+}
+
+fn telemetry(config: &Config, check: &mut Check<'_>) {
+    check.within("telemetry.sample_rate", config.telemetry.sample_rate, 0.0, 1.0);
 }
 
 fn api(config: &Config, check: &mut Check<'_>) {

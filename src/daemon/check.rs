@@ -16,6 +16,7 @@ use crate::config::expect::{self, Expectations};
 use crate::export::board::Board;
 use crate::health::Health;
 use crate::store::{Durability, StoreError};
+use crate::telemetry::Telemetry;
 
 /// Reads every file and makes every client that a configuration names, as a start does; returns what traces are expected to be.
 ///
@@ -31,6 +32,7 @@ pub fn check(config: &Config) -> Result<Expectations, StartError> {
     let health = Health::new(clock.wall())?;
     let board = Arc::new(Board::new(config.api));
     webhook(config, &clock, &health)?;
+    Telemetry::check(&config.telemetry, &config.listen.telemetry())?;
     Askers::new(config, &clock, &health, (Vec::new(), &board))?;
     #[cfg(feature = "kafka")]
     if config.kafka.enabled() {

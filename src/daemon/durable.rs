@@ -38,6 +38,7 @@ use crate::store::{
     Budget, Committer, Disk, Durability, FileSessionStore, Folder, KEPT, Kind, Lock, Opened,
     Record, Refused, Section, Snapshot, SnapshotWriter, StoreError, Ticket,
 };
+use crate::telemetry;
 
 /// When a sender whose request could not be made durable should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -279,6 +280,7 @@ impl Snapshots {
 
     /// Sends a barrier through the stages, and writes what they hold when it passes them.
     async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
+        let _step = telemetry::step("store.snapshot");
         let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         let (sections, inbox) = mpsc::channel(1);
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));

@@ -59,6 +59,7 @@ use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
 use crate::judge::JudgeError;
 use crate::store::StoreError;
+use crate::telemetry::{Telemetry, TelemetryError};
 use crate::webhook::{self, Webhook, WebhookError};
 
 /// A running daemon.
@@ -157,6 +158,9 @@ pub enum StartError {
     /// The webhook cannot be used.
     #[error(transparent)]
     Webhook(#[from] WebhookError),
+    /// The daemon's own telemetry cannot be sent.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -190,6 +194,24 @@ impl Daemon {
         remark(&expected, config);
         let health = Health::new(clock.wall())?;
         health.clock(&clock)?;
+        let own = config.listen.telemetry();
+        let telemetry = Telemetry::start(&config.telemetry, &own, health.registry())?;
+        let mut daemon = Self::start_stages((clock, health), config, expected).await?;
+        if let Some(telemetry) = telemetry {
+            let stop = stopped(daemon.shutdown.subscribe());
+            daemon.tasks.push(tokio::spawn(async {
+                stop.await;
+                telemetry.stop().await;
+            }));
+        }
+        Ok(daemon)
+    }
+
+    async fn start_stages(
+        (clock, health): (Clock, Arc<Health>),
+        config: &Config,
+        expected: Expectations,
+    ) -> Result<Self, StartError> {
         let doors = Doors::open(config, &health)?;
         let (bound, listeners) = Listeners::bind(config).await?;
         doors.warn(&bound);

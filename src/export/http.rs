@@ -25,6 +25,7 @@ use super::query::Query;
 use super::scrapes::Scrapes;
 use super::{api, grpc, runbook as runbooks, web};
 use crate::access::{Identity, Insider};
+use crate::telemetry;
 
 /// Lists of sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
@@ -136,7 +137,11 @@ async fn metrics<Q: Query>(
     let mut agents = exporter.board.sorted();
     agents.retain(|update| identity.sees(&update.agent.tenant));
     let page = Exposition::new(agents, format, exporter.detail);
-    tokio::spawn(making.send(page.chain([last]), give_way));
+    let step = telemetry::step("scrape");
+    tokio::spawn(async move {
+        making.send(page.chain([last]), give_way).await;
+        drop(step);
+    });
     ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(reading)).into_response()
 }
 

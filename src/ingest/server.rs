@@ -32,6 +32,7 @@ use tower::ServiceExt;
 use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
 use crate::access::{PeerNames, needed};
+use crate::telemetry;
 
 /// How connections are served, whatever they carry.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -337,10 +338,12 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         if let Some(names) = &names {
             request.extensions_mut().insert(PeerNames::clone(names));
         }
+        let mut step = telemetry::request(&request);
         let request = request.map(|body| Body::new(Tracked::new(body, Arc::clone(&peer))));
         let answered = server.router.clone().oneshot(request);
         async move {
             let response = answered.await;
+            response.iter().for_each(|response| step.answered(response));
             if counts && response.as_ref().is_ok_and(is_success) {
                 peer.was_served();
             }

@@ -28,6 +28,7 @@ use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
 use crate::engine::span::{ModelFacts, Timestamp, Tokens};
 use crate::outbound::{CallError, Client, ClientOptions, Secret};
+use crate::telemetry;
 
 /// Asks one endpoint.
 #[derive(Debug)]
@@ -217,6 +218,7 @@ impl Asker {
             return (Err(CallFailure::NotAsked), Quanta(0));
         };
         let body = request.body.to_string().into_bytes();
+        let _step = telemetry::step("judge.call");
         let posted = self.client.post(&request.url, &request.headers, "application/json", body);
         let bytes = match posted.await {
             Ok(bytes) => bytes,

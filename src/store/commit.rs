@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 use super::error::Refused;
 use super::log::Log;
 use super::record::Record;
+use crate::telemetry;
 
 /// Who is told what the store does.
 pub trait Watch: Send + Sync {
@@ -213,6 +214,7 @@ impl Writer {
 
     fn append(&mut self, records: &[Record]) -> Result<u64, Refused> {
         let begun = self.watch.nanos();
+        let _step = telemetry::step("store.write");
         let first = self.log.commit(records)?;
         let took = self.watch.nanos().saturating_sub(begun);
         let count = records.len() as u64;

@@ -27,5 +27,6 @@ mod simulated;
 mod spoken;
 mod store;
 mod support;
+mod telemetry;
 mod transport;
 mod webhook;

@@ -29,6 +29,7 @@ use tokio::runtime::Handle;
 use self::place::Place;
 use super::wire::{pack, unpack};
 use crate::engine::span::Timestamp;
+use crate::telemetry;
 
 /// What a file begins with.
 const MAGIC: &[u8; 4] = b"agck";
@@ -165,6 +166,7 @@ impl Checkpoints {
         own: u64,
         checkpoint: &Checkpoint,
     ) -> Result<(), CheckpointError> {
+        let _step = telemetry::step("fleet.checkpoint");
         let packed = pack(checkpoint).ok_or(CheckpointError::Unwritable)?;
         let packed = zstd::encode_all(packed.as_slice(), LEVEL);
         let packed = packed.map_err(|_| CheckpointError::Unwritable)?;
