@@ -10,6 +10,7 @@ use agentgauge::engine::span::{
     ToolFacts, TraceId,
 };
 use agentgauge::export::prometheus::{Detail, Format, render};
+use serde::Serialize;
 
 /// From so many seconds on so large a share of traces fails.
 pub(super) type Level = (u64, f64);
@@ -47,7 +48,11 @@ const STEP: Duration = Duration::from_secs(10);
 
 impl Work {
     pub(super) fn new(workers: &[Worker]) -> Self {
-        let options = Config::default().engine_options(Arc::from([]));
+        Self::with(&Config::default(), workers)
+    }
+
+    pub(super) fn with(config: &Config, workers: &[Worker]) -> Self {
+        let options = config.engine_options(Arc::from([]));
         let agents = (1..).zip(workers).map(|(seed, worker)| {
             let mut random = Random(seed);
             let first = worker.from * SECOND + random.gap(worker);
@@ -65,6 +70,15 @@ impl Work {
         self.pipeline.advance_in_steps(at(until), STEP);
         let board = self.pipeline.board().values().cloned().map(Arc::new).collect::<Vec<_>>();
         render(&board, Format::Text, Detail::Core)
+    }
+
+    /// What the stages hold after so many seconds, in bytes as they are written down.
+    pub(super) fn held_bytes(&mut self, seconds: u64) -> usize {
+        self.page(seconds);
+        let (_, assemble, sessions, agents) = self.pipeline.lasting();
+        let assemble = assemble.iter().map(|stage| written(&stage.save())).sum::<usize>();
+        let sessions = sessions.iter().map(|stage| written(&stage.save())).sum::<usize>();
+        assemble + sessions + written(&agents.save())
     }
 
     /// Whose turn it is, if it is anybody's by then.
@@ -145,6 +159,10 @@ fn spans(worker: &Worker, number: u64, now: u64, fails: bool) -> Vec<Span> {
             ..base
         },
     ]
+}
+
+fn written(state: &impl Serialize) -> usize {
+    rmp_serde::to_vec_named(state).unwrap().len()
 }
 
 fn at(nanos: u64) -> Timestamp {

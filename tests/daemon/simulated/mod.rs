@@ -11,7 +11,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use self::agents::{Level, Worker};
+use agentgauge::config::Config;
+
+use self::agents::{Level, Work, Worker};
 use self::series::Scrapes;
 
 /// A stretch of time that is scraped, after a past that is not.
@@ -149,4 +151,26 @@ fn the_simulated_series_are_not_stale() {
         "`just simulate` writes deploy/prometheus/drops.test.yml anew, or copy {} there",
         fresh.display()
     );
+}
+
+/// Days of simulated traffic; `AGENTGAUGE_DAYS` for more.
+const DAYS: u64 = 3;
+
+#[test]
+fn days_of_traffic_leave_no_more_behind_than_two() {
+    let asked = std::env::vars_os().find(|(key, _)| key == "AGENTGAUGE_DAYS");
+    let days = asked.map_or(DAYS, |(_, days)| days.to_str().unwrap().parse().unwrap());
+    let mut config = Config::default();
+    // Bounds that bite within a day: until they do it grows.
+    config.assemble.max_sealed_traces = 200;
+    config.session.max_departed_traces = 200;
+    let worker = |agent, share| Worker {
+        every_seconds: 300,
+        ..worker(agent, "1", vec![(0, share)])
+    };
+    let mut work = Work::with(&config, &[worker("support", 0.05), worker("billing", 0.2)]);
+    let first = work.held_bytes(2 * DAY);
+    let held: Vec<usize> = (3..=days).map(|day| work.held_bytes(day * DAY)).collect();
+    println!("after two days {first} bytes, then {held:?}");
+    assert!(!held.is_empty() && held.iter().all(|held| *held < first + first / 10), "{first}: {held:?}");
 }
