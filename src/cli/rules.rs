@@ -1,40 +1,67 @@
 //! `rules`: writes recording and alert rules for Prometheus.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::settings::Settings;
 use super::{CliError, Process};
-use crate::rules::{BurnRates, Objective, Plan};
+use crate::rules::{BurnRates, Objective, Plan, RulesFormat};
+
+/// Who reads the rules.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// A file of rules
+    Prometheus,
+    /// A PrometheusRule of the Prometheus Operator
+    Operator,
+    /// The objectives alone, for Sloth
+    Sloth,
+    /// The objectives alone, for Pyrra
+    Pyrra,
+}
 
 /// Prints recording and alert rules for Prometheus.
 #[derive(Args, Debug)]
 pub(super) struct Rules {
-    /// Share of traces that should pass: reliability=0.95 for whole traces, or a signal such as tool_loop=0.99; of one
-    /// agent alone: support:reliability=0.9, which then holds for it in place of the general one; with rates of its
-    /// own: reliability=0.7@2,1.2. Agents in `drop.objectives` have theirs without it
+    /// Share of traces that should pass: reliability=0.95 for whole traces, tool_loop=0.99 for one signal. For one agent
+    /// alone: support:reliability=0.9, which replaces the general objective for it. With burn rates of its own:
+    /// reliability=0.7@2,1.2. Agents in `drop.objectives` need no `--slo`
     #[arg(
         long,
         value_name = "[AGENT:]SIGNAL=SHARE[@FAST,SLOW]",
         default_value = "reliability=0.95"
     )]
     slo: Vec<Objective>,
-    /// How many times more traces than may fail have to do so, over 1 h (pages) and over 6 h (warns)
+    /// How many times faster than allowed the error budget has to burn: over 1 h (critical), over 6 h (warning)
     #[arg(long, value_name = "FAST,SLOW", default_value = "5,2")]
     burn: BurnRates,
-    /// Traces without which no budget is judged
+    /// Raise no alert about an error budget over fewer evaluated traces than this
     #[arg(long, value_name = "TRACES", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
     min_traces: u32,
-    /// US dollars in 15 minutes that loops may cost
+    /// Raise an alert when loops cost more than this many US dollars in 15 minutes
     #[arg(long, value_name = "USD", default_value = "5", value_parser = dollars)]
     loop_spend: f64,
-    /// Where people reach the daemon, for the links in alerts; by default `links.public_url`
+    /// Address of the page, for the links in alerts [default: `links.public_url`]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Where docs/runbook.md is shown, if not by the daemon
+    /// Address of docs/runbook.md, if the daemon is not to show it
     #[arg(long, value_name = "URL")]
     runbook_url: Option<String>,
+    /// What to write: all rules, for Prometheus or its operator; or the objectives, for tools that make rules of them
+    #[arg(long, value_enum, default_value_t = Format::Prometheus)]
+    format: Format,
     #[command(flatten)]
     settings: Settings,
+}
+
+impl From<Format> for RulesFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Prometheus => Self::Prometheus,
+            Format::Operator => Self::Operator,
+            Format::Sloth => Self::Sloth,
+            Format::Pyrra => Self::Pyrra,
+        }
+    }
 }
 
 impl Rules {
@@ -49,7 +76,7 @@ impl Rules {
             url: url.trim_end_matches('/').to_owned(),
             runbook_url: self.runbook_url.clone(),
         };
-        let text = plan.with_own(&config).render(&config)?;
+        let text = plan.with_own(&config).write(self.format.into(), &config)?;
         process.out.write_all(text.as_bytes()).map_err(CliError::Output)
     }
 }

@@ -1,15 +1,17 @@
 //! Recording and alert rules for Prometheus, fitted to objectives and to the configuration.
 //!
 //! Drops of agents ([`drops`]), error budgets ([`slo`]), loops ([`loops`]), and the daemon itself ([`own`]). A rule that could
-//! never fire is refused rather than written.
+//! never fire is refused rather than written. [`format`] says who reads them.
 
 mod drops;
+mod format;
 mod loops;
 mod own;
 mod slo;
 
 use std::fmt::Write;
 
+pub use format::RulesFormat;
 pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
@@ -125,15 +127,19 @@ impl Plan {
         }
     }
 
+    /// Where it is said what to do about an alert.
+    fn runbook(&self, alert: &str) -> String {
+        match &self.runbook_url {
+            Some(url) => format!("{url}#{}", alert.to_lowercase()),
+            None => format!("{}/#/runbook/{alert}", self.url),
+        }
+    }
+
     fn annotations(&self, alert: &Alert) -> Vec<(&'static str, String)> {
-        let runbook = match &self.runbook_url {
-            Some(url) => format!("{url}#{}", alert.name.to_lowercase()),
-            None => format!("{}/#/runbook/{}", self.url, alert.name),
-        };
         let mut annotations = vec![
             ("summary", alert.summary.clone()),
             ("description", alert.description.clone()),
-            ("runbook_url", runbook),
+            ("runbook_url", self.runbook(alert.name)),
         ];
         if let Some(sort) = alert.explain {
             // Money may be counted before the agent's name has come, and then under another.

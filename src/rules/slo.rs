@@ -106,12 +106,35 @@ impl Objective {
         self.agent == other.agent && self.signal() == other.signal()
     }
 
+    /// The agent that it is of; none: all that have none of their own.
+    pub(super) fn agent(&self) -> Option<&str> {
+        self.agent.as_deref()
+    }
+
+    /// The share that should pass.
+    pub(super) fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// A name that tells it from others: lower case, digits and hyphens.
+    pub(super) fn id(&self) -> String {
+        let named = self.agent.as_ref().map(|agent| format!("{agent}-{}", self.name));
+        let named = named.unwrap_or_else(|| self.name.clone()).to_lowercase();
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        named.chars().map(plain).collect::<String>().trim_matches('-').to_owned()
+    }
+
+    /// The alert that its budget raises, whose runbook says what to do.
+    pub(super) fn alert(&self) -> &'static str {
+        if self.name == RELIABILITY { FAST.of_reliability } else { FAST.of_signal }
+    }
+
     /// The signal of `agentgauge_trace_evaluations_total`; the reliability is that of whole traces.
-    fn signal(&self) -> &str {
+    pub(super) fn signal(&self) -> &str {
         if self.name == RELIABILITY { "trace_risk" } else { &self.name }
     }
 
-    fn budget(&self) -> f64 {
+    pub(super) fn budget(&self) -> f64 {
         1.0 - self.share
     }
 
@@ -154,15 +177,10 @@ impl Objective {
 
 pub(super) fn group(plan: &Plan) -> Result<Group, RulesError> {
     let mut rules = Vec::new();
+    plan.distinct()?;
     for (at, objective) in plan.objectives.iter().enumerate() {
-        let before = &plan.objectives[..at];
-        let of_signal = || before.iter().filter(|other| other.signal() == objective.signal());
-        if of_signal().any(|other| other.is_of_the_same(objective)) {
-            let of = objective.to_string();
-            let of = of.rsplit_once('=').map_or(of.as_str(), |(of, _)| of).to_owned();
-            return Err(RulesError::Twice { of });
-        }
-        if of_signal().next().is_none() {
+        let mut before = plan.objectives[..at].iter();
+        if !before.any(|other| other.signal() == objective.signal()) {
             rules.extend(["5m", "30m", "1h", "6h"].map(|window| bad(objective, window)));
             rules.extend(["1h", "6h"].map(|window| judged(objective, window)));
         }
@@ -174,6 +192,20 @@ pub(super) fn group(plan: &Plan) -> Result<Group, RulesError> {
         rules.push(burn(objective, plan, &SLOW, rates.slow)?);
     }
     Ok(Group { name: "agentgauge-objectives", interval: "30s", rules })
+}
+
+impl Plan {
+    /// Refuses two objectives of one signal of the same agents.
+    pub(super) fn distinct(&self) -> Result<(), RulesError> {
+        for (at, objective) in self.objectives.iter().enumerate() {
+            if self.objectives[..at].iter().any(|other| other.is_of_the_same(objective)) {
+                let of = objective.to_string();
+                let of = of.rsplit_once('=').map_or(of.as_str(), |(of, _)| of).to_owned();
+                return Err(RulesError::Twice { of });
+            }
+        }
+        Ok(())
+    }
 }
 
 const RELIABILITY: &str = "reliability";

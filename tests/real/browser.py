@@ -4,7 +4,7 @@ import itertools
 import json
 import subprocess
 
-from end_to_end import until
+from waiting import until
 
 COMMAND = "exec chromium --headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --user-data-dir=\"$0\""
 

@@ -11,8 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -24,22 +22,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode
 
-DEADLINE_SECONDS = 60
+from waiting import until
+
 HERE = pathlib.Path(__file__).parent
-
-
-def until(what, probe, deadline_seconds=DEADLINE_SECONDS, instead=lambda: None):
-    """Polls until the probe answers something true; the last error, or what there is instead, says what was missing."""
-    end = time.monotonic() + deadline_seconds
-    last = None
-    while time.monotonic() < end:
-        try:
-            if answer := probe():
-                return answer
-        except (urllib.error.URLError, ConnectionError, TimeoutError, KeyError, IndexError) as error:
-            last = error
-        time.sleep(0.1)
-    raise SystemExit(f"waited {deadline_seconds} s for {what}; last error: {last}; {instead() or ''}")
 
 
 def get(url, accept="*/*"):

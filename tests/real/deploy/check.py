@@ -11,6 +11,9 @@ import urllib.request
 
 import yaml
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from browser import Browser
+
 BINARY, WORK = sys.argv[1], pathlib.Path(sys.argv[2])
 DEPLOY = pathlib.Path("deploy")
 
@@ -49,8 +52,9 @@ def certificate():
 
 def chart():
     for values, changes in (("null", ()), ("values.yaml", "all")):
-        documents = list(yaml.safe_load_all((WORK / f"{values}.manifests").read_text()))
-        kinds = {document["kind"]: document for document in documents if document}
+        documents = [document for document in yaml.safe_load_all((WORK / f"{values}.manifests").read_text()) if document]
+        boards = [document for document in documents if document["metadata"]["name"].endswith("-dashboard")]
+        kinds = {document["kind"]: document for document in documents if document not in boards}
         config = kinds["ConfigMap"]["data"]["agentgauge.toml"]
         if changes:
             changes = (
@@ -72,12 +76,77 @@ def chart():
             rules = WORK / "chart.rules.yml"
             rules.write_text(yaml.safe_dump(kinds["PrometheusRule"]["spec"]))
             subprocess.run(["promtool", "check", "rules", rules], check=True, stdout=subprocess.DEVNULL)
-            shown = yaml.safe_load((DEPLOY / "prometheus/agentgauge.rules.yml").read_text())
-            assert kinds["PrometheusRule"]["spec"] == shown
+            # With the address of the values, as the daemon itself would write them.
+            assert kinds["PrometheusRule"]["spec"] == yaml.safe_load((WORK / "rules.yml").read_text())
+            assert 'public_url = "https://gauge.example.org/"' in config, config
+            shown = {path.name: json.loads(path.read_text()) for path in DEPLOY.glob("grafana/*.json")}
+            sent = [(name, json.loads(text)) for board in boards for name, text in board["data"].items()]
+            assert len(sent) == len(boards) == len(shown) and dict(sent) == shown, [name for name, _ in sent]
+            assert all(board["metadata"]["labels"]["grafana_dashboard"] == "1" for board in boards), boards
+            assert all(board["metadata"]["annotations"] == {"grafana_folder": "agents"} for board in boards), boards
         else:
-            assert "PrometheusRule" not in kinds and "ServiceMonitor" not in kinds
+            assert "PrometheusRule" not in kinds and "ServiceMonitor" not in kinds and not boards
         scheme = "HTTPS" if changes else "HTTP"
         assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
+
+
+def rules():
+    """The same rules for the operator and by the mixin; objectives that name what the daemon exports."""
+    plain = yaml.safe_load((WORK / "rules.prometheus.yml").read_text())
+    operator = yaml.safe_load((WORK / "rules.operator.yml").read_text())
+    assert operator["kind"] == "PrometheusRule" and operator["spec"] == plain, operator["kind"]
+    mixin, shown = json.loads((WORK / "mixin.json").read_text()), yaml.safe_load((WORK / "rules.yml").read_text())
+    together = mixin["alerts"]["groups"] + mixin["rules"]["groups"]
+    flat = lambda groups: sorted(json.dumps(rule, sort_keys=True) for group in groups for rule in group["rules"])
+    assert flat(together) == flat(shown["groups"]), "the mixin has other rules"
+    assert all("alert" in rule for group in mixin["alerts"]["groups"] for rule in group["rules"])
+    for part in ("alerts", "rules"):
+        path = WORK / f"mixin.{part}.yml"
+        path.write_text(yaml.safe_dump(mixin[part]))
+        subprocess.run(["promtool", "check", "rules", path], check=True, stdout=subprocess.DEVNULL)
+    assert mixin["boards"].keys() == {path.name for path in DEPLOY.glob("grafana/*.json")}, mixin["boards"].keys()
+
+    sloth = yaml.safe_load((WORK / "rules.sloth.yml").read_text())
+    pyrra = list(yaml.safe_load_all((WORK / "rules.pyrra.yml").read_text()))
+    assert (sloth["version"], len(sloth["slos"]), len(pyrra)) == ("prometheus/v1", 2, 2), (sloth, pyrra)
+    queries = []
+    for slo, one in zip(sloth["slos"], pyrra, strict=True):
+        assert float(one["spec"]["target"]) == slo["objective"], (slo, one)
+        events, ratio = slo["sli"]["events"], one["spec"]["indicator"]["ratio"]
+        queries += [query.replace("{{.window}}", "5m") for query in events.values()]
+        queries += [ratio[part]["metric"] for part in ("errors", "total")]
+    recorded = [{"record": f"test:query{at}", "expr": query} for at, query in enumerate(queries)]
+    path = WORK / "objectives.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "objectives", "rules": recorded}]}))
+    subprocess.run(["promtool", "check", "rules", path], check=True, stdout=subprocess.DEVNULL)
+    print(f"rules: the same for the operator and by the mixin; {len(queries)} queries of objectives are good")
+
+
+def links(http):
+    """Every link of every alert, in plain and in Helm's rendering, opened in a browser with the names of the sample agent."""
+    url = f"http://{http}"
+    chart = next(document for document in yaml.safe_load_all((WORK / "values.yaml.manifests").read_text())
+                 if document and document["kind"] == "PrometheusRule")["spec"]
+    plain = yaml.safe_load((DEPLOY / "prometheus/agentgauge.rules.yml").read_text())
+    names = {"service_name": "shop", "gen_ai_agent_name": "support"}
+    followed = {}
+    for rendered, base in ((plain, "http://127.0.0.1:9464"), (chart, "https://gauge.example.org")):
+        found = {}
+        for alert in (rule for group in rendered["groups"] for rule in group["rules"] if "alert" in rule):
+            for key, link in alert["annotations"].items():
+                if not key.endswith("_url") or key.startswith("example_"):
+                    continue
+                assert link.startswith(f"{base}/#/"), (alert["alert"], link)
+                link = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda name: names.get(name[1], ""), link.replace(base, url))
+                assert "{{" not in link, (alert["alert"], link)
+                words = [alert["alert"]] if key == "runbook_url" else ["support"]
+                found[alert["alert"], key] = (link, words)
+        followed[base] = found
+    assert len({json.dumps(sorted(found.values())) for found in followed.values()}) == 1, "the renderings lead elsewhere"
+    with Browser(WORK) as browser:
+        for link, words in dict.fromkeys((link, tuple(words)) for link, words in found.values()):
+            browser.shows(link, words)
+    print(f"{len(found)} links of alerts lead to what they are about, in plain and in Helm's rendering")
 
 
 # What is installed by tarball and package: its path under /usr, but for etc and lib, and its mode.
@@ -194,6 +263,7 @@ def sample_agent():
             traces = value(lines, "agentgauge_agent_window_traces{", 'window="5m"')
             if (loops, traces) == (3, 6):
                 print("sample agent: 2 sessions, 6 traces, 3 loops")
+                links(bound["http"])
                 return
             time.sleep(0.2)
         raise AssertionError((loops, traces, *lines))
@@ -206,6 +276,7 @@ packaged()
 tarball()
 package()
 chart()
+rules()
 compose()
 sample_agent()
 print("what is deployed is good")

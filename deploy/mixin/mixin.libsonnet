@@ -1,0 +1,26 @@
+// The rules and the boards of agentgauge as a monitoring mixin: import it and lay `_config` over it.
+local prometheus = importstr '../prometheus/agentgauge.rules.yml';
+
+{
+  _config+:: {
+    // Where people reach the page: what links in alerts begin with.
+    publicUrl: 'http://127.0.0.1:9464',
+  },
+
+  local groups = std.parseYaml(std.strReplace(prometheus, 'http://127.0.0.1:9464', std.rstripChars($._config.publicUrl, '/'))).groups,
+  local only(kind) = [
+    group { rules: [rule for rule in group.rules if std.objectHas(rule, kind)] }
+    for group in groups
+    if std.length([rule for rule in group.rules if std.objectHas(rule, kind)]) > 0
+  ],
+
+  prometheusAlerts+:: { groups+: only('alert') },
+  prometheusRules+:: { groups+: only('record') },
+
+  grafanaDashboards+:: {
+    'agentgauge-agent.json': import '../grafana/agentgauge-agent.json',
+    'agentgauge-fleet.json': import '../grafana/agentgauge-fleet.json',
+    'agentgauge-loops.json': import '../grafana/agentgauge-loops.json',
+    'agentgauge-self.json': import '../grafana/agentgauge-self.json',
+  },
+}
