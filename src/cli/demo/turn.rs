@@ -50,6 +50,10 @@ const MILLI: u64 = 1_000_000;
 /// What an agent takes between two steps, in milliseconds.
 const BETWEEN: u64 = 15;
 
+/// Tokens read and written, and dollars, of a sub-agent's model call.
+const SUB_TOKENS: (f64, f64) = (420.0, 35.0);
+const SUB_COST: f64 = 0.0008;
+
 impl Step {
     fn ms(&self) -> u64 {
         match self {
@@ -109,14 +113,7 @@ impl Turn {
         let id = self.span_id(number, &format!("step {place}"));
         match step {
             Step::Model { tokens, cost, .. } => {
-                let attributes = vec![
-                    text("gen_ai.operation.name", "chat"),
-                    text("gen_ai.request.model", self.agent.model),
-                    float("gen_ai.usage.input_tokens", tokens.0),
-                    float("gen_ai.usage.output_tokens", tokens.1),
-                    float("gen_ai.usage.cost", *cost),
-                ];
-                vec![self.span(format!("chat {}", self.agent.model), (id, root), times, attributes)]
+                vec![self.model((id, root), times, (*tokens, *cost))]
             }
             Step::Tool { name, arguments, result, by, .. } => {
                 let mut attributes = vec![
@@ -135,21 +132,45 @@ impl Turn {
                     ];
                     self.span(format!("invoke_agent {by}"), (id, root.clone()), times, attributes)
                 });
+                // It asks a model of its own what to call, for a third of its time.
+                let asked = times.0 + (times.1 - times.0) / 3;
+                let thought = sub.as_ref().map(|sub| {
+                    let id = self.span_id(number, &format!("thought {place}"));
+                    let ids = (id, sub.span_id.clone());
+                    self.model(ids, (times.0 + MILLI, asked), (SUB_TOKENS, SUB_COST))
+                });
                 let parent = sub.as_ref().map_or(root, |sub| sub.span_id.clone());
                 let times =
-                    if sub.is_some() { (times.0 + 2 * MILLI, times.1 - 2 * MILLI) } else { times };
+                    if sub.is_some() { (asked + 2 * MILLI, times.1 - 2 * MILLI) } else { times };
                 let mut call =
                     self.span(format!("execute_tool {name}"), (id, parent), times, attributes);
                 if let Err(why) = result {
                     call.status = failed(why);
                     call.attributes.push(text("error.type", why));
                 }
-                sub.into_iter().chain([call]).collect()
+                sub.into_iter().chain(thought).chain([call]).collect()
             }
         }
         .into_iter()
         .map(|span| Span { trace_id: self.trace_id(number), ..span })
         .collect()
+    }
+
+    /// A call of the agent's model.
+    fn model(
+        &self,
+        ids: (Vec<u8>, Vec<u8>),
+        times: (u64, u64),
+        (tokens, cost): ((f64, f64), f64),
+    ) -> Span {
+        let attributes = vec![
+            text("gen_ai.operation.name", "chat"),
+            text("gen_ai.request.model", self.agent.model),
+            float("gen_ai.usage.input_tokens", tokens.0),
+            float("gen_ai.usage.output_tokens", tokens.1),
+            float("gen_ai.usage.cost", cost),
+        ];
+        self.span(format!("chat {}", self.agent.model), ids, times, attributes)
     }
 
     fn root(&self, start: u64, end: u64, number: u64) -> Span {
