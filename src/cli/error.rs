@@ -123,10 +123,12 @@ impl CliError {
                 StartError::Expect(_)
                 | StartError::Access(_)
                 | StartError::Embed(_)
+                | StartError::History { .. }
                 | StartError::Judge(_)
                 | StartError::Key(_)
                 | StartError::ScoresOut(_)
                 | StartError::Store(StoreError::Directory { .. })
+                | StartError::Prometheus(_)
                 | StartError::Webhook(_),
             ) => EXIT_USAGE,
             #[cfg(feature = "kafka")]

@@ -312,6 +312,8 @@ impl Config {
             content_kept: self.assemble.keep_content,
             trace_link: self.links.trace_link(),
             otlp_http,
+            history_seconds: 0,
+            prometheus: !self.links.prometheus_url.is_empty(),
         }
     }
 

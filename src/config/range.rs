@@ -16,6 +16,7 @@ use crate::engine::score::princeton::AgentTasks;
 use crate::export::about::is_http;
 use crate::judge::Metric;
 use crate::judge::worker::names;
+use crate::outbound;
 use crate::store::Durability;
 
 /// Weights beyond this say nothing more, and must not overflow a sum of many.
@@ -421,6 +422,7 @@ fn api(config: &Config, check: &mut Check<'_>) {
     let (short, long) = (Duration::from_millis(100), Duration::from_secs(86_400));
     check.lasting("api.history_step", api.history_step, short, long);
     check.within("api.history_points", api.history_points, 1, 10_000);
+    check.within("api.history_agents", api.history_agents, 1, 100_000);
     check.within("api.max_streams", api.max_streams, 1, 10_000);
     check.within("api.max_scrapes", api.max_scrapes, 1, 10_000);
     check.within("api.max_scrape_bytes", api.max_scrape_bytes, 1 << 20, usize::MAX);
@@ -433,6 +435,14 @@ fn api(config: &Config, check: &mut Check<'_>) {
         let expected =
             "an http address with {trace_id} in it, or a preset such as jaeger+http://jaeger:16686";
         check.fail("links.trace", expected.to_owned(), format!("`{}`", links.trace));
+    }
+    let prometheus = &links.prometheus_url;
+    if !prometheus.is_empty()
+        && (!is_http(prometheus)
+            || outbound::check("links.prometheus_url", "", prometheus, true).is_err())
+    {
+        let expected = "an address like http://prometheus:9090".to_owned();
+        check.fail("links.prometheus_url", expected, format!("`{prometheus}`"));
     }
 }
 

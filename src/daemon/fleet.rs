@@ -39,7 +39,9 @@ pub(super) fn start(
     let (asking, questions) = sync_channel(WAITING);
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
-    let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
+    let read = (config.metrics.detail, upkeep::wall(&clock));
+    let exporter = Exporter::new(board.clone(), gather, query.clone(), read)
+        .alerts_of(upkeep::alert_source(config)?)
         .stopping(stopping.clone())
         .about(config.about(bound.otlp_http.map(|address| address.to_string())))
         .counting(cut(&health));

@@ -19,6 +19,7 @@ mod upkeep;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -58,6 +59,7 @@ use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
 use crate::judge::JudgeError;
+use crate::outbound::EndpointError;
 use crate::store::StoreError;
 use crate::telemetry::{Telemetry, TelemetryError};
 use crate::webhook::{self, Webhook, WebhookError};
@@ -167,6 +169,17 @@ pub enum StartError {
     /// What outlives the process cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What is kept of the past cannot be used.
+    #[error("cannot keep the past of agents in {path}: {source}")]
+    History {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Prometheus cannot be asked.
+    #[error(transparent)]
+    Prometheus(#[from] EndpointError),
     /// Recovery ended before its time.
     #[error("recovery of the store broke off")]
     Recovery,
@@ -234,7 +247,9 @@ impl Daemon {
         let query = SessionQuery::default();
         let gathered = health.clone();
         let gather = Arc::new(move || gathered.registry().gather());
-        let exporter = Exporter::new(board.clone(), gather, query.clone(), config.metrics.detail)
+        let read = (config.metrics.detail, upkeep::wall(&clock));
+        let exporter = Exporter::new(board.clone(), gather, query.clone(), read)
+            .alerts_of(upkeep::alert_source(config)?)
             .stopping(stopping.clone())
             .about(config.about(bound.otlp_http.map(|address| address.to_string())))
             .counting(cut(&health));
@@ -245,6 +260,8 @@ impl Daemon {
         let paid: Vec<(u64, Quanta)> =
             stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
         let lost_records = recovered.as_ref().map_or(0, Recovered::lost_records);
+        let keep = || upkeep::keep_history(config, &board, (&clock, &health), stopping.clone());
+        let keeping = recovered.as_ref().map(|_| keep()).transpose()?;
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
@@ -260,6 +277,7 @@ impl Daemon {
         };
         let (router, mut tasks, flushed) =
             spawn(stages, config.engine.channel_capacity, &board, &common, durable)?;
+        tasks.extend(keeping);
         tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
         let epoch = Arc::new(AtomicU64::new(0));
         let stored = snapshots.as_ref().map(Snapshots::check);

@@ -1,14 +1,27 @@
 //! What goes on beside the stages, for as long as somebody has the board.
 
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::StartError;
 use crate::clock::Clock;
+use crate::config::Config;
+use crate::export::alerts::AlertSource;
 use crate::export::board::Board;
+use crate::export::http::Now;
+use crate::export::kept_history::KeptHistory;
+use crate::health::Health;
 use crate::memory;
 
 /// How often the wall clock is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Time between two rows of an agent's past that is kept.
+const ROW: Duration = Duration::from_secs(60);
 
 /// Begins it; `step` is the time between two points of an agent's past.
 pub(super) fn begin(board: &Arc<Board>, step: Duration, clock: Clock) {
@@ -31,6 +44,61 @@ async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
         tokio::time::sleep(step).await;
         let Some(board) = board.upgrade() else { return };
         board.sample(clock.wall());
+    }
+}
+
+/// Keeps the past of agents below the store's directory, for as long as somebody has the board.
+///
+/// # Errors
+///
+/// Fails if it cannot be read or made.
+pub(super) fn keep_history(
+    config: &Config,
+    board: &Arc<Board>,
+    (clock, health): (&Clock, &Arc<Health>),
+    stopping: watch::Receiver<bool>,
+) -> Result<JoinHandle<()>, StartError> {
+    let path = Path::new(&config.store.directory).join("history");
+    let kept = KeptHistory::open(&path, config.api.history_agents);
+    board.keep(kept.map_err(|source| StartError::History { path, source })?);
+    Ok(tokio::spawn(rows(Arc::downgrade(board), clock.clone(), Arc::clone(health), stopping)))
+}
+
+/// Who is asked what became of alerts.
+///
+/// # Errors
+///
+/// Fails if TLS cannot be set up.
+pub(super) fn alert_source(config: &Config) -> Result<Option<AlertSource>, StartError> {
+    let url = &config.links.prometheus_url;
+    let source = (!url.is_empty()).then(|| AlertSource::new(url)).transpose();
+    source.map_err(StartError::Prometheus)
+}
+
+/// Tells wall time.
+pub(super) fn wall(clock: &Clock) -> Now {
+    let clock = clock.clone();
+    Arc::new(move || clock.wall())
+}
+
+/// Writes a row of every agent each minute, and when the daemon stops.
+async fn rows(
+    board: Weak<Board>,
+    clock: Clock,
+    health: Arc<Health>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let mut stops = false;
+    while !stops {
+        stops = tokio::select! {
+            () = tokio::time::sleep(ROW) => false,
+            _ = stopping.wait_for(|stops| *stops) => true,
+        };
+        let Some(board) = board.upgrade() else { return };
+        let now = clock.wall();
+        // Fails only while the process ends.
+        let missed = tokio::task::spawn_blocking(move || board.keep_rows(now)).await;
+        missed.iter().flatten().for_each(|why| health.limit_reached(why.name()));
     }
 }
 

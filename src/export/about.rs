@@ -11,6 +11,8 @@ pub struct LinkOptions {
     pub public_url: String,
     /// Where a trace is shown.
     pub trace: String,
+    /// Where Prometheus is, which the page then asks what became of alerts.
+    pub prometheus_url: String,
 }
 
 /// The daemon.
@@ -24,6 +26,10 @@ pub struct AboutView {
     pub trace_link: Option<String>,
     /// Where OTLP over HTTP is taken; null where it is not.
     pub otlp_http: Option<String>,
+    /// How far back the past of agents reaches.
+    pub history_seconds: u64,
+    /// Whether Prometheus is asked what became of alerts (`links.prometheus_url`).
+    pub prometheus: bool,
 }
 
 /// Presets of links to traces: what stands before the `+`, and the path.
@@ -36,7 +42,11 @@ const PRESETS: &[(&str, &str)] = &[
 
 impl Default for LinkOptions {
     fn default() -> Self {
-        Self { public_url: "http://127.0.0.1:9464".to_owned(), trace: String::new() }
+        Self {
+            public_url: "http://127.0.0.1:9464".to_owned(),
+            trace: String::new(),
+            prometheus_url: String::new(),
+        }
     }
 }
 

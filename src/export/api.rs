@@ -15,7 +15,9 @@ use axum::routing::get;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::history::HistoryView;
+use super::about::AboutView;
+use super::alerts::AlertsPage;
+use super::history::{HistoryView, Range};
 use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
@@ -25,10 +27,10 @@ use crate::access::Identity;
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
 use crate::engine::sessions::Found;
-use crate::engine::span::TraceId;
+use crate::engine::span::{Timestamp, TraceId};
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
-use crate::export::board::Board;
+use crate::export::board::{Board, headline};
 
 /// Things on one page, unless asked for otherwise, and at most.
 pub(super) const PAGE: usize = 100;
@@ -172,6 +174,8 @@ pub(super) struct AgentParams {
     pub(super) limit: Option<usize>,
     /// Things to leave out before it, at most 100000.
     pub(super) offset: Option<usize>,
+    /// How far back sparklines go: an hour, unless a longer past is kept (`api.history_agents`).
+    pub(super) range: Range,
 }
 
 /// What a list of sessions is asked with.
@@ -235,6 +239,8 @@ pub(super) struct OneAgent {
     pub(super) environment: String,
     /// The tenant, for those who see more than one.
     pub(super) tenant: String,
+    /// How far back, as far as the past is kept; with a store a week.
+    pub(super) range: Range,
 }
 
 /// Whose session it is.
@@ -267,9 +273,10 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/agents/history", get(history::<Q>))
         .route("/api/v1/fleet", get(fleet::<Q>))
         .route("/api/v1/problems", get(problems::<Q>))
+        .route("/api/v1/alerts", get(alerts::<Q>))
         .route(
             "/api/v1/about",
-            get(|State(exporter): State<Exporter<Q>>| async move { Json(exporter.about) }),
+            get(|State(exporter): State<Exporter<Q>>| async move { Json(exporter.described()) }),
         )
         .route("/api/v1/events", get(live::events::<Q>))
         .route("/api/v1/sessions", get(sessions::<Q>))
@@ -292,7 +299,7 @@ async fn fleet<Q: Query>(
     identity: Identity,
     params: Queried<AgentParams>,
 ) -> Result<Json<FleetPage>, Refused> {
-    exporter.fleet(&identity, read(params)?).map(Json)
+    exporter.fleet(&identity, read(params)?).await.map(Json)
 }
 
 async fn problems<Q: Query>(
@@ -303,12 +310,19 @@ async fn problems<Q: Query>(
     exporter.problems(&identity, read(params)?).await.map(Json)
 }
 
+async fn alerts<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+) -> Result<Json<AlertsPage>, Refused> {
+    exporter.alerts(&identity).await.map(Json)
+}
+
 async fn history<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
     params: Queried<OneAgent>,
 ) -> Result<Json<HistoryView>, Refused> {
-    exporter.history(&identity, read(params)?).map(Json)
+    exporter.history(&identity, read(params)?).await.map(Json)
 }
 
 async fn sessions<Q: Query>(
@@ -373,30 +387,46 @@ impl<Q: Query> Exporter<Q> {
         Ok(AgentsPage { agents, total })
     }
 
-    pub(super) fn fleet(
+    pub(super) async fn fleet(
         &self,
         identity: &Identity,
         params: AgentParams,
     ) -> Result<FleetPage, Refused> {
         let mut unpriced_models = BTreeMap::new();
+        let range = params.range;
         let (updates, total, totals) = paged(&self.board, identity, params, |update| {
             for (model, calls) in &update.view.unpriced_models {
                 *unpriced_models.entry(model.clone()).or_default() += calls;
             }
         })?;
-        let agents = updates.iter().map(|update| fleet_row(&self.board, update)).collect();
+        let past = (range, (self.now)());
+        let agents = match range {
+            Range::Hour => rows(&self.board, &updates, past),
+            Range::SixHours | Range::Day | Range::Week => {
+                let board = Arc::clone(&self.board);
+                reading(move || rows(&board, &updates, past)).await?
+            }
+        };
         Ok(FleetPage { agents, total, totals, unpriced_models })
     }
 
-    pub(super) fn history(
+    /// What the page has to know of the daemon.
+    pub(super) fn described(&self) -> AboutView {
+        let history_seconds = self.board.remembers().as_secs();
+        AboutView { history_seconds, ..self.about.clone() }
+    }
+
+    pub(super) async fn history(
         &self,
         identity: &Identity,
         agent: OneAgent,
     ) -> Result<HistoryView, Refused> {
-        let OneAgent { service_name, agent_name, agent_version, environment, tenant } = agent;
+        let OneAgent { service_name, agent_name, agent_version, environment, tenant, range } =
+            agent;
         let tenant = identity.instead_of(&tenant).to_owned();
         let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
-        let history = self.board.history(&key, AgentName::from(&key));
+        let (board, past) = (Arc::clone(&self.board), (range, (self.now)()));
+        let history = reading(move || board.history(&key, AgentName::from(&key), past)).await?;
         history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
     }
 
@@ -509,11 +539,24 @@ pub(super) fn worst_drop(update: &AgentUpdate) -> Option<&'static str> {
         .find(|severity| drops.iter().any(|drop| drop.severity == *severity))
 }
 
+fn rows(board: &Board, updates: &[Arc<AgentUpdate>], past: (Range, Timestamp)) -> Vec<FleetRow> {
+    updates.iter().map(|update| fleet_row(board, update, past)).collect()
+}
+
+/// What reads the disk, where it holds up nobody.
+async fn reading<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refused> {
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|_| {
+        let message = "the past could not be read";
+        Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "history", message)
+    })
+}
+
 /// An agent in a list.
-pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
-    // `last_50` where there is one; windows of time come and go.
-    let last = update.windows.iter().find(|(name, _)| name.starts_with("last_"));
-    let (window, scores) = last.or_else(|| update.windows.iter().next()).unzip();
+pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, past: (Range, Timestamp)) -> FleetRow {
+    let (window, scores) = headline(update).unzip();
     let view = &update.view;
     FleetRow {
         agent: view.agent.clone(),
@@ -533,7 +576,8 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate) -> FleetRow {
         drop: worst_drop(update),
         tokens: view.tokens,
         cost_usd: view.cost_usd,
-        spark: window.map_or_else(Vec::new, |name| board.failing(&update.agent, name, SPARK)),
+        spark: window
+            .map_or_else(Vec::new, |name| board.failing(&update.agent, (name, SPARK), past)),
     }
 }
 

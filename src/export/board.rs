@@ -3,14 +3,16 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::history::{ApiOptions, HistoryView, Ring};
+use super::history::{ApiOptions, DeploymentView, HistoryView, Range, Ring, Row};
+use super::kept_history::{KeptHistory, NotKept};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
-use crate::engine::view::AgentName;
+use crate::engine::view::{AgentName, WindowView};
 
 /// The newest word on each agent, and a little of its past.
 #[derive(Debug, Default)]
@@ -20,6 +22,7 @@ pub struct Board {
     revision: AtomicU64,
     options: ApiOptions,
     shown: OnceLock<Shown>,
+    kept: OnceLock<KeptHistory>,
 }
 
 /// Whether agents are shown at all.
@@ -31,6 +34,8 @@ struct Posted {
     update: Arc<AgentUpdate>,
     revision: u64,
     past: Ring,
+    /// When it had its first point.
+    began: Option<Timestamp>,
 }
 
 impl Board {
@@ -58,6 +63,7 @@ impl Board {
             update: Arc::clone(&update),
             revision,
             past: Ring::default(),
+            began: None,
         });
         posted.update = update;
         posted.revision = revision;
@@ -67,10 +73,39 @@ impl Board {
     pub fn sample(&self, now: Timestamp) {
         for update in self.sorted() {
             if let Some(mut posted) = self.agents.get_mut(&update.agent) {
-                let Posted { update, past, .. } = &mut *posted;
+                let Posted { update, past, began, .. } = &mut *posted;
+                began.get_or_insert(now);
                 past.note(update, now, self.options.history_points);
             }
         }
+    }
+
+    /// Keeps the past of agents there from here on.
+    pub fn keep(&self, history: KeptHistory) {
+        // Only the first time counts, and there is one.
+        let _ = self.kept.set(history);
+    }
+
+    /// Writes a row of every agent where the past is kept; tells why one was not written, for each that was not.
+    pub fn keep_rows(&self, now: Timestamp) -> Vec<NotKept> {
+        let Some(kept) = self.kept.get() else { return Vec::new() };
+        let agents = self.sorted();
+        let rows = agents.iter().map(|update| {
+            let window = headline(update).map(|(_, window)| window);
+            kept.note(&update.agent, Row::of(update, window, now))
+        });
+        let mut missed: Vec<NotKept> = rows.filter_map(Result::err).collect();
+        missed.extend(std::iter::repeat_n(NotKept::Full, kept.take_displaced()));
+        missed
+    }
+
+    /// How far back the past reaches.
+    pub fn remembers(&self) -> Duration {
+        let held = self
+            .options
+            .history_step
+            .saturating_mul(u32::try_from(self.options.history_points).unwrap_or(u32::MAX));
+        self.kept.get().map_or(held, |_| Range::Week.lasting())
     }
 
     /// All agents, in the order of their names.
@@ -108,16 +143,81 @@ impl Board {
         self.agents.contains_key(key)
     }
 
-    /// An agent's past; `None` if it is not on the board.
-    pub fn history(&self, key: &AgentKey, agent: AgentName) -> Option<HistoryView> {
+    /// An agent's past; `None` if it is not on the board. Reads the disk where the past is kept.
+    pub fn history(
+        &self,
+        key: &AgentKey,
+        agent: AgentName,
+        (range, now): (Range, Timestamp),
+    ) -> Option<HistoryView> {
+        let update = self.agent(key)?;
+        let window = headline(&update).map_or("", |(name, _)| name);
+        let rows = self.rows(key, range, now);
         let posted = self.agents.get(key)?;
-        Some(posted.past.view(agent, self.options.history_step))
+        let step = if range == Range::Hour {
+            self.options.history_step
+        } else {
+            Duration::from_secs(range.archive().step().into())
+        };
+        let mut view = posted.past.view(agent, step, (window, &rows));
+        drop(posted);
+        view.deployments = self.deployments(key);
+        Some(view)
     }
 
-    /// The last points of an agent's share of failing traces in one window.
-    pub fn failing(&self, key: &AgentKey, window: &str, points: usize) -> Vec<Option<f64>> {
+    /// The last points of an agent's share of failing traces in one window. Reads the disk for more than the last hour.
+    pub fn failing(
+        &self,
+        key: &AgentKey,
+        (window, points): (&str, usize),
+        (range, now): (Range, Timestamp),
+    ) -> Vec<Option<f64>> {
         let posted = self.agents.get(key);
-        posted.map_or_else(Vec::new, |posted| posted.past.failing(window, points))
+        let held = posted.map_or_else(Vec::new, |posted| posted.past.failing(window, points));
+        if range == Range::Hour {
+            return held;
+        }
+        let rows = self.rows(key, range, now);
+        // Of each stretch of time the last known value.
+        let each = rows.len().div_ceil(points).max(1);
+        let last = |rows: &[Row]| rows.iter().rev().find_map(Row::failure_ratio);
+        let kept: Vec<Option<f64>> = rows.chunks(each).map(last).collect();
+        if kept.is_empty() { held } else { kept }
+    }
+
+    /// What was kept of an agent.
+    fn rows(&self, key: &AgentKey, range: Range, now: Timestamp) -> Vec<Row> {
+        let since = now.0.saturating_sub(nanos(range.lasting())) / 1_000_000_000;
+        let since = u32::try_from(since).unwrap_or(u32::MAX);
+        let kept = self.kept.get();
+        kept.map_or_else(Vec::new, |kept| kept.read(key, range.archive(), since))
+    }
+
+    /// When versions of an agent came, but for the first that is known.
+    #[expect(clippy::disallowed_methods, reason = "sorted before anybody sees it")]
+    fn deployments(&self, key: &AgentKey) -> Vec<DeploymentView> {
+        let alike = |other: &AgentKey| {
+            let names = |key: &AgentKey| {
+                let AgentKey { tenant, service_name, agent_name, environment, .. } = key.clone();
+                (tenant, service_name, agent_name, environment)
+            };
+            names(other) == names(key)
+        };
+        let entries = self.agents.iter().filter(|entry| alike(entry.key()));
+        let mut versions: Vec<(Timestamp, String)> = entries
+            .filter_map(|entry| {
+                let kept = self.kept.get().and_then(|kept| kept.began(entry.key()));
+                Some((kept.or(entry.began)?, entry.key().agent_version.clone()))
+            })
+            .collect();
+        versions.sort();
+        let first = versions.first().map(|(began, _)| *began);
+        versions.retain(|(began, _)| Some(*began) > first);
+        let view = |(began, version): (Timestamp, String)| DeploymentView {
+            agent_version: Some(version).filter(|version| !version.is_empty()),
+            unix_nano: began.0.to_string(),
+        };
+        versions.into_iter().map(view).collect()
     }
 
     /// What it remembers.
@@ -134,6 +234,16 @@ impl Board {
     pub fn is_empty(&self) -> bool {
         self.agents.is_empty()
     }
+}
+
+/// The window whose numbers are an agent's headline: `last_50` where there is one; windows of time come and go.
+pub(super) fn headline(update: &AgentUpdate) -> Option<(&String, &WindowView)> {
+    let last = update.windows.iter().find(|(name, _)| name.starts_with("last_"));
+    last.or_else(|| update.windows.iter().next())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Shown {
@@ -185,9 +295,48 @@ mod tests {
         let board = Board::default();
         board.apply(agent("a"));
         board.sample(Timestamp(1));
-        let past = |board: &Board| board.history(&agent("a").agent, AgentName::default());
+        let now = (Range::Hour, Timestamp(2));
+        let past = |board: &Board| board.history(&agent("a").agent, AgentName::default(), now);
         assert_eq!(past(&board).unwrap().unix_nano, ["1"]);
         board.apply(AgentUpdate { gone: true, ..agent("a") });
         assert_eq!(past(&board), None);
+    }
+
+    #[test]
+    fn the_past_outlives_the_process_where_it_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let minute = 60_000_000_000;
+        let version = |version: &str| {
+            let update = agent("a");
+            let agent = AgentKey { agent_version: version.to_owned(), ..update.agent.clone() };
+            AgentUpdate { agent, ..update }
+        };
+        let board = |minutes: &[u64]| {
+            let board = Board::default();
+            board.keep(KeptHistory::open(directory.path(), 2).unwrap());
+            for at in minutes {
+                board.apply(version("1"));
+                if *at > 5 {
+                    board.apply(version("2"));
+                }
+                board.sample(Timestamp(at * minute));
+                assert!(board.keep_rows(Timestamp(at * minute)).is_empty());
+            }
+            board
+        };
+        board(&[1, 2, 6]);
+        let board = board(&[100]);
+        let past = |range| {
+            let now = (range, Timestamp(100 * minute));
+            board.history(&version("1").agent, AgentName::default(), now).unwrap()
+        };
+        let at = |minutes: u64| (minutes * minute).to_string();
+        assert_eq!(past(Range::Hour).unix_nano, [at(100)]);
+        assert_eq!(past(Range::SixHours).unix_nano, [at(1), at(2), at(6), at(100)]);
+        let [deployed] = &past(Range::Week).deployments[..] else { panic!("one is new") };
+        assert_eq!(
+            deployed,
+            &DeploymentView { agent_version: Some("2".to_owned()), unix_nano: at(6) }
+        );
     }
 }

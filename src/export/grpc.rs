@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
 use super::api::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
+use super::history::Range;
 use super::http::{Exporter, Refused};
 use super::live::{Stream, StreamParams};
 use super::query::Query;
@@ -82,7 +83,10 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::FleetPage>, Status> {
         let identity = identity(&request);
-        carried("FleetPage", self.0.fleet(&identity, agents(request.into_inner()))?)
+        let request = request.into_inner();
+        let range = ranged(&request.range)?;
+        let params = AgentParams { range, ..agents(request) };
+        carried("FleetPage", self.0.fleet(&identity, params).await?)
     }
 
     async fn list_problems(
@@ -94,8 +98,16 @@ impl<Q: Query> QueryService for Service<Q> {
         carried("ProblemsPage", page)
     }
 
+    async fn list_alerts(
+        &self,
+        request: Request<v1::ListAlertsRequest>,
+    ) -> Result<Response<v1::AlertsPage>, Status> {
+        let identity = identity(&request);
+        carried("AlertsPage", self.0.alerts(&identity).await?)
+    }
+
     async fn about(&self, _: Request<v1::AboutRequest>) -> Result<Response<v1::AboutView>, Status> {
-        carried("AboutView", &self.0.about)
+        carried("AboutView", self.0.described())
     }
 
     async fn get_agent_history(
@@ -109,9 +121,12 @@ impl<Q: Query> QueryService for Service<Q> {
             agent_version,
             environment,
             tenant,
+            range,
         } = request.into_inner();
-        let agent = OneAgent { service_name, agent_name, agent_version, environment, tenant };
-        carried("HistoryView", self.0.history(&identity, agent)?)
+        let range = ranged(&range)?;
+        let agent =
+            OneAgent { service_name, agent_name, agent_version, environment, tenant, range };
+        carried("HistoryView", self.0.history(&identity, agent).await?)
     }
 
     async fn list_sessions(
@@ -190,6 +205,7 @@ fn agents(request: v1::ListAgentsRequest) -> AgentParams {
         tenant: request.tenant,
         limit: request.limit.map(size),
         offset: request.offset.map(size),
+        ..AgentParams::default()
     }
 }
 
@@ -218,6 +234,15 @@ fn sessions(request: v1::ListSessionsRequest) -> SessionParams {
         offset: request.offset.map(size),
         ..SessionParams::default()
     }
+}
+
+/// How far back; without a word an hour.
+fn ranged(text: &str) -> Result<Range, Status> {
+    if text.is_empty() {
+        return Ok(Range::default());
+    }
+    let read = serde_json::from_value(text.into());
+    read.map_err(|_| Status::invalid_argument("`range` is `1h`, `6h`, `24h` or `7d`"))
 }
 
 fn size(value: u64) -> usize {

@@ -1,16 +1,19 @@
 //! What was on the board before: a ring of points for each agent, in memory, for sparklines and the page.
 //!
-//! Prometheus keeps the past; this is the last hour for whoever has none at hand. Scores are held to four decimals.
+//! Prometheus keeps the past; this is the last hour for whoever has none at hand, and with a store a week (`kept_history.rs`). Scores
+//! are held to four decimals.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crc32c::crc32c;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::kept_history::ROW;
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::span::Timestamp;
-use crate::engine::view::AgentName;
+use crate::engine::view::{AgentName, WindowView};
 
 /// The query API, and what it remembers.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
@@ -21,6 +24,9 @@ pub struct ApiOptions {
     pub history_step: Duration,
     /// Points held of each agent; over it the oldest goes.
     pub history_points: usize,
+    /// Agents whose past is kept in the store's directory for a week, 48 kB of disk each; over it the one goes that was quiet for
+    /// longest. Without a store nothing is kept.
+    pub history_agents: usize,
     /// Live streams of one identity at a time; further ones are told to come back.
     pub max_streams: usize,
     /// Scrapes of one identity at a time; for one more the one goes whose reader is slowest.
@@ -35,8 +41,10 @@ pub struct ApiOptions {
 pub struct HistoryView {
     /// Whose past this is.
     pub agent: AgentName,
-    /// Seconds between two points.
+    /// Seconds between two points, the newest hour of a longer past apart.
     pub step_seconds: f64,
+    /// When versions of the agent came after the first one, this one among them, the oldest first.
+    pub deployments: Vec<DeploymentView>,
     /// When.
     pub unix_nano: Vec<String>,
     /// Reliability by window, to four decimals; null where there was none.
@@ -59,6 +67,62 @@ pub struct HistoryView {
     pub cost_usd: Vec<Option<f64>>,
 }
 
+/// A version that was new.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct DeploymentView {
+    /// The version; null if none was sent.
+    pub agent_version: Option<String>,
+    /// When it was first seen.
+    pub unix_nano: String,
+}
+
+/// How far back one looks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
+pub enum Range {
+    /// The last hour.
+    #[default]
+    #[serde(rename = "1h")]
+    Hour,
+    /// Six hours.
+    #[serde(rename = "6h")]
+    SixHours,
+    /// A day.
+    #[serde(rename = "24h")]
+    Day,
+    /// A week.
+    #[serde(rename = "7d")]
+    Week,
+}
+
+/// Rows of one step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Archive {
+    /// For six hours.
+    Minutes,
+    /// Of five minutes, for a day.
+    FiveMinutes,
+    /// For a week.
+    HalfHours,
+}
+
+/// A point as it is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Row {
+    /// Seconds since 1970.
+    pub(super) at: u32,
+    pub(super) failing: u16,
+    reliability: u16,
+    consistency: u16,
+    usual: u16,
+    /// A place in [`STATES`], and one more; 0 is none.
+    state: u8,
+    active: u32,
+    looping: u32,
+    traces: u64,
+    /// NaN is none.
+    cost: f64,
+}
+
 /// The last points of one agent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
@@ -67,8 +131,9 @@ pub(super) struct Ring {
     points: VecDeque<Point>,
 }
 
+/// How an agent stood at one time.
 #[derive(Clone, Debug)]
-struct Point {
+pub(super) struct Point {
     at: Timestamp,
     scores: Box<[Scores]>,
     usual: u16,
@@ -95,6 +160,7 @@ impl Default for ApiOptions {
         Self {
             history_step: Duration::from_secs(15),
             history_points: 240,
+            history_agents: 2_000,
             max_streams: 64,
             max_scrapes: 16,
             max_scrape_bytes: 64 << 20,
@@ -111,63 +177,39 @@ impl Ring {
         let mut scores = Vec::with_capacity(update.windows.len());
         for (name, window) in &update.windows {
             let Some(position) = self.position(name) else { continue };
-            scores.push(Scores {
-                window: position,
-                reliability: packed(window.reliability),
-                consistency: packed(window.consistency),
-                failing: packed(window.failure_ratio),
-            });
+            scores.push(Scores::of(position, window));
         }
-        let verdict = update.view.drops.iter().find(|drop| drop.stream == "verdict");
-        self.points.push_back(Point {
-            at: now,
-            scores: scores.into(),
-            usual: packed(verdict.map(|drop| drop.usual)),
-            state: verdict.map(|drop| drop.severity),
-            traces: update.view.traces,
-            active: update.sessions_active,
-            looping: update.looping(),
-            cost: update.view.cost_usd,
-        });
+        self.points.push_back(Point::of(update, now, scores.into()));
     }
 
-    /// The whole past.
-    pub(super) fn view(&self, agent: AgentName, step: Duration) -> HistoryView {
-        let column = |of: fn(&Scores) -> u16| -> BTreeMap<String, Vec<Option<f64>>> {
-            let names = self.windows.iter().zip(0_u8..);
-            let columns = names.map(|(name, at)| (name.clone(), self.column(at, of)));
-            columns.filter(|(_, values)| values.iter().any(Option::is_some)).collect()
-        };
-        let points = || self.points.iter();
-        HistoryView {
-            agent,
-            step_seconds: step.as_secs_f64(),
-            unix_nano: points().map(|point| point.at.0.to_string()).collect(),
-            reliability: column(|scores| scores.reliability),
-            consistency: column(|scores| scores.consistency),
-            failure_ratio: column(|scores| scores.failing),
-            usual: points().map(|point| unpacked(point.usual)).collect(),
-            state: points().map(|point| point.state).collect(),
-            traces: points().map(|point| point.traces).collect(),
-            sessions_active: points().map(|point| point.active).collect(),
-            sessions_looping: points().map(|point| point.looping).collect(),
-            cost_usd: points().map(|point| point.cost).collect(),
+    /// The past as far as it is held, after what was kept of the window `kept`.
+    pub(super) fn view(
+        &self,
+        agent: AgentName,
+        step: Duration,
+        kept: (&str, &[Row]),
+    ) -> HistoryView {
+        let mut windows = self.windows.clone();
+        let held = windows.iter().position(|name| name == kept.0).unwrap_or(windows.len());
+        if held == windows.len() {
+            windows.push(kept.0.to_owned());
         }
+        let first = self.points.front().map_or(Timestamp(u64::MAX), |point| point.at);
+        let window = u8::try_from(held).unwrap_or(u8::MAX);
+        let kept = kept.1.iter().map(|row| row.point(window)).filter(|point| point.at < first);
+        let points: Vec<Point> = kept.chain(self.points.iter().cloned()).collect();
+        view(agent, step, &windows, &points)
     }
 
     /// The share of failing traces in one window, the last `points` of it.
     pub(super) fn failing(&self, window: &str, points: usize) -> Vec<Option<f64>> {
         let named = self.windows.iter().zip(0_u8..).find(|(name, _)| *name == window);
-        let column = named.map_or_else(Vec::new, |(_, at)| self.column(at, |held| held.failing));
-        column[column.len().saturating_sub(points)..].to_vec()
-    }
-
-    fn column(&self, window: u8, of: fn(&Scores) -> u16) -> Vec<Option<f64>> {
-        let value = |point: &Point| {
-            let scores = point.scores.iter().find(|scores| scores.window == window)?;
-            unpacked(of(scores))
+        let skipped = self.points.len().saturating_sub(points);
+        let column = |(_, at)| {
+            let points = self.points.iter().skip(skipped);
+            points.map(|point| point.value(at, |held| held.failing)).collect()
         };
-        self.points.iter().map(value).collect()
+        named.map_or_else(Vec::new, column)
     }
 
     fn position(&mut self, name: &str) -> Option<u8> {
@@ -179,6 +221,207 @@ impl Ring {
         u8::try_from(position).ok()
     }
 }
+
+impl Scores {
+    fn of(window: u8, view: &WindowView) -> Self {
+        Self {
+            window,
+            reliability: packed(view.reliability),
+            consistency: packed(view.consistency),
+            failing: packed(view.failure_ratio),
+        }
+    }
+}
+
+impl Point {
+    fn of(update: &AgentUpdate, at: Timestamp, scores: Box<[Scores]>) -> Self {
+        let verdict = update.view.drops.iter().find(|drop| drop.stream == "verdict");
+        Self {
+            at,
+            scores,
+            usual: packed(verdict.map(|drop| drop.usual)),
+            state: verdict.map(|drop| drop.severity),
+            traces: update.view.traces,
+            active: update.sessions_active,
+            looping: update.looping(),
+            cost: update.view.cost_usd,
+        }
+    }
+
+    fn value(&self, window: u8, of: fn(&Scores) -> u16) -> Option<f64> {
+        let scores = self.scores.iter().find(|scores| scores.window == window)?;
+        unpacked(of(scores))
+    }
+}
+
+/// Points as columns.
+fn view(agent: AgentName, step: Duration, windows: &[String], points: &[Point]) -> HistoryView {
+    let column = |of: fn(&Scores) -> u16| -> BTreeMap<String, Vec<Option<f64>>> {
+        let named = windows.iter().zip(0_u8..);
+        let values = |at| points.iter().map(|point| point.value(at, of)).collect();
+        let columns = named.map(|(name, at)| (name.clone(), values(at)));
+        columns.filter(|(_, values): &(_, Vec<_>)| values.iter().any(Option::is_some)).collect()
+    };
+    let points = || points.iter();
+    HistoryView {
+        agent,
+        step_seconds: step.as_secs_f64(),
+        deployments: Vec::new(),
+        unix_nano: points().map(|point| point.at.0.to_string()).collect(),
+        reliability: column(|scores| scores.reliability),
+        consistency: column(|scores| scores.consistency),
+        failure_ratio: column(|scores| scores.failing),
+        usual: points().map(|point| unpacked(point.usual)).collect(),
+        state: points().map(|point| point.state).collect(),
+        traces: points().map(|point| point.traces).collect(),
+        sessions_active: points().map(|point| point.active).collect(),
+        sessions_looping: points().map(|point| point.looping).collect(),
+        cost_usd: points().map(|point| point.cost).collect(),
+    }
+}
+
+impl Range {
+    /// How long it is.
+    pub(super) fn lasting(self) -> Duration {
+        let hours = match self {
+            Self::Hour => 1,
+            Self::SixHours => 6,
+            Self::Day => 24,
+            Self::Week => 168,
+        };
+        Duration::from_secs(3_600 * hours)
+    }
+
+    /// The rows that reach so far.
+    pub(super) fn archive(self) -> Archive {
+        match self {
+            Self::Hour | Self::SixHours => Archive::Minutes,
+            Self::Day => Archive::FiveMinutes,
+            Self::Week => Archive::HalfHours,
+        }
+    }
+}
+
+impl Archive {
+    pub(super) const ALL: [Self; 3] = [Self::Minutes, Self::FiveMinutes, Self::HalfHours];
+
+    /// Seconds between two rows.
+    pub(super) fn step(self) -> u32 {
+        match self {
+            Self::Minutes => 60,
+            Self::FiveMinutes => 300,
+            Self::HalfHours => 1_800,
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Self::Minutes => 360,
+            Self::FiveMinutes => 288,
+            Self::HalfHours => 336,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Row {
+    /// A row with nothing but a share.
+    pub(super) fn failing(at: u32, failing: u16) -> Self {
+        Self { at, failing, ..Self::default() }
+    }
+}
+
+impl Row {
+    /// How an agent stands, by one window.
+    pub(super) fn of(update: &AgentUpdate, window: Option<&WindowView>, now: Timestamp) -> Self {
+        let scores = window.map(|window| Scores::of(0, window));
+        let point = Point::of(update, now, scores.into_iter().collect());
+        let state = point.state.and_then(|state| STATES.iter().position(|known| *known == state));
+        let short = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Self {
+            at: short(now.0 / 1_000_000_000),
+            failing: scores.map_or(u16::MAX, |scores| scores.failing),
+            reliability: scores.map_or(u16::MAX, |scores| scores.reliability),
+            consistency: scores.map_or(u16::MAX, |scores| scores.consistency),
+            usual: point.usual,
+            state: state.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0)),
+            active: short(point.active),
+            looping: short(point.looping),
+            traces: point.traces,
+            cost: point.cost.unwrap_or(f64::NAN),
+        }
+    }
+
+    /// This row in the place of one of the same step: of both the worse state, so that no drop is lost between two rows.
+    #[must_use]
+    pub(super) fn after(self, before: Option<Self>, archive: Archive) -> Self {
+        let same = before.filter(|row| row.at / archive.step() == self.at / archive.step());
+        let state = same.map_or(self.state, |row| row.state.max(self.state));
+        let looping = same.map_or(self.looping, |row| row.looping.max(self.looping));
+        Self { state, looping, ..self }
+    }
+
+    fn point(&self, window: u8) -> Point {
+        let Self { failing, reliability, consistency, .. } = *self;
+        Point {
+            at: Timestamp(u64::from(self.at) * 1_000_000_000),
+            scores: [Scores { window, reliability, consistency, failing }].into(),
+            usual: self.usual,
+            state: STATES.get(usize::from(self.state).wrapping_sub(1)).copied(),
+            traces: self.traces,
+            active: self.active.into(),
+            looping: self.looping.into(),
+            cost: Some(self.cost).filter(|cost| !cost.is_nan()),
+        }
+    }
+
+    /// As it is written: little-endian, and the CRC-32C of that.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let mut bytes = self.at.to_le_bytes().to_vec();
+        for share in [self.failing, self.reliability, self.consistency, self.usual] {
+            bytes.extend(share.to_le_bytes());
+        }
+        bytes.extend([self.state, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(self.active.to_le_bytes());
+        bytes.extend(self.looping.to_le_bytes());
+        bytes.extend(self.traces.to_le_bytes());
+        bytes.extend(self.cost.to_le_bytes());
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        debug_assert_eq!(bytes.len(), ROW);
+        bytes
+    }
+
+    /// A row, if it is one.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let (row, sum) = bytes.split_last_chunk::<4>()?;
+        let sound = row.len() == ROW - 4 && crc32c(row).to_le_bytes() == *sum;
+        let row = Some(row).filter(|_| sound)?;
+        let short = |at: usize| Some(u16::from_le_bytes(row.get(at..at + 2)?.try_into().ok()?));
+        let word = |at: usize| Some(u32::from_le_bytes(row.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_le_bytes(row.get(at..at + 8)?.try_into().ok()?));
+        Some(Self {
+            at: word(0)?,
+            failing: short(4)?,
+            reliability: short(6)?,
+            consistency: short(8)?,
+            usual: short(10)?,
+            state: *row.get(12)?,
+            active: word(20)?,
+            looping: word(24)?,
+            traces: long(28)?,
+            cost: f64::from_bits(long(36)?),
+        })
+    }
+
+    /// The share of failing traces.
+    pub(super) fn failure_ratio(&self) -> Option<f64> {
+        unpacked(self.failing)
+    }
+}
+
+/// What is said of the share of failing traces, the worst last.
+const STATES: [&str; 4] = ["quiet", "recovering", "warning", "critical"];
 
 fn packed(score: Option<f64>) -> u16 {
     #[expect(
@@ -210,7 +453,7 @@ mod tests {
         for (at, score) in [(1, Some(0.1)), (2, None), (3, Some(0.33333))] {
             ring.note(&update(score), Timestamp(at), 2);
         }
-        let view = ring.view(AgentName::default(), Duration::from_secs(15));
+        let view = ring.view(AgentName::default(), Duration::from_secs(15), ("5m", &[]));
         assert_eq!(view.unix_nano, ["2", "3"]);
         assert_eq!(view.reliability["5m"], [None, Some(0.3333)]);
         assert!(view.consistency.is_empty());
@@ -218,5 +461,21 @@ mod tests {
         assert_eq!((view.usual, view.state), (vec![None, None], vec![None, None]));
         assert_eq!(ring.failing("5m", 1), [Some(0.3333)]);
         assert!(ring.failing("1h", 1).is_empty());
+    }
+
+    #[test]
+    fn what_was_kept_comes_before_what_is_held() {
+        let mut ring = Ring::default();
+        let now = Timestamp(120_000_000_000);
+        ring.note(&update(Some(0.5)), now, 9);
+        let whole = update(Some(0.25));
+        let window = whole.windows.get("5m");
+        let kept = [60_000_000_000, 120_000_000_000]
+            .map(|at| Row::of(&whole, window, Timestamp(at)))
+            .map(|row| Row::read(&row.bytes()).unwrap());
+        let view = ring.view(AgentName::default(), Duration::from_secs(60), ("5m", &kept));
+        assert_eq!(view.unix_nano, ["60000000000", "120000000000"]);
+        assert_eq!(view.failure_ratio["5m"], [Some(0.25), Some(0.5)]);
+        assert_eq!(view.cost_usd, [None, None]);
     }
 }

@@ -18,6 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::about::AboutView;
+use super::alerts::AlertSource;
 use super::board::Board;
 use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
@@ -25,6 +26,7 @@ use super::query::Query;
 use super::scrapes::Scrapes;
 use super::{api, grpc, runbook as runbooks, web};
 use crate::access::{Identity, Insider};
+use crate::engine::span::Timestamp;
 use crate::telemetry;
 
 /// Lists of sessions that are made at a time; more wait.
@@ -37,6 +39,9 @@ const PIECES: u64 = 4;
 
 /// Gathers the daemon's own metrics.
 pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
+
+/// Tells wall time.
+pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Counts a scrape that was cut off, for one of a few reasons.
 pub type Cut = Arc<dyn Fn(&'static str) + Send + Sync>;
@@ -57,23 +62,45 @@ pub struct Exporter<Q> {
     pub(super) stopping: watch::Receiver<bool>,
     /// What the page has to know of the daemon.
     pub(super) about: AboutView,
+    /// Who is asked what became of alerts.
+    pub(super) alert_source: Option<AlertSource>,
+    /// What ranges of time end with.
+    pub(super) now: Now,
 }
 
 impl<Q: Query> Exporter<Q> {
-    /// Endpoints over the board, the daemon's own metrics, and the sessions.
-    pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail) -> Self {
+    /// Endpoints over the board, the daemon's own metrics, and the sessions, by a clock.
+    pub fn new(board: Arc<Board>, health: Gather, query: Q, (detail, now): (Detail, Now)) -> Self {
         let scrapes = Scrapes::new(board.options(), Arc::new(|_| {}));
         let lists = Arc::new(Semaphore::new(MAX_LISTS));
         let streams = Streams::new(board.options().max_streams);
         let (_, stopping) = watch::channel(false);
         let about = AboutView::default();
-        Self { board, health, query, detail, scrapes, lists, streams, stopping, about }
+        Self {
+            board,
+            health,
+            query,
+            detail,
+            scrapes,
+            lists,
+            streams,
+            stopping,
+            about,
+            alert_source: None,
+            now,
+        }
     }
 
     /// Says this of the daemon.
     #[must_use]
     pub fn about(self, about: AboutView) -> Self {
         Self { about, ..self }
+    }
+
+    /// Asks there what became of alerts.
+    #[must_use]
+    pub fn alerts_of(self, alert_source: Option<AlertSource>) -> Self {
+        Self { alert_source, ..self }
     }
 
     /// Ends its streams when this becomes true.
@@ -319,12 +346,16 @@ mod tests {
         board.apply(AgentUpdate::default());
         let request =
             Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
-        let response =
-            Exporter::new(board, Arc::new(move || health.gather()), FixedAnswers, Detail::Core)
-                .router()
-                .oneshot(request)
-                .await
-                .unwrap();
+        let response = Exporter::new(
+            board,
+            Arc::new(move || health.gather()),
+            FixedAnswers,
+            (Detail::Core, Arc::new(Timestamp::default)),
+        )
+        .router()
+        .oneshot(request)
+        .await
+        .unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())

@@ -21,10 +21,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::api::{FleetRow, fleet_row, read};
 use super::board::Board;
+use super::history::Range;
 use super::http::{Exporter, Refused};
 use super::query::Query;
 use crate::access::Identity;
 use crate::engine::explained::AgentFilter;
+use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
 use crate::engine::view::AgentName;
 
@@ -159,7 +161,7 @@ impl Stream {
         let mut agents = Vec::new();
         for update in updates.iter().filter(|update| self.filter.admits(&update.view.agent)) {
             self.told.insert(update.agent.clone());
-            agents.push(fleet_row(&self.board, update));
+            agents.push(fleet_row(&self.board, update, (Range::Hour, Timestamp(0))));
         }
         let gone: Vec<AgentKey> =
             self.told.iter().filter(|key| !self.board.holds(key)).cloned().collect();

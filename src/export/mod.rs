@@ -1,12 +1,14 @@
 //! What comes out: the board, the metrics, the HTTP endpoints, the page.
 
 pub mod about;
+pub mod alerts;
 mod api;
 pub mod board;
 mod families;
 pub mod grpc;
 pub mod history;
 pub mod http;
+pub mod kept_history;
 mod live;
 pub mod metrics_out;
 mod openapi;

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::about::AboutView;
+use super::alerts::AlertsPage;
 use super::api::{
     AgentParams, AgentsPage, FleetPage, OneAgent, SessionParams, SessionRowsPage, SessionsPage,
     TraceParams, Whose,
@@ -55,6 +56,15 @@ const OPERATIONS: &[Operation] = &[
         summary: "What is wrong now, the worst first: drops, loops that go on, traces that hang.",
         params: query::<AgentParams>,
         answer: schema::<ProblemsPage>,
+        content_type: JSON,
+        missing: None,
+    },
+    Operation {
+        path: "/api/v1/alerts",
+        id: "listAlerts",
+        summary: "The alerts of this daemon and its agents: as Prometheus says, or those that the rules would raise.",
+        params: |_| Vec::new(),
+        answer: schema::<AlertsPage>,
         content_type: JSON,
         missing: None,
     },

@@ -37,6 +37,8 @@ pub(super) struct Problem {
     pub(super) kind: &'static str,
     /// Of a drop its stream, of a loop its kind, of a run over a limit the limit and of what.
     pub(super) what: Option<String>,
+    /// The rule that raises an alert about it.
+    pub(super) alert: &'static str,
     /// `warning` or `critical`.
     pub(super) severity: &'static str,
     /// Whose it is.
@@ -114,6 +116,7 @@ impl<Q: Query> Exporter<Q> {
         for (at, update) in looping.iter().enumerate() {
             let mut problem = Problem {
                 kind: "loop",
+                alert: "AgentSessionLooping",
                 severity: severity(update),
                 agent: update.view.agent.clone(),
                 count: update.looping(),
@@ -172,6 +175,7 @@ fn drops(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
         let found = drop.drop.as_ref()?;
         Some(Problem {
             kind: "drop",
+            alert: "AgentReliabilityDrop",
             what: Some(drop.stream.to_owned()),
             severity: drop.severity,
             agent: update.view.agent.clone(),
@@ -193,6 +197,7 @@ fn over_limits(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
     let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
     over.map(|(limit, sessions)| Problem {
         kind: "run_limit",
+        alert: "AgentRunLimit",
         what: Some(format!("{} of a {}", limit.name(), limit.run().name())),
         severity: "critical",
         agent: update.view.agent.clone(),
@@ -204,6 +209,7 @@ fn over_limits(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
 fn stall(update: &AgentUpdate) -> Option<Problem> {
     (update.view.traces_stalled > 0).then(|| Problem {
         kind: "stall",
+        alert: "AgentStalled",
         severity: "warning",
         agent: update.view.agent.clone(),
         count: update.view.traces_stalled,

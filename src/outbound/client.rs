@@ -1,4 +1,4 @@
-//! Posts requests to one endpoint: no redirects, no proxy, no cookies, a bound on what comes back and on how long it takes.
+//! Sends requests to one endpoint: no redirects, no proxy, no cookies, a bound on what comes back and on how long it takes.
 //!
 //! Errors carry neither headers nor bodies.
 
@@ -122,6 +122,20 @@ impl Client {
             .pool_idle_timeout(MAX_IDLE)
             .build(connector);
         Ok(Self { http, options })
+    }
+
+    /// Asks for what is at an address; the reply's body.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no reply came, or none with a status of success, or one that is too large.
+    pub async fn get(&self, url: &str) -> Result<Vec<u8>, CallError> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = read(url).map_err(|_| CallError::BrokenOff)?;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(OURSELVES));
+        let reply = async { self.reply(self.send(request).await?).await };
+        timeout(self.options.timeout, reply).await.unwrap_or(Err(CallError::Timeout))
     }
 
     /// Posts a body; the reply's.

@@ -29,6 +29,13 @@ pub trait Disk: Send + Sync {
     /// Fails if the system does, or there are none.
     fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>>;
 
+    /// Writes into a file from byte `at` on, which may be past its end; nothing is synced.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does, or there is no such file.
+    fn write_at(&self, name: &str, at: u64, bytes: &[u8]) -> io::Result<()>;
+
     /// Cuts a file to its first `bytes`, and syncs it.
     ///
     /// # Errors
@@ -129,6 +136,12 @@ impl Disk for Folder {
         let mut found = vec![0; bytes];
         file.read_exact(&mut found)?;
         Ok(found)
+    }
+
+    fn write_at(&self, name: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).open(self.path(name))?;
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(bytes)
     }
 
     fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {

@@ -232,6 +232,12 @@ impl Disk for Simulated {
         Ok(found.ok_or(io::ErrorKind::UnexpectedEof)?.to_vec())
     }
 
+    fn write_at(&self, name: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let number = *self.state().names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let at = usize::try_from(at).map_err(io::Error::other)?;
+        Handle { disk: self.clone(), number, at }.write_all(bytes)
+    }
+
     fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let number = *self.state().names.get(name).ok_or(io::ErrorKind::NotFound)?;
         let mut handle = Handle { disk: self.clone(), number, at: 0 };

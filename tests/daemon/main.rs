@@ -19,6 +19,7 @@ mod expectations;
 mod judge;
 mod loops;
 mod overload;
+mod past;
 mod reports;
 mod rules;
 mod scopes;

@@ -1,7 +1,9 @@
 // One agent: what is wrong, how it was over time, its versions, what it does, its sessions.
-import { agentDetail, agentLink, agentTitle, ago, ask, copy, dollars, el, exactly, fold, foreign, isSame, number, percent, plain, score, severity, table, tile, tiles, time, seconds } from "./dom.js";
+import { agentDetail, agentLink, agentTitle, ago, ask, copy, dollars, el, exactly, fold, foreign, isSame, number, percent, plain, score, severity, table, tile, tiles, time, seconds, when } from "./dom.js";
 import { chart, sparkline } from "./chart.js";
+import { alerts, alertsOf } from "./alerts.js";
 import { drops } from "./drops.js";
+import { range, ranges } from "./range.js";
 import { listState, listed, sessionTable } from "./sessions.js";
 
 /** Versions side by side, and sessions that its tools and models are counted over. */
@@ -15,12 +17,15 @@ export async function agent(view, query) {
   const key = JSON.stringify(names);
   listState(key);
   const { agent_version: _, ...alike } = names;
-  const [found, past, list, kin, sample] = await Promise.all([
+  const reach = await range();
+  const [found, past, list, kin, sample, raised, choices] = await Promise.all([
     ask("/api/v1/agents", { ...names, limit: 1 }, view.signal),
-    ask("/api/v1/agents/history", names, view.signal).catch((error) => { if (error.status === 404) return null; throw error; }),
+    ask("/api/v1/agents/history", { ...names, range: reach }, view.signal).catch((error) => { if (error.status === 404) return null; throw error; }),
     listed(names, view.signal),
     ask("/api/v1/fleet", { ...alike, limit: 1000 }, view.signal),
     newest(key, names, view.signal),
+    alerts(view.signal),
+    ranges(view),
   ]);
   const one = found.agents[0];
   if (!one) throw Object.assign(new Error("No agent of exactly this name is held; it may have gone quiet."), { status: 404 });
@@ -32,6 +37,7 @@ export async function agent(view, query) {
   return [
     el("h1", {}, foreign(agentTitle(one), 120), one.agent_version && [" ", foreign(one.agent_version, 40)], " ", copy(agentTitle(one), "the agent's name")),
     el("p", { class: "sub" }, foreign(agentDetail(one), 300), one.last_trace_unix_nano && ` · last trace ${ago(one.last_trace_unix_nano)}`),
+    alertsOf(one, raised),
     drops(view, one, names),
     tiles(
       tile("Failing traces", percent(row.failure_ratio), `of the last ${number(row.window_traces ?? 0)}; usually ${percent(verdict?.usual)}`, "The same number as in the list of agents"),
@@ -39,7 +45,7 @@ export async function agent(view, query) {
       tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${number(sum(Object.values(one.loops)))} loops found`),
       tile("Traces", number(one.traces), `in ${number(one.sessions)} sessions`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
-    el("h2", {}, "Over time"),
+    el("div", { class: "headed" }, el("h2", {}, "Over time"), choices),
     over(past),
     versions(one, kin.agents, names),
     failing(one),
@@ -94,12 +100,27 @@ function over(past) {
   if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The daemon notes a point every few seconds; the lines begin with the second one.");
   const columns = past.failure_ratio;
   const last = Object.keys(columns).find((name) => name.startsWith("last_"));
-  const others = Object.keys(columns).filter((name) => name !== last).sort(byWidth).slice(0, 1);
+  const others = Object.keys(columns).filter((name) => name !== last && columns[name].some((value) => value !== null)).sort(byWidth).slice(0, 1);
   const lines = [last, ...others].filter(Boolean).map((name) => [name.replace("last_", "last ").replace(/^(\d)/, "in $1"), columns[name]]);
-  return el("div", { class: "charts" },
-    chart("Failing traces, and what is usual; shaded while it fails more", past.unix_nano, [...lines, ["usual", past.usual]], { low: 0, share: true, states: past.state }),
-    chart("Sessions", past.unix_nano, [["open", past.sessions_active], ["looping", past.sessions_looping]]),
-    past.cost_usd.some((value) => value !== null) && chart("Dollars spent so far", past.unix_nano, [["dollars", past.cost_usd]], { unit: "$" }));
+  const times = past.unix_nano, step = past.step_seconds;
+  const first = Number(BigInt(times[0]) / 1000000n);
+  const marks = past.deployments.filter(({ unix_nano: at }) => Number(BigInt(at) / 1000000n) >= first).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
+  return [el("div", { class: "charts" },
+    chart("Share of failing traces; shaded while it fails more than usual", times, [...lines, ["usual", past.usual]], { step, low: 0, share: true, states: past.state, marks }),
+    chart("Sessions", times, [["open", past.sessions_active], ["looping", past.sessions_looping]], { step, marks }),
+    chart("Traces an hour", times, [["traces", hourly(times, past.traces)]], { step, marks }),
+    past.cost_usd.some((value) => value !== null) && chart("Dollars an hour", times, [["dollars", hourly(times, past.cost_usd)]], { step, unit: "$", marks })),
+  marks.length > 0 && el("p", { class: "note" }, "Upright lines are new versions: ", marks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " at ", when(at)]), ".")];
+}
+
+/** How fast a counter rose, for an hour, over a twentieth of what is shown; null where it began anew. */
+function hourly(times, values) {
+  const apart = Math.max(1, Math.round(values.length / 20));
+  return values.map((value, at) => {
+    const from = at - apart;
+    if (from < 0 || value === null || values[from] === null || value < values[from]) return null;
+    return 3600 * (value - values[from]) / seconds(times[from], times[at]);
+  });
 }
 
 /** This version beside the others of its agent, the newest first. */
@@ -135,11 +156,15 @@ function versions(one, kin, names) {
 function failing(one) {
   const found = Object.entries(one.verdicts).filter(([, counts]) => counts.pass + counts.fail > 0).map(([name, counts]) => [name, counts, counts.fail / (counts.pass + counts.fail)]);
   if (found.length === 0) return null;
-  found.sort((a, b) => (b[0] === "trace_risk") - (a[0] === "trace_risk") || b[2] - a[2]);
+  const traces = Math.max(...found.map(([, counts]) => counts.pass + counts.fail));
+  const bad = found.filter(([, counts]) => counts.fail > 0);
+  if (bad.length === 0) return [el("h2", {}, "Why traces fail"), el("p", { class: "note" }, `None of its ${number(traces)} traces failed by any signal.`)];
+  bad.sort((a, b) => (b[0] === "trace_risk") - (a[0] === "trace_risk") || b[2] - a[2]);
+  const rest = found.filter(([, counts]) => counts.fail === 0).map(([name]) => name.replaceAll("_", " "));
   return [el("h2", {}, "Why traces fail"),
-    el("p", { class: "note" }, "Of all done traces since the daemon started counting, the share that fails by each signal."),
+    el("p", { class: "note" }, "Of all done traces since the daemon started counting, the share that fails by each signal.", rest.length > 0 && ` None fails by ${rest.join(", ")}.`),
     table("Signals by share of failing traces", [["Signal"], ["Share", "bar-cell wide"], ["Failing", "number"], ["Traces", "number"]],
-      found.map(([name, counts, share]) => el("tr", {}, el("th", { scope: "row" }, name === "trace_risk" ? "Any of them" : foreign(name.replaceAll("_", " "), 60)),
+      bad.map(([name, counts, share]) => el("tr", {}, el("th", { scope: "row" }, name === "trace_risk" ? "Any of them" : foreign(name.replaceAll("_", " "), 60)),
         el("td", { class: "wide" }, bar(share)), el("td", { class: "number" }, percent(share)), el("td", { class: "number" }, `${number(counts.fail)} of ${number(counts.pass + counts.fail)}`))))];
 }
 

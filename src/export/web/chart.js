@@ -18,12 +18,28 @@ const TEMPLATES = [["{h}:{mm}{aa}", "{HH}:{mm}"], ["{h}{aa}", "{HH}:00"], ["{M}/
 /** The legend of a chart that nobody points at has its newest values. */
 const newest = (plot) => plot.setLegend({ idx: plot.data[0].length - 1 });
 
-/** A chart of columns over time: `series` are [name, values]. */
-export function chart(caption, nanos, series, { unit = null, low = null, high = null, share = false, states = null } = {}) {
+/** Where so many steps are missing, the daemon was not there, and the line ends. */
+const GAP = 4;
+
+/** Columns with an empty place where the daemon was away. */
+function broken(times, columns, step) {
+  const kept = [times, ...columns].map(() => []);
+  times.forEach((time, at) => {
+    if (at > 0 && step > 0 && time - times[at - 1] > GAP * step) [times[at - 1] + step, ...columns.map(() => null)].forEach((value, place) => kept[place].push(value));
+    [time, ...columns.map((column) => column[at])].forEach((value, place) => kept[place].push(value));
+  });
+  return kept;
+}
+
+/** A chart of columns over time: `series` are [name, values], `step` seconds between two points, `marks` [time, text]. */
+export function chart(caption, nanos, shown, { step = 0, unit = null, low = null, high = null, share = false, states: told = null, marks = [] } = {}) {
   const box = el("div", { class: "chart" });
-  const times = nanos.map((value) => Number(BigInt(value) / 1000000n) / 1000);
+  const exact = (value) => Number(BigInt(value) / 1000000n) / 1000;
+  const columns = broken(nanos.map(exact), [...shown.map(([, values]) => values), told ?? []], step);
+  const times = columns[0], states = told && columns.at(-1);
+  const series = shown.map(([name], at) => [name, columns[at + 1]]);
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
-  const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : `${unit ?? ""}${value.toLocaleString("en", { maximumFractionDigits: 2 })}`;
+  const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : `${unit ?? ""}${value.toLocaleString("en", { minimumFractionDigits: unit && value % 1 ? 2 : 0, maximumFractionDigits: unit || value < 10 ? 2 : 0 })}`;
   const draw = () => {
     const width = Math.floor(box.clientWidth);
     if (width === 0) return;
@@ -37,7 +53,7 @@ export function chart(caption, nanos, series, { unit = null, low = null, high = 
         value: (_, value) => text(value),
         points: { show: false },
       }))],
-      hooks: { drawClear: states ? [(plot) => shade(plot, times, states)] : [], setCursor: [(plot) => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) newest(plot); }] },
+      hooks: { drawClear: states ? [(plot) => shade(plot, times, states)] : [], draw: [(plot) => marks.forEach(([at, name]) => mark(plot, exact(at), name))], setCursor: [(plot) => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) newest(plot); }] },
     }, [times, ...series.map(([, values]) => values)], box);
     newest(plot);
     // What the legend says, the caption and the tables say too.
@@ -62,6 +78,26 @@ function shade(plot, times, states) {
     ctx.fillStyle = colour(fill);
     ctx.fillRect(from, bbox.top, Math.max(1, to - from + 1), bbox.height);
   });
+  ctx.restore();
+}
+
+/** An upright line where something was. */
+function mark(plot, time, name) {
+  const { ctx, bbox } = plot;
+  const { min, max } = plot.scales.x;
+  if (time < min || time > max) return;
+  const x = plot.valToPos(time, "x", true), ratio = window.devicePixelRatio || 1;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour("--soft");
+  ctx.lineWidth = ratio;
+  ctx.setLineDash([3 * ratio, 3 * ratio]);
+  ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  ctx.textBaseline = "top";
+  const text = name.length > 16 ? `${name.slice(0, 15)}…` : name;
+  const after = x + ctx.measureText(text).width + 6 * ratio < bbox.left + bbox.width;
+  ctx.textAlign = after ? "left" : "right";
+  ctx.fillText(text, x + (after ? 4 : -4) * ratio, bbox.top + 2 * ratio);
   ctx.restore();
 }
 

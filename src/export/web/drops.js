@@ -1,20 +1,25 @@
 // Drops of an agent: what became worse, since when, and how to accept it.
 import { streamName } from "./problems.js";
-import { ago, ask, el, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
+import { ago, ask, el, fold, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
 
 /** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
 const state = { asking: "", opened: "", problem: { key: "", text: "" } };
 
-/** The drops of an agent, the worst first; `names` is the agent as the API asks for it. */
+/** The drops of an agent, the worst first; where one pages, those that only warn are mostly of the same cause, and are folded; `names` is the agent as the API asks for it. */
 export function drops(view, one, names) {
   const rank = { critical: 0, warning: 1, recovering: 2 };
   const found = one.drops.filter((drop) => drop.drop !== null && drop.severity in rank).sort((a, b) => rank[a.severity] - rank[b.severity]);
-  return found.map((drop) => card(view, drop, names));
+  const shown = found.filter((drop) => drop.severity === found[0].severity), others = found.slice(shown.length);
+  const titles = others.map((drop, at) => [at > 0 && "; ", heading(drop)]);
+  return [shown.map((drop) => card(view, drop, names)),
+    others.length > 0 && fold("drop-others", false, ["Also: ", titles], () => others.map((drop) => card(view, drop, names)), "also")];
 }
+
+const heading = (drop) => [streamName(drop.stream).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(drop.drop.from), " to ", percent(drop.drop.to)];
 
 function card(view, drop, names) {
   const key = JSON.stringify([names, drop.stream]);
-  const title = el("h2", { id: `drop-${drop.stream}` }, severity(drop.severity), " ", streamName(drop.stream).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(drop.drop.from), " to ", percent(drop.drop.to));
+  const title = el("h2", { id: `drop-${drop.stream}` }, severity(drop.severity), " ", heading(drop));
   return el("section", { class: `drop ${drop.severity}`, "aria-labelledby": title.id }, title,
     el("dl", { class: "facts" },
       fact("Since", when(drop.drop.since_unix_nano), ` (${ago(drop.drop.since_unix_nano)})`),
@@ -25,7 +30,7 @@ function card(view, drop, names) {
     drop.severity === "recovering" ? el("p", { class: "note" }, "It gets better; the page has ended. Some more good traces, and it is over.") : accept(view, drop, names, key));
 }
 
-const fact = (title, ...value) => [el("dt", {}, title), el("dd", {}, value)];
+const fact = (title, ...value) => el("div", {}, el("dt", {}, title), el("dd", {}, value));
 
 function against(drop) {
   if (drop.against === "version_before") return ["version ", foreign(drop.version_before || "(none sent)", 60), ", the one before"];

@@ -1,7 +1,9 @@
 // The landing view: what is wrong now, then every agent, the worst first.
 import { about, agentDetail, agentLink, agentTitle, ago, ask, choice, dollars, el, foreign, looping, number, pager, percent, severity, table, tile, tiles, toggle } from "./dom.js";
 import { sparkline } from "./chart.js";
+import { alerts, otherAlerts } from "./alerts.js";
 import { problems } from "./problems.js";
+import { range, ranges } from "./range.js";
 
 /** Agents that the API has on one page, and pages of them that are read. */
 const MOST = 1000, READ = 5;
@@ -11,7 +13,7 @@ const MODELS = 20;
 const state = { service: "", environment: "", version: "", bad: false, text: "", offset: 0, open: new Set() };
 
 export async function fleet(view) {
-  const [found, wrong] = await Promise.all([everyone(view.signal), ask("/api/v1/problems", {}, view.signal)]);
+  const [found, wrong, raised, reach] = await Promise.all([everyone(view.signal, await range()), ask("/api/v1/problems", {}, view.signal), alerts(view.signal), ranges(view)]);
   const { agents, total, totals, unpriced_models: unpriced } = found;
   view.title("Fleet");
   // A large fleet takes its time.
@@ -24,7 +26,8 @@ export async function fleet(view) {
   const shown = groups.slice(state.offset, state.offset + PAGE);
   return [
     el("h1", {}, wrong.total > 0 ? `${number(wrong.total)} ${wrong.total === 1 ? "problem" : "problems"} now` : "Fleet"),
-    problems(view, wrong),
+    problems(view, wrong, raised),
+    otherAlerts(raised, wrong.problems),
     tiles(
       tile("Agents", number(grouped(agents).length), `${number(total)} with their versions`),
       tile("Failing more than usual", bad(totals.dropping), "agent versions", "A drop: more of its traces fail than usual, and not by chance"),
@@ -38,7 +41,7 @@ export async function fleet(view) {
       choice("Service", values("service_name"), state.service, (service) => set({ service })),
       choice("Environment", values("environment"), state.environment, (environment) => set({ environment })),
       choice("Version", values("agent_version"), state.version, (version) => set({ version })),
-      toggle("Only with problems", state.bad, (bad) => set({ bad }))),
+      toggle("Only with problems", state.bad, (bad) => set({ bad })), reach),
     groups.length === 0 ? el("p", { class: "empty" }, "No agent fits.")
       : table("Agents", [["Agent"], ["State"], ["Failing", "number", "Share of failing traces among the last ones (at most 50) of the newest version"], ["Usually", "number", "The share of failing traces that is usual for it: its objective, until it has a past"], ["Failing, over time", "wide"], ["Looping now", "number"], ["Open", "number wide", "Open sessions"], ["Traces", "number wide", "Done traces seen"], ["Spent", "number"]],
         shown.flatMap((group) => rows(view, group))),
@@ -51,10 +54,10 @@ export async function fleet(view) {
 }
 
 /** All agents, as far as they are read, and what they come to together. */
-export async function everyone(signal) {
-  const first = await ask("/api/v1/fleet", { limit: MOST }, signal);
+export async function everyone(signal, range = undefined) {
+  const first = await ask("/api/v1/fleet", { limit: MOST, range }, signal);
   for (let page = 1; page < READ && first.agents.length < first.total; page += 1) {
-    const { agents } = await ask("/api/v1/fleet", { limit: MOST, offset: page * MOST }, signal);
+    const { agents } = await ask("/api/v1/fleet", { limit: MOST, offset: page * MOST, range }, signal);
     if (agents.length === 0) break;
     first.agents.push(...agents);
   }

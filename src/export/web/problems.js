@@ -1,4 +1,5 @@
 // What is wrong now, as cards.
+import { alertOf } from "./alerts.js";
 import { ago, agentLink, agentTitle, dollars, el, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
 
 /** Cards shown before one asks for more. */
@@ -16,15 +17,15 @@ const KINDS = {
 };
 export const loopName = (kind) => KINDS[kind] ?? kind.replaceAll("_", " ");
 
-export function problems(view, { problems: found, total }) {
+export function problems(view, { problems: found, total }, alerts) {
   if (total === 0) return el("p", { class: "well" }, el("span", { class: "mark good" }, "✓ Nothing is wrong"), " No agent fails more than it usually does, none loops, none is over a limit, none hangs.");
   const shown = all ? found : found.slice(0, FIRST);
-  return [el("div", { class: "cards" }, shown.map(card)),
+  return [el("div", { class: "cards" }, shown.map((problem) => card(problem, alerts))),
     found.length > shown.length && el("div", { class: "bar" }, el("button", { type: "button", onclick: () => { all = true; view.again(); } }, `Show all ${number(total)}`)),
     all && total > found.length && el("p", { class: "note" }, `The first ${number(found.length)} of ${number(total)}.`)];
 }
 
-function card(problem) {
+function card(problem, alerts) {
   const named = [foreign(agentTitle(problem.agent), 60), problem.agent.agent_version && [" ", foreign(problem.agent.agent_version, 30)]];
   const example = problem.session && el("a", { class: "button", href: sessionLink(problem.session, problem.agent.tenant), "data-row": true }, "Show an example");
   return el("article", { class: `card ${problem.severity}` },
@@ -33,7 +34,7 @@ function card(problem) {
     el("p", { class: "note" }, [problem.agent.service_name && foreign(problem.agent.service_name, 60), problem.agent.environment && [" · ", foreign(problem.agent.environment, 40)],
       problem.since_unix_nano && [" · since ", when(problem.since_unix_nano, true), ` (${ago(problem.since_unix_nano)})`],
       problem.confidence !== null && [" · ", el("span", { title: "How likely it is that the agent really got worse, rather than had bad luck" }, `${sure(problem.confidence)} sure`)]]),
-    example);
+    el("p", { class: "card-foot" }, example, el("span", { class: "none" }, alertOf(problem, alerts))));
 }
 
 const word = ({ kind, what }) => ({ drop: ["effort", "cost", "latency"].includes(what) ? "Takes more" : "Fails more", loop: "Loops", run_limit: "Over a limit", stall: "Hangs" })[kind] ?? kind.replaceAll("_", " ");

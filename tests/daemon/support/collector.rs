@@ -72,7 +72,8 @@ fn read(stream: &TcpStream) -> std::io::Result<Told> {
     }
     let lower = head.to_ascii_lowercase();
     let length = lower.lines().find_map(|line| line.strip_prefix("content-length:"));
-    let mut body = vec![0; length.unwrap().trim().parse().unwrap()];
+    // What only asks has no body.
+    let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
     reader.read_exact(&mut body)?;
     if lower.contains("content-encoding: gzip\r\n") {
         let mut plain = Vec::new();

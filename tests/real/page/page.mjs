@@ -1,7 +1,9 @@
 // Usage: page.mjs BINARY SCREENSHOTS
 import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:http";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 import { turn, turns } from "./feed.mjs";
@@ -37,10 +39,10 @@ async function start(command, env = {}) {
   return { line: value, stop: () => new Promise((done) => { child.once("exit", done); child.kill("SIGTERM"); }) };
 }
 
-async function daemon({ http = "127.0.0.1:0", keep = true } = {}) {
+async function daemon({ http = "127.0.0.1:0", keep = true, more = {} } = {}) {
   const { line, stop } = await start(["serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", http], {
     AGENTGAUGE__ASSEMBLE__TRACE_IDLE: "200ms", AGENTGAUGE__ASSEMBLE__KEEP_CONTENT: String(keep),
-    AGENTGAUGE__API__HISTORY_STEP: "200ms", AGENTGAUGE__LINKS__TRACE: "jaeger+http://jaeger.test:16686",
+    AGENTGAUGE__API__HISTORY_STEP: "200ms", AGENTGAUGE__LINKS__TRACE: "jaeger+http://jaeger.test:16686", ...more,
   });
   return { ...JSON.parse(line), stop };
 }
@@ -141,6 +143,7 @@ async function views(browser, http, trace, width, height, scheme, label) {
   await page.locator("tbody").getByRole("link", { name: "support-agent" }).click();
   await page.getByRole("heading", { name: "support-agent" }).waitFor();
   await page.locator(".chart canvas").first().waitFor();
+  check((await page.getByRole("group", { name: "Time range" }).getByRole("button", { disabled: true }).count()) === 3, `${window.at}: what is not in memory cannot be chosen`);
   await look(window, "agent", shot("agent"));
   check((await page.locator("tbody tr").filter({ hasText: "order-stuck" }).count()) === 1, `${window.at}: the worst session is on the first page`);
   await page.getByRole("link", { name: "order-stuck" }).click();
@@ -265,6 +268,42 @@ async function chosen(browser, base) {
   await window.close();
 }
 
+/** What Prometheus says of alerts is on the page, and how far back one looks is a choice, as far as the daemon remembers. */
+async function alerted(browser) {
+  const labels = { service_name: "shop", gen_ai_agent_name: "stuck-agent" };
+  const alerts = [
+    { labels: { alertname: "AgentSessionLooping", severity: "critical", kind: "exact_repeat", ...labels }, state: "firing", activeAt: new Date().toISOString() },
+    { labels: { alertname: "AgentStopped", severity: "warning", service_name: "shop", gen_ai_agent_name: "quiet-agent" }, annotations: { summary: "quiet-agent is silent" }, state: "pending", activeAt: new Date().toISOString() },
+  ];
+  const prometheus = createServer((_, answer) => answer.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ status: "success", data: { alerts } })));
+  await new Promise((done) => prometheus.listen(0, "127.0.0.1", done));
+  const directory = mkdtempSync(`${tmpdir()}/agentgauge-page-`);
+  const kept = { AGENTGAUGE__LINKS__PROMETHEUS_URL: `http://127.0.0.1:${prometheus.address().port}`, AGENTGAUGE__STORE__DIRECTORY: directory, AGENTGAUGE__STORE__DURABILITY: "flush" };
+  const { http, otlp_http: otlp, stop } = await daemon({ more: kept });
+  await turn(otlp, { service: "shop", agent: "stuck-agent", version: "1", session: "stuck", question: "Again?", answer: "Again.", tools: Array(12).fill(["search", "the same", false]) });
+  for (const [label, width, height] of WIDTHS) {
+    const window = await open(browser, `http://${http}`, width, height, "light");
+    const { page } = window;
+    await page.goto(`http://${http}/`);
+    await page.locator(".card").getByText("firing").waitFor();
+    check(/AgentSessionLooping firing since/.test(await page.locator(".card").textContent()), `${window.at}: a card says that its alert fires: ${await page.locator(".card").textContent()}`);
+    check(/AgentStopped.*pending.*quiet-agent/s.test(await page.getByRole("region", { name: "Other alerts" }).textContent()), `${window.at}: an alert that no card tells of is shown`);
+    const week = () => page.getByRole("button", { name: "The last 7 days" });
+    await week().click();
+    await page.getByRole("button", { name: "The last 7 days", pressed: true }).waitFor();
+    await look(window, "alerts", `${label}-light-alerts`);
+    await page.locator("tbody").getByRole("link", { name: "stuck-agent" }).click();
+    await page.getByRole("heading", { name: "stuck-agent", level: 1 }).waitFor();
+    check((await week().getAttribute("aria-pressed")) === "true", `${window.at}: the range goes with one to an agent`);
+    check((await page.locator("main").textContent()).includes("AgentSessionLooping firing"), `${window.at}: an agent's view says which alerts fire`);
+    await look(window, "alerted agent", `${label}-light-alerted-agent`);
+    await window.close();
+  }
+  check((await stop()) === 0, "the daemon that keeps a past did not end well");
+  prometheus.close();
+  rmSync(directory, { recursive: true });
+}
+
 /** Sixty versions, five thousand sessions, and one session of two hundred turns. */
 async function large(browser) {
   const { http, otlp_http: otlp, stop } = await daemon({ keep: false });
@@ -382,6 +421,7 @@ try {
   await chosen(browser, base);
   await accepted(browser, base);
   check((await stop()) === 0, "the daemon did not end well");
+  await alerted(browser);
   await large(browser);
   await told(browser);
 } catch (error) {

@@ -1,0 +1,249 @@
+//! What became of the alerts: as Prometheus says where `links.prometheus_url` is set, else those that the rules would raise.
+//!
+//! Prometheus is asked one fixed question, by the daemon, so that a browser need not reach it; its answer is kept for some seconds.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use super::api::AgentParams;
+use super::http::{Exporter, Refused};
+use super::problems::Problem;
+use super::query::Query;
+use super::runbook;
+use crate::access::Identity;
+use crate::engine::span::Timestamp;
+use crate::engine::view::AgentName;
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError};
+
+/// The alerts of this daemon and its agents.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub(super) struct AlertsPage {
+    /// `prometheus`: as it says; `rules`: what the rules would raise, as nobody else was asked.
+    pub(super) source: &'static str,
+    /// The alerts, firing ones first.
+    pub(super) alerts: Vec<AlertView>,
+    /// Why Prometheus could not be asked; null where it was, or need not be.
+    pub(super) problem: Option<String>,
+}
+
+/// An alert.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub(super) struct AlertView {
+    /// Its rule.
+    pub(super) name: String,
+    /// `firing` or `pending`, as Prometheus says; `expected` where the rule would raise it.
+    pub(super) state: String,
+    /// `warning` or `critical`; null if the rule sets none.
+    pub(super) severity: Option<String>,
+    /// The agent that it is about; without names where it is about the daemon.
+    pub(super) agent: AgentName,
+    /// The stream of a drop, the kind of a loop, the limit of a run; null for others.
+    pub(super) what: Option<String>,
+    /// Since when; null if that is not known.
+    pub(super) since_unix_nano: Option<String>,
+    /// What it says.
+    pub(super) summary: Option<String>,
+}
+
+/// A Prometheus that evaluates the rules.
+#[derive(Clone, Debug)]
+pub struct AlertSource {
+    url: String,
+    client: Client,
+    // One question at a time; who waited takes its answer.
+    asking: Arc<Semaphore>,
+    answer: Arc<Mutex<Option<(Timestamp, Answer)>>>,
+}
+
+type Answer = Result<Vec<AlertView>, CallError>;
+
+/// For so long an answer holds.
+const KEPT_FOR: Duration = Duration::from_secs(5);
+
+/// Alerts that are told.
+const MAX_ALERTS: usize = 1_000;
+
+impl AlertSource {
+    /// The Prometheus at an address that the configuration has checked.
+    ///
+    /// # Errors
+    ///
+    /// Fails if TLS cannot be set up.
+    pub fn new(url: &str) -> Result<Self, EndpointError> {
+        let limits = ClientOptions {
+            allow_http: true,
+            max_reply_bytes: 8 << 20,
+            timeout: Duration::from_secs(3),
+        };
+        let url = format!("{}/api/v1/alerts", url.trim_end_matches('/'));
+        let client = Client::new("links.prometheus_url", limits)?;
+        let asking = Arc::new(Semaphore::new(1));
+        Ok(Self { url, client, asking, answer: Arc::default() })
+    }
+
+    async fn alerts(&self, now: Timestamp) -> Answer {
+        // The semaphore is never closed.
+        let _permit = self.asking.acquire().await.ok();
+        let held = self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, answer)) = held
+            && u128::from(now.0.saturating_sub(at.0)) < KEPT_FOR.as_nanos()
+        {
+            return answer;
+        }
+        let reply = self.client.get(&self.url).await;
+        let answer = reply.and_then(|reply| read(&reply).ok_or(CallError::BrokenOff));
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, answer.clone()));
+        answer
+    }
+}
+
+/// The alerts in an answer of Prometheus that are of our rules; `None` if it is no such answer.
+fn read(reply: &[u8]) -> Option<Vec<AlertView>> {
+    let Reply { data } = serde_json::from_slice(reply).ok()?;
+    let mut alerts: Vec<AlertView> = data.alerts.into_iter().filter_map(Raised::view).collect();
+    let place = |alert: &AlertView| (alert.state != "firing", alert.name.clone());
+    alerts.sort_by_key(place);
+    Some(alerts)
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    data: Alerts,
+}
+
+#[derive(Deserialize)]
+struct Alerts {
+    alerts: Vec<Raised>,
+}
+
+/// An alert, as Prometheus tells it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raised {
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    state: String,
+    active_at: Option<String>,
+}
+
+impl Raised {
+    /// The alert, if it is of one of our rules.
+    fn view(mut self) -> Option<AlertView> {
+        let name = self.labels.remove("alertname")?;
+        runbook::section(&name)?;
+        let mut label = |name: &str| self.labels.remove(name).filter(|value| !value.is_empty());
+        let since = self.active_at.as_deref().and_then(unix_nano).map(|nanos| nanos.to_string());
+        Some(AlertView {
+            severity: label("severity"),
+            agent: AgentName {
+                service_name: label("service_name"),
+                agent_name: label("gen_ai_agent_name"),
+                agent_version: label("gen_ai_agent_version"),
+                environment: label("deployment_environment_name"),
+                tenant: label("tenant"),
+            },
+            what: label("stream").or_else(|| label("limit")).or_else(|| label("kind")),
+            since_unix_nano: since,
+            summary: self.annotations.remove("summary"),
+            state: self.state,
+            name,
+        })
+    }
+}
+
+/// A time as Prometheus writes it, `2026-01-02T03:04:05.5Z`, in nanoseconds since 1970.
+fn unix_nano(text: &str) -> Option<u64> {
+    let (whole, fraction) =
+        text.strip_suffix('Z').map(|text| text.split_once('.').unwrap_or((text, "")))?;
+    let (date, time) = whole.split_once('T')?;
+    let numbers = |text: &str, sign: char| -> Option<[u64; 3]> {
+        let parts: Option<Vec<u64>> = text.split(sign).map(|part| part.parse().ok()).collect();
+        parts?.try_into().ok()
+    };
+    let ([year, month, day], [hour, minute, second]) = (numbers(date, '-')?, numbers(time, ':')?);
+    let known =
+        (1970..=2500).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !known || hour > 23 || minute > 59 || second > 60 || fraction.len() > 9 {
+        return None;
+    }
+    // Years begin in March, so that the day that some have more is their last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days =
+        365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
+    let seconds = 86_400 * days + 3_600 * hour + 60 * minute + second;
+    let nanos: u64 = format!("{fraction:0<9}").parse().ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+}
+
+impl<Q: Query> Exporter<Q> {
+    /// The alerts that somebody may see.
+    pub(super) async fn alerts(&self, identity: &Identity) -> Result<AlertsPage, Refused> {
+        let asked = match &self.alert_source {
+            Some(source) => Some(source.alerts((self.now)()).await),
+            None => None,
+        };
+        let problem = match asked {
+            Some(Ok(mut alerts)) => {
+                alerts.retain(|alert| identity.sees(alert.agent.tenant.as_deref().unwrap_or("")));
+                alerts.truncate(MAX_ALERTS);
+                return Ok(AlertsPage { source: "prometheus", alerts, problem: None });
+            }
+            Some(Err(error)) => Some(format!("Prometheus could not be asked ({})", error.name())),
+            None => None,
+        };
+        let params = AgentParams { limit: Some(MAX_ALERTS), ..AgentParams::default() };
+        let problems = self.problems(identity, params).await?.problems;
+        let alerts = problems.into_iter().map(expected).collect();
+        Ok(AlertsPage { source: "rules", alerts, problem })
+    }
+}
+
+/// The alert that the rules raise about a problem.
+fn expected(problem: Problem) -> AlertView {
+    AlertView {
+        name: problem.alert.to_owned(),
+        state: "expected".to_owned(),
+        severity: Some(problem.severity.to_owned()),
+        agent: problem.agent,
+        what: problem.what,
+        since_unix_nano: problem.since_unix_nano,
+        summary: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_of_other_rules_are_left_out() {
+        let reply = r#"{"status": "success", "data": {"alerts": [
+            {"labels": {"alertname": "AgentStalled", "severity": "warning", "service_name": "shop", "gen_ai_agent_name": "support"},
+             "annotations": {"summary": "3 hang"}, "state": "pending", "activeAt": "2026-01-02T03:04:05.5Z", "value": "3e+00"},
+            {"labels": {"alertname": "NodeDown"}, "annotations": {}, "state": "firing", "activeAt": "2026-01-02T03:04:05Z"},
+            {"labels": {"alertname": "AgentReliabilityDrop", "stream": "verdict"}, "state": "firing"}]}}"#;
+        let alerts = read(reply.as_bytes()).unwrap();
+        let [drop, stalled] = &alerts[..] else { panic!("{alerts:?}") };
+        assert_eq!(
+            (drop.name.as_str(), drop.what.as_deref()),
+            ("AgentReliabilityDrop", Some("verdict"))
+        );
+        assert_eq!(
+            (stalled.state.as_str(), stalled.summary.as_deref()),
+            ("pending", Some("3 hang"))
+        );
+        assert_eq!(stalled.since_unix_nano.as_deref(), Some("1767323045500000000"));
+        assert_eq!(stalled.agent.agent_name.as_deref(), Some("support"));
+        assert_eq!(read(b"{}"), None);
+        assert_eq!(unix_nano("2000-02-29T00:00:00Z"), Some(951_782_400_000_000_000));
+        assert_eq!(unix_nano("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(unix_nano("2026-13-01T00:00:00Z"), None);
+        assert_eq!(unix_nano("2026-01-02T03:04:05+01:00"), None);
+    }
+}

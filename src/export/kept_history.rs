@@ -1,0 +1,309 @@
+//! What was on the board for a week, in a file: rows of agents at three steps, each overwritten when its time comes round.
+//!
+//! ```text
+//! history:  slots of SLOT bytes, one for each agent
+//! slot:     a head (magic, CRC-32C, length, names), then the rows of each archive
+//! row:      when and what, then their CRC-32C; a row that was torn is none
+//! ```
+//!
+//! Where a row is follows from its time, so nothing is moved and nothing is looked for. Rows are not synced: after a power cut the last
+//! minutes may be missing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crc32c::crc32c;
+
+use super::history::{Archive, Row};
+use crate::engine::span::Timestamp;
+use crate::engine::update::AgentKey;
+use crate::store::{Disk, Folder};
+
+/// The file, and where in it each agent is.
+pub struct KeptHistory {
+    disk: Arc<dyn Disk>,
+    max_agents: usize,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    of: BTreeMap<AgentKey, Slot>,
+    /// How many the file has.
+    count: u64,
+    /// Agents whose history went for that of others, since it was asked.
+    displaced: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    number: u64,
+    /// When the first row was written.
+    began: Timestamp,
+    /// When the last one was, in seconds.
+    last: u32,
+}
+
+/// Why an agent's row was not written, as a counter tells it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotKept {
+    /// As many agents as there is room for had rows at this very time, or one had to go for another.
+    Full,
+    /// Its names are longer than a head.
+    Names,
+    /// The disk failed.
+    Disk,
+}
+
+impl NotKept {
+    /// As counters carry it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "history_agents",
+            Self::Names => "history_names",
+            Self::Disk => "history_disk",
+        }
+    }
+}
+
+impl KeptHistory {
+    /// The history in a directory, with room for so many agents.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the directory or the file cannot be made or read.
+    pub fn open(directory: &Path, max_agents: usize) -> io::Result<Self> {
+        Self::on(Arc::new(Folder::new(directory)?), max_agents)
+    }
+
+    fn on(disk: Arc<dyn Disk>, max_agents: usize) -> io::Result<Self> {
+        let found = disk.list()?.into_iter().find(|(name, _)| name == FILE);
+        let bytes = match found {
+            Some((_, bytes)) => bytes,
+            None => disk.create(FILE).map(|_| 0)?,
+        };
+        let mut slots = Slots { count: bytes.div_ceil(SLOT), ..Slots::default() };
+        for number in 0..slots.count {
+            let head = disk.read_at(FILE, number * SLOT, HEAD).ok();
+            if let Some((agent, began)) = head.as_deref().and_then(read_head) {
+                slots.of.insert(agent, Slot { number, began, last: 0 });
+            }
+        }
+        let kept = Self { disk, max_agents, slots: Mutex::new(slots) };
+        kept.find_last();
+        Ok(kept)
+    }
+
+    /// Which slots were written to last: those that were not go first.
+    fn find_last(&self) {
+        let slots = &mut *self.slots();
+        for slot in slots.of.values_mut() {
+            let rows = self.rows(slot.number, Archive::HalfHours);
+            slot.last = rows.iter().map(|row| row.at).max().unwrap_or(0);
+        }
+    }
+
+    /// Writes a row of an agent, at each step.
+    ///
+    /// # Errors
+    ///
+    /// Fails with why it was not written; the agents after it are not the worse for it.
+    pub(super) fn note(&self, agent: &AgentKey, row: Row) -> Result<(), NotKept> {
+        let slots = &mut *self.slots();
+        let number = match slots.of.get_mut(agent) {
+            Some(slot) => {
+                slot.last = row.at;
+                slot.number
+            }
+            None => self.claim(slots, agent, row.at)?,
+        };
+        let written = Archive::ALL.into_iter().try_for_each(|archive| {
+            let at = place(number, archive, row.at);
+            let before = self.disk.read_at(FILE, at, ROW).ok();
+            let before = before.as_deref().and_then(Row::read);
+            self.disk.write_at(FILE, at, &row.after(before, archive).bytes())
+        });
+        written.map_err(|_| NotKept::Disk)
+    }
+
+    /// A slot for a new agent: a new one, or that of the agent that has had no row for longest.
+    fn claim(&self, slots: &mut Slots, agent: &AgentKey, at: u32) -> Result<u64, NotKept> {
+        let began = Timestamp(u64::from(at) * 1_000_000_000);
+        let head = head(agent, began).ok_or(NotKept::Names)?;
+        let number = if slots.of.len() < self.max_agents {
+            let taken: Vec<u64> = slots.of.values().map(|slot| slot.number).collect();
+            (0..=slots.count).find(|number| !taken.contains(number)).unwrap_or(slots.count)
+        } else {
+            let oldest = slots.of.iter().min_by_key(|(_, slot)| slot.last);
+            let oldest = oldest.filter(|(_, slot)| slot.last + Archive::Minutes.step() < at);
+            let (agent, slot) =
+                oldest.map(|(agent, slot)| (agent.clone(), *slot)).ok_or(NotKept::Full)?;
+            slots.of.remove(&agent);
+            slots.displaced += 1;
+            slot.number
+        };
+        // Of whoever had it before nothing is left, before its new name is written.
+        let mut blank = vec![0; usize::try_from(SLOT).unwrap_or_default()];
+        let write = |bytes: &[u8]| {
+            self.disk.write_at(FILE, number * SLOT, bytes).map_err(|_| NotKept::Disk)
+        };
+        write(&blank)?;
+        blank.truncate(0);
+        write(&head)?;
+        slots.count = slots.count.max(number + 1);
+        slots.of.insert(agent.clone(), Slot { number, began, last: at });
+        Ok(number)
+    }
+
+    /// The rows of an agent, the oldest first; none of an agent that has none.
+    pub(super) fn read(&self, agent: &AgentKey, archive: Archive, since: u32) -> Vec<Row> {
+        let number = self.slots().of.get(agent).map(|slot| slot.number);
+        let mut rows = number.map_or_else(Vec::new, |number| self.rows(number, archive));
+        rows.retain(|row| row.at >= since);
+        rows.sort_by_key(|row| row.at);
+        rows
+    }
+
+    fn rows(&self, number: u64, archive: Archive) -> Vec<Row> {
+        let bytes = self.disk.read_at(FILE, place(number, archive, 0), ROW * archive.rows());
+        // The last slot of a file that was cut short has less.
+        bytes.unwrap_or_default().chunks_exact(ROW).filter_map(Row::read).collect()
+    }
+
+    /// How many agents lost their history to others since this was asked.
+    pub(super) fn take_displaced(&self) -> usize {
+        std::mem::take(&mut self.slots().displaced)
+    }
+
+    /// When an agent had its first row.
+    pub(super) fn began(&self, agent: &AgentKey) -> Option<Timestamp> {
+        self.slots().of.get(agent).map(|slot| slot.began)
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for KeptHistory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptHistory").field("max_agents", &self.max_agents).finish_non_exhaustive()
+    }
+}
+
+/// Where the row of a time is.
+fn place(number: u64, archive: Archive, at: u32) -> u64 {
+    let before: usize =
+        Archive::ALL.into_iter().take_while(|other| *other != archive).map(Archive::rows).sum();
+    let row = before as u64 + u64::from(at / archive.step()) % archive.rows() as u64;
+    number * SLOT + HEAD as u64 + row * ROW as u64
+}
+
+fn head(agent: &AgentKey, began: Timestamp) -> Option<Vec<u8>> {
+    let mut body = began.0.to_le_bytes().to_vec();
+    let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
+    for name in [tenant, service_name, agent_name, agent_version, environment] {
+        body.extend(u16::try_from(name.len()).ok()?.to_le_bytes());
+        body.extend(name.as_bytes());
+    }
+    body.resize(HEAD.checked_sub(8).filter(|room| body.len() <= *room)?, 0);
+    Some([MAGIC.as_slice(), &crc32c(&body).to_le_bytes(), &body].concat())
+}
+
+fn read_head(head: &[u8]) -> Option<(AgentKey, Timestamp)> {
+    let body = head.strip_prefix(MAGIC)?;
+    let (sum, body) = body.split_first_chunk::<4>()?;
+    let sound = crc32c(body).to_le_bytes() == *sum;
+    let (began, mut rest) = body.split_first_chunk::<8>().filter(|_| sound)?;
+    let mut name = || {
+        let (bytes, after) = rest.split_first_chunk::<2>()?;
+        let (name, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*bytes)))?;
+        rest = after;
+        String::from_utf8(name.to_vec()).ok()
+    };
+    let (tenant, service_name, agent_name) = (name()?, name()?, name()?);
+    let (agent_version, environment) = (name()?, name()?);
+    let agent = AgentKey { tenant, service_name, agent_name, agent_version, environment };
+    Some((agent, Timestamp(u64::from_le_bytes(*began))))
+}
+
+const FILE: &str = "history";
+const MAGIC: &[u8; 4] = b"agh1";
+const HEAD: usize = 1_024;
+/// Bytes of a row.
+pub(super) const ROW: usize = 48;
+/// Bytes of an agent: a head and the rows of three archives.
+const SLOT: u64 = (HEAD + ROW * (360 + 288 + 336)) as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str) -> AgentKey {
+        AgentKey { agent_name: name.to_owned(), ..AgentKey::default() }
+    }
+
+    fn row(at: u32, failing: u16) -> Row {
+        Row::failing(at, failing)
+    }
+
+    fn failing(kept: &KeptHistory, name: &str, archive: Archive) -> Vec<(u32, u16)> {
+        let rows = kept.read(&agent(name), archive, 0);
+        rows.into_iter().map(|row| (row.at, row.failing)).collect()
+    }
+
+    #[test]
+    fn a_slot_holds_what_the_archives_need() {
+        let rows: usize = Archive::ALL.into_iter().map(Archive::rows).sum();
+        assert_eq!(SLOT, (HEAD + ROW * rows) as u64);
+    }
+
+    #[test]
+    fn rows_outlive_the_process_and_a_torn_one_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = KeptHistory::open(directory.path(), 2).unwrap();
+        for (minute, share) in [(0, 1), (1, 2), (2, 3)] {
+            kept.note(&agent("a"), row(60 * minute, share)).unwrap();
+        }
+        kept.note(&agent("b"), row(60, 9)).unwrap();
+        drop(kept);
+        let kept = KeptHistory::open(directory.path(), 2).unwrap();
+        assert_eq!(failing(&kept, "a", Archive::Minutes), [(0, 1), (60, 2), (120, 3)]);
+        // Of a longer step the last word in it holds.
+        assert_eq!(failing(&kept, "a", Archive::HalfHours), [(120, 3)]);
+        assert_eq!(failing(&kept, "b", Archive::Minutes), [(60, 9)]);
+        assert_eq!(kept.began(&agent("b")), Some(Timestamp(60_000_000_000)));
+        let disk = Folder::new(directory.path()).unwrap();
+        disk.write_at(FILE, place(0, Archive::Minutes, 60) + 5, &[0xff]).unwrap();
+        assert_eq!(failing(&kept, "a", Archive::Minutes), [(0, 1), (120, 3)]);
+    }
+
+    #[test]
+    fn the_agent_that_was_quiet_for_longest_makes_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = KeptHistory::open(directory.path(), 2).unwrap();
+        for (name, at) in [("a", 0), ("b", 60), ("b", 600)] {
+            kept.note(&agent(name), row(at, 1)).unwrap();
+        }
+        kept.note(&agent("c"), row(600, 5)).unwrap();
+        assert_eq!(failing(&kept, "c", Archive::Minutes), [(600, 5)]);
+        assert_eq!((kept.take_displaced(), kept.take_displaced()), (1, 0));
+        assert!(failing(&kept, "a", Archive::Minutes).is_empty());
+        // Both have rows of this minute.
+        assert_eq!(kept.note(&agent("d"), row(600, 1)), Err(NotKept::Full));
+        assert_eq!(kept.note(&agent(&"x".repeat(2_000)), row(900, 1)), Err(NotKept::Names));
+    }
+
+    #[test]
+    fn a_week_goes_round() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = KeptHistory::open(directory.path(), 1).unwrap();
+        for hour in 0..200 {
+            kept.note(&agent("a"), row(3_600 * hour, 1)).unwrap();
+        }
+        let week = failing(&kept, "a", Archive::HalfHours);
+        assert_eq!((week.len(), week[0].0), (168, 3_600 * 32));
+    }
+}

@@ -1,0 +1,46 @@
+// What became of alerts: as Prometheus says, if the daemon asks it, else which ones the rules would raise.
+import { about, ago, agentLink, agentTitle, ask, el, foreign, number, severity, table, when } from "./dom.js";
+
+/** The alerts that Prometheus has, or null where nobody asks it. */
+export async function alerts(signal) {
+  const { prometheus } = await about();
+  return prometheus ? ask("/api/v1/alerts", {}, signal) : null;
+}
+
+const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];
+/** Whether an alert is about an agent; labels that it does not have do not matter. */
+const isAbout = (alert, agent) => NAMES.every((name) => (alert.agent[name] ?? "") === "" || alert.agent[name] === (agent[name] ?? ""));
+const runbook = (name) => el("a", { href: `#/runbook/${encodeURIComponent(name)}` }, name);
+
+const matches = (alert, problem) => alert.name === problem.alert && isAbout(alert, problem.agent)
+  && (problem.kind === "run_limit" || !alert.what || !problem.what || alert.what === problem.what);
+
+/** What became of the alert about a problem. */
+export function alertOf(problem, page) {
+  if (!page || page.source !== "prometheus") return ["Raises ", runbook(problem.alert)];
+  const alert = page.alerts.find((alert) => matches(alert, problem));
+  if (!alert) return [runbook(problem.alert), ": not raised yet"];
+  return [runbook(alert.name), " ", el("b", {}, alert.state), alert.since_unix_nano && [" since ", when(alert.since_unix_nano, true)]];
+}
+
+/** Alerts that no card tells of, and why Prometheus could not be asked. */
+export function otherAlerts(page, problems) {
+  if (!page) return null;
+  if (page.problem) return el("p", { class: "note", role: "status" }, `${page.problem}, so the state of alerts is not known.`);
+  const others = page.alerts.filter((alert) => !problems.some((problem) => matches(alert, problem)));
+  if (others.length === 0) return null;
+  return [el("h2", {}, `${number(others.length)} other ${others.length === 1 ? "alert" : "alerts"}`),
+    table("Other alerts", [["Alert"], ["State"], ["About"], ["Says", "wide"], ["Since"]], others.map((alert) => el("tr", {},
+      el("th", { scope: "row" }, runbook(alert.name)),
+      el("td", {}, severity(alert.severity ?? "warning", alert.state)),
+      el("td", {}, alert.agent.service_name || alert.agent.agent_name ? el("a", { href: agentLink(alert.agent) }, foreign(agentTitle(alert.agent), 60)) : "the daemon"),
+      el("td", { class: "wide" }, alert.summary && foreign(alert.summary, 160)),
+      el("td", {}, alert.since_unix_nano && ago(alert.since_unix_nano)))))];
+}
+
+/** The alerts about one agent, in a line. */
+export function alertsOf(agent, page) {
+  const found = page?.alerts.filter((alert) => alert.agent.service_name && isAbout(alert, agent)) ?? [];
+  if (found.length === 0) return null;
+  return el("p", { class: "note" }, found.map((alert, at) => [at > 0 && " · ", runbook(alert.name), " ", el("b", {}, alert.state), alert.since_unix_nano && ` for ${ago(alert.since_unix_nano).replace(" ago", "")}`]));
+}
