@@ -53,6 +53,14 @@ const PAGE: [&str; 3] = [
     "/api/v1/sessions?service_name=fleet-0&detail=row&sort=reliability&limit=100",
 ];
 
+/// What the landing page asks for, and lists, each once nobody sends.
+const LANDING: [&str; 3] = ["/api/v1/about", "/api/v1/fleet?limit=1000", "/api/v1/problems"];
+const AGENTS: [&str; 1] = ["/api/v1/agents?limit=100"];
+const SESSIONS: [&str; 1] = ["/api/v1/sessions?detail=row&sort=recent&limit=25"];
+
+/// How often each is asked for.
+const ASKED: usize = 9;
+
 /// What the daemon is to hold.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fleet {
@@ -116,7 +124,15 @@ impl Bench<'_> {
             self.say((case, repeat), progress, said);
             turns.push(turn);
         }
-        let figures = figures(fleet, peak, &turns);
+        come_to_rest(&mut cpu).map_err(failed)?;
+        let asked = |paths| asked(&running, paths, &self.clock).map_err(failed);
+        let answers = [
+            ("the landing page's requests, ms", asked(&LANDING)?),
+            ("a list of 100 agents, ms", asked(&AGENTS)?),
+            ("a list of 25 sessions, ms", asked(&SESSIONS)?),
+        ];
+        let mut figures = figures(fleet, peak, &turns);
+        figures.extend(answers);
         report.add_figures(case, ("daemon while it is read", figures));
         Ok(())
     }
@@ -191,6 +207,19 @@ fn read_until(
         reads.push(Read { nanos: since(start, clock.now()), bytes });
     }
     Ok(reads)
+}
+
+/// How long all of `paths`, one after the other, take to be answered.
+fn asked(running: &Running, paths: &[&str], clock: &Clock) -> io::Result<Spread> {
+    let mut took = Vec::with_capacity(ASKED);
+    for _ in 0..ASKED {
+        let start = clock.now();
+        for path in paths {
+            running.get(path)?;
+        }
+        took.push(millis(since(start, clock.now())));
+    }
+    Ok(Spread::of(took.into_iter()))
 }
 
 impl Fleet {
