@@ -5,7 +5,7 @@ use clap::Args;
 use super::{CliError, Process};
 use crate::engine::convention;
 
-/// Prints what is read of each library's spans, as Markdown.
+/// Prints which attributes are read, library by library, in Markdown.
 #[derive(Args, Debug)]
 pub(super) struct Conventions {}
 

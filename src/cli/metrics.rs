@@ -5,7 +5,7 @@ use clap::Args;
 use super::{CliError, Process};
 use crate::export;
 
-/// Prints what is measured and exported, as Markdown.
+/// Prints every metric with its formula and source, in Markdown.
 #[derive(Args, Debug)]
 pub(super) struct Metrics {}
 

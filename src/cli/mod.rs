@@ -33,8 +33,8 @@ pub const EXIT_GATE: u8 = 2;
 /// Anything else went wrong.
 pub const EXIT_FAILURE: u8 = 1;
 
-/// Live reliability, consistency and loop detection for AI agents, from their OpenTelemetry
-/// spans to Prometheus.
+/// Tells when an AI agent gets worse, loops or hangs, and why, from the OpenTelemetry data that it
+/// sends.
 #[derive(Debug, Parser)]
 #[command(name = "agentgauge", version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -50,23 +50,23 @@ enum Command {
     Serve(serve::Serve),
     /// Scores recorded requests offline, with the daemon's engine
     Replay(replay::Replay),
-    /// Checks the configuration, without starting
+    /// Checks the configuration without starting the daemon
     Check(check::Check),
-    /// Compares the engine with the reference model on recorded requests
+    /// Computes the scores of recorded requests a second time, by a slow reference model, and compares
     Verify(verify::Verify),
-    /// Prints what is read of each library's spans, as Markdown
+    /// Prints which attributes are read, library by library, in Markdown
     Conventions(conventions::Conventions),
-    /// Prints what is measured and exported, as Markdown
+    /// Prints every metric with its formula and source, in Markdown
     Metrics(metrics::Metrics),
-    /// Prints what a shell needs to complete this command line
+    /// Prints a completion script for your shell
     Completions(completions::Completions),
-    /// Prints the manual page, in roff
+    /// Prints the manual page
     Man(man::Man),
     /// Prints recording and alert rules for Prometheus
     Rules(rules::Rules),
-    /// Makes the topics between instances that share the work
+    /// Creates the Kafka topics between several instances
     Topics(topics::Topics),
-    /// Starts the daemon and sends it recorded sessions
+    /// Starts the daemon with made-up agents: five minutes of a small company
     Demo(demo::Demo),
 }
 

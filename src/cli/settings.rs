@@ -10,7 +10,7 @@ use crate::config::Config;
 /// The configuration file, for every command.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct Settings {
-    /// Configuration in TOML; the environment (AGENTGAUGE__SECTION__KEY) lies over it
+    /// Configuration file in TOML; variables such as AGENTGAUGE__SECTION__KEY override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

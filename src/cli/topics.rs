@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::settings::Settings;
 use super::{CliError, Process};
 
-/// Makes the topics between instances that share the work.
+/// Creates the Kafka topics between several instances.
 #[derive(Args, Debug)]
 pub(super) struct Topics {
     #[command(subcommand)]
@@ -14,11 +14,11 @@ pub(super) struct Topics {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes the topics that are not there yet, at `kafka.brokers`
+    /// Creates the topics that do not exist yet, at `kafka.brokers`
     Create(Create),
 }
 
-/// Makes the topics that are not there yet.
+/// Creates the topics that do not exist yet.
 #[derive(Args, Debug)]
 struct Create {
     #[command(flatten)]

@@ -11,7 +11,7 @@ use super::{CliError, Process};
 use crate::reference::compare::compare;
 use crate::reference::gather::Recorded;
 
-/// Compares the engine with the reference model
+/// Computes scores a second time, by the reference model, and compares them
 #[derive(Args, Debug)]
 pub(super) struct Verify {
     /// Recordings (.pb, .json, .jsonl; also .gz, .zst) and folders of them
