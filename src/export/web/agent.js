@@ -41,9 +41,9 @@ export async function agent(view, query) {
     drops(view, one, names),
     tiles(
       tile("Failing traces", percent(row.failure_ratio), `of the last ${number(row.window_traces ?? 0)}; usually ${percent(verdict?.usual)}`, "The same number as in the list of agents"),
-      tile("State", verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && `evidence of a drop: ${percent(Math.min(1, verdict.evidence))} of what an alert takes`, "From what arrived so far, whether it fails more than it usually does"),
-      tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${number(sum(Object.values(one.loops)))} loops found`),
-      tile("Traces", number(one.traces), `in ${number(one.sessions)} sessions`),
+      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? severity("critical", "loops") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && `evidence of a drop: ${percent(Math.min(1, verdict.evidence))} of what an alert takes`, "From what arrived so far, whether it fails more than it usually does"),
+      tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${counted(sum(Object.values(one.loops)), "loop")} found`),
+      tile("Traces", number(one.traces), `in ${counted(one.sessions, "session")}`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
     el("div", { class: "headed" }, el("h2", {}, "Over time"), choices),
     over(past),
@@ -78,6 +78,7 @@ function parts(one) {
 }
 
 const STATES = { quiet: "as usual", recovering: "recovering", warning: "fails more", critical: "fails more" };
+const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 const short = (value) => value === null ? "–" : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 

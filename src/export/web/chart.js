@@ -39,7 +39,7 @@ export function chart(caption, nanos, shown, { step = 0, unit = null, low = null
   const times = columns[0], states = told && columns.at(-1);
   const series = shown.map(([name], at) => [name, columns[at + 1]]);
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
-  const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : `${unit ?? ""}${value.toLocaleString("en", { minimumFractionDigits: unit && value % 1 ? 2 : 0, maximumFractionDigits: unit || value < 10 ? 2 : 0 })}`;
+  const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : `${unit ?? ""}${value.toLocaleString("en", { minimumFractionDigits: unit && value % 1 ? 2 : 0, maximumFractionDigits: unit && value < 0.1 ? 4 : unit || value < 10 ? 2 : 0 })}`;
   const draw = () => {
     const width = Math.floor(box.clientWidth);
     if (width === 0) return;
