@@ -18,11 +18,11 @@ use super::expect::Suite;
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
-use super::route::Route;
+use super::route::{Route, Takers};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
 use super::sessions::{Nowhere, SessionStore, Sessions};
-use super::span::{Log, Report, Span, Target, Timestamp};
+use super::span::{Log, Report, Span, Timestamp};
 use super::tenants::{Shares, TraceKey};
 use super::time::WallShift;
 use super::update::{AgentKey, TraceUpdate};
@@ -311,19 +311,15 @@ impl Pipeline {
     }
 
     fn deliver(&mut self, report: Report, now: Timestamp) {
-        match &report.target {
-            Target::Trace(trace_id) => {
-                self.assemble[self.route.trace(*trace_id)]
-                    .handle(Input::Report(Box::new(report)), now);
-            }
-            Target::Session { tenant, id, .. } => {
-                let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
-                self.sessions[shard].bring_for_report(&report, self.session_stores[shard].as_mut());
-                self.sessions[shard].report(report, now);
-            }
-            Target::Run(_) | Target::Agent(_) => self.agents.report(report, now),
-            // `resolve` keeps these until they have become traces.
-            Target::Response { .. } => {}
+        let Takers { assemble, sessions, agents } = self.route.report(&report);
+        for shard in sessions {
+            self.sessions[shard].bring_for_report(&report, self.session_stores[shard].as_mut());
+            self.sessions[shard].report(report.clone(), now);
+        }
+        if agents {
+            self.agents.report(report, now);
+        } else if let Some(shard) = assemble {
+            self.assemble[shard].handle(Input::Report(Box::new(report)), now);
         }
     }
 

@@ -1,12 +1,26 @@
-//! Which shard a thing belongs to.
+//! Which shard a thing belongs to, and which stages take a report.
 //!
 //! The seed is drawn by the shell, so that nobody outside can aim at one shard; no result
 //! depends on it or on the number of shards.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::span::TraceId;
+use super::runs::tells_outcome;
+use super::span::{Report, Target, TraceId};
+
+/// Who takes a report.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Takers {
+    /// The assemble shard.
+    pub assemble: Option<usize>,
+    /// Session shards.
+    pub sessions: Range<usize>,
+    /// The agent stage.
+    pub agents: bool,
+}
 
 /// Sends keys to shards.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -34,6 +48,27 @@ impl Route {
     /// The session shard of a session.
     pub fn session(&self, tenant: &str, id: &str) -> usize {
         self.shard(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), self.seed))
+    }
+
+    /// Who takes a report; nobody while it waits for its response. What came of a run is for the traces of the run too, and only the
+    /// session shards know whether they have any: all of them are told.
+    pub fn report(&self, report: &Report) -> Takers {
+        match &report.target {
+            Target::Trace(trace) => {
+                Takers { assemble: Some(self.trace(*trace)), ..Takers::default() }
+            }
+            Target::Session { tenant, id, .. } => {
+                let shard = self.session(tenant.as_deref().unwrap_or_default(), id);
+                Takers { sessions: shard..shard + 1, ..Takers::default() }
+            }
+            Target::Run(_) => {
+                let shards = if tells_outcome(report) { self.shards } else { 0 };
+                let sessions = 0..usize::try_from(shards).unwrap_or(0);
+                Takers { sessions, agents: true, ..Takers::default() }
+            }
+            Target::Agent(_) => Takers { agents: true, ..Takers::default() },
+            Target::Response { .. } => Takers::default(),
+        }
     }
 
     fn shard(&self, key: &[u8], seed: u64) -> usize {

@@ -132,6 +132,16 @@ impl AgentRuns {
         self.apply(changes, now, counts);
     }
 
+    /// Whether somebody reported what came of this run, by its name.
+    pub fn has_outcome(&self, target: &RunTarget) -> bool {
+        self.runs.has_outcome(&RunKey::from(target))
+    }
+
+    /// The session of a run's last trace; `None` if it has no trace.
+    pub fn session(&self, target: &RunTarget) -> Option<ScopedId> {
+        self.held.runs.get(&RunKey::from(target))?.session.as_deref().cloned()
+    }
+
     /// What outlives the process.
     pub(super) fn save(&self) -> impl Serialize + '_ {
         Saved { runs: self.runs.save(), touched: self.touched }

@@ -15,7 +15,7 @@ use super::count::Counts;
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
-use super::update::{Attempt, Effort, ReportedScore, RunTrace, ScopedId};
+use super::update::{AgentKey, Attempt, Effort, ReportedScore, RunTrace, ScopedId};
 
 /// Scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
@@ -33,6 +33,17 @@ pub struct RunKey {
     pub task: Option<Arc<str>>,
     /// The run.
     pub id: Arc<str>,
+}
+
+/// A run as reports name it.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct RunName {
+    /// Whose attempt.
+    pub agent: AgentKey,
+    /// The task.
+    pub task: Arc<str>,
+    /// The run.
+    pub run: Arc<str>,
 }
 
 /// One attempt, as far as it is known.
@@ -143,9 +154,35 @@ pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
     last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))
 }
 
+/// Whether a report tells what came of something, and is not our judge's.
+pub fn tells_outcome(report: &Report) -> bool {
+    report.source == Source::Reported && is_outcome(&report.name)
+}
+
 /// Whether a report of this name is of an outcome.
 pub fn is_outcome(name: &str) -> bool {
     OUTCOMES.contains(&name)
+}
+
+impl RunName {
+    /// The run that a trace of this agent and session is part of; `None` if it names no task.
+    pub fn of(agent: &AgentKey, attempt: Option<&Attempt>, session: &str) -> Option<Self> {
+        let attempt = attempt?;
+        let task = Arc::from(attempt.task.as_deref()?);
+        Some(Self { agent: agent.clone(), task, run: id_of(attempt, session) })
+    }
+}
+
+impl From<&RunTarget> for RunName {
+    fn from(RunTarget { agent, task, run, .. }: &RunTarget) -> Self {
+        Self { agent: agent.clone(), task: Arc::clone(task), run: Arc::clone(run) }
+    }
+}
+
+impl From<&RunTarget> for RunKey {
+    fn from(RunTarget { task, run, .. }: &RunTarget) -> Self {
+        Self { task: Some(Arc::clone(task)), id: Arc::clone(run) }
+    }
 }
 
 impl Runs {
@@ -192,7 +229,7 @@ impl Runs {
         report: Report,
         counts: &mut Counts,
     ) -> Vec<Change> {
-        let key = RunKey { task: Some(target.task.clone()), id: target.run.clone() };
+        let key = RunKey::from(target);
         let mut changes = self.room(&key, report.time, counts);
         let Some(parts) = self.parts.get_mut(&key) else { return changes };
         let perturbation = target.perturbation.as_ref().map(|name| (report.time, Arc::clone(name)));
@@ -213,6 +250,11 @@ impl Runs {
         counts.add("reports", "applied");
         changes.extend(self.settled(&key));
         changes
+    }
+
+    /// Whether somebody reported what came of this run, by its name.
+    pub fn has_outcome(&self, run: &RunKey) -> bool {
+        self.parts.get(run).is_some_and(|parts| parts.reports.values().any(tells_outcome))
     }
 
     /// How many runs are held.
@@ -397,14 +439,17 @@ fn key_of(trace: &RunTrace, id: TraceId) -> RunKey {
     let Some(task) = attempt.and_then(|attempt| attempt.task.as_deref()) else {
         return RunKey { task: None, id: Arc::from(id.to_string()) };
     };
-    let run = attempt.and_then(|attempt| attempt.run.as_deref());
-    let trial = attempt.and_then(|attempt| attempt.trial.as_deref());
-    let id = match (run, trial) {
+    let id = attempt.map(|attempt| id_of(attempt, &trace.session.id)).unwrap_or_default();
+    RunKey { task: Some(Arc::from(task)), id }
+}
+
+/// The id of the run of a trace in this session.
+fn id_of(attempt: &Attempt, session: &str) -> Arc<str> {
+    match (attempt.run.as_deref(), attempt.trial.as_deref()) {
         (Some(run), Some(trial)) => Arc::from(format!("{run}/{trial}")),
         (Some(one), None) | (None, Some(one)) => Arc::from(one),
-        (None, None) => Arc::from(trace.session.id.as_str()),
-    };
-    RunKey { task: Some(Arc::from(task)), id }
+        (None, None) => Arc::from(session),
+    }
 }
 
 fn source(score: &ReportedScore) -> Source {
@@ -426,7 +471,6 @@ fn distinct(attempts: &[&Attempt], of: fn(&Attempt) -> &Vec<String>) -> Vec<Arc<
 mod tests {
     use super::*;
     use crate::span::Target;
-    use crate::update::AgentKey;
 
     fn trace(id: u8, task: &str, session: &str, start: u64) -> RunTrace {
         RunTrace {

@@ -11,8 +11,8 @@ use super::durable::{Answers, Durable, section};
 use super::tasks::{ShardBatch, ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
 use crate::engine::resolve::Resolve;
-use crate::engine::route::Route;
-use crate::engine::span::{Report, Span, Target, Timestamp};
+use crate::engine::route::{Route, Takers};
+use crate::engine::span::{Report, Span, Timestamp};
 use crate::engine::update::Barrier;
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 use crate::store::{Kind, Record, Section};
@@ -94,25 +94,18 @@ impl Sink for Router {
         };
         // There is room: from here on the batch is ours.
         for report in self.resolved(&batch.spans, batch.reports, now) {
-            match &report.target {
-                Target::Trace(trace_id) => {
-                    let shard = self.route.trace(*trace_id);
-                    let part = parts.entry(shard).or_default();
-                    part.inputs.push(Input::Report(Box::new(report)));
-                }
-                Target::Session { tenant, id, .. } => {
-                    let shard = self.route.session(tenant.as_deref().unwrap_or_default(), id);
-                    // A closed channel means that the daemon is going down; the batch is not acknowledged.
-                    let sent =
-                        self.sessions[shard].send(ToSessions::Report(Box::new(report), now)).await;
-                    sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
-                }
-                Target::Run(_) | Target::Agent(_) => {
-                    let sent = self.agents.send(ToAgents::Report(Box::new(report), now)).await;
-                    sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
-                }
-                // `resolve` keeps these until they have become traces.
-                Target::Response { .. } => {}
+            let Takers { assemble, sessions, agents } = self.route.report(&report);
+            for shard in sessions {
+                // A closed channel means that the daemon is going down; the batch is not acknowledged.
+                let word = ToSessions::Report(Box::new(report.clone()), now);
+                let sent = self.sessions[shard].send(word).await;
+                sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
+            }
+            if agents {
+                let sent = self.agents.send(ToAgents::Report(Box::new(report), now)).await;
+                sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
+            } else if let Some(shard) = assemble {
+                parts.entry(shard).or_default().inputs.push(Input::Report(Box::new(report)));
             }
         }
         let left_out = self.apply((Arc::new(batch.spans), parts), permits, now).await?;

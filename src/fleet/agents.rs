@@ -102,6 +102,7 @@ impl Part for Summed {
             Message::Report(_) if offset < self.known => Ok(()),
             Message::Report(report) => {
                 self.stage.report(*report, now);
+                self.stage.settle();
                 Ok(())
             }
             Message::Trace(_) | Message::Inputs(_) | Message::Tick | Message::Responses(_) => {

@@ -108,7 +108,7 @@ impl Gateway {
                 | Target::Session { .. }
                 | Target::Run(_)
                 | Target::Agent(_) => {
-                    records.push(self.map.to_report(&report)?);
+                    records.extend(self.map.to_report(&report)?);
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::saved;
 use crate::engine::sessions::Sessions;
-use crate::engine::span::{Target, Timestamp};
+use crate::engine::span::{Report, Timestamp};
 use crate::engine::time::WallShift;
 use crate::engine::update::Began;
 
@@ -85,11 +85,19 @@ impl Part for Scored {
                 Ok(())
             }
             Message::Report(report) => {
-                let Target::Session { tenant, id, .. } = &report.target else {
+                // Those of its takers that are here.
+                let takers = self.map.route().report(&report).sessions;
+                let is_taker =
+                    |shard: &u32| takers.contains(&usize::try_from(*shard).unwrap_or(usize::MAX));
+                let shards = self.shards.iter().enumerate();
+                let here = shards.filter(|(_, (shard, _))| is_taker(shard));
+                let here: Vec<usize> = here.map(|(place, _)| place).collect();
+                if here.is_empty() {
                     return Err("misdirected");
-                };
-                let place = self.place(tenant.as_deref().unwrap_or_default(), id);
-                self.change(place.ok_or("misdirected")?, |stage| stage.report(*report, now));
+                }
+                for place in here {
+                    self.change(place, |stage| stage.report(Report::clone(&report), now));
+                }
                 Ok(())
             }
             Message::Inputs(_)

@@ -199,21 +199,36 @@ impl Map {
         (0..self.partitions).map(record).collect()
     }
 
-    /// A report on its own.
-    pub(super) fn to_report(self, report: &Report) -> Option<Record> {
+    /// A report on its own, to all who take it.
+    pub(super) fn to_report(self, report: &Report) -> Option<Vec<Record>> {
         let message = Message::Report(Box::new(report.clone()));
-        match &report.target {
-            Target::Trace(trace) => Some(self.to_trace(*trace, message)),
+        let records = match &report.target {
+            Target::Trace(trace) => vec![self.to_trace(*trace, message)],
             Target::Response { tenant, id } => {
                 let partition = self.of_response(tenant.as_deref(), id);
-                Some(self.to_responses(partition, message))
+                vec![self.to_responses(partition, message)]
             }
             Target::Session { tenant, id, .. } => {
-                Some(self.about_session(tenant.as_deref().unwrap_or_default(), id, message))
+                vec![self.about_session(tenant.as_deref().unwrap_or_default(), id, message)]
             }
-            Target::Run(run) => self.about_agent(&run.agent, message),
-            Target::Agent(agent) => self.about_agent(agent, message),
-        }
+            Target::Run(run) => {
+                let mut records = vec![self.about_agent(&run.agent, message)?];
+                if !self.route.report(report).sessions.is_empty() {
+                    let of_agent = &records[0];
+                    let of_traces = (0..self.partitions).map(|partition| Record {
+                        hop: Hop::Traces,
+                        partition,
+                        key: of_agent.key.clone(),
+                        envelope: of_agent.envelope.clone(),
+                    });
+                    let of_traces: Vec<Record> = of_traces.collect();
+                    records.extend(of_traces);
+                }
+                records
+            }
+            Target::Agent(agent) => vec![self.about_agent(agent, message)?],
+        };
+        Some(records)
     }
 
     fn about_agent(self, agent: &AgentKey, message: Message) -> Option<Record> {

@@ -7,6 +7,7 @@ use super::gather::reports;
 use super::loops::plus;
 use super::sessions::{Scored, Session};
 use super::signals::{believed, quanta};
+use super::trace::Trace;
 use crate::engine::math::Quanta;
 use crate::engine::score::ars::ArsRun;
 use crate::engine::score::princeton::{Condition, Resources, RunRecord, Severity};
@@ -41,7 +42,7 @@ pub(super) fn runs(
         for scored in session.traces.iter().filter(|scored| scored.trace.agent == *agent) {
             let told = told(scored, &session.reports);
             if scored.trace.attempt.is_some() || !told.is_empty() {
-                let run = runs.entry(key(scored)).or_default();
+                let run = runs.entry(key(&scored.trace)).or_default();
                 run.traces.push(scored);
                 run.told.extend(told);
             }
@@ -64,15 +65,8 @@ pub(super) fn runs(
         .map(|target| (Some(Arc::clone(&target.task)), Arc::clone(&target.run)))
         .collect();
     for key in keys {
-        let is_own = |target: &Target| match target {
-            Target::Run(target) => {
-                of_agent(target) && key.0.as_ref() == Some(&target.task) && key.1 == target.run
-            }
-            Target::Trace(_)
-            | Target::Response { .. }
-            | Target::Session { .. }
-            | Target::Agent(_) => false,
-        };
+        let run = (agent.clone(), key.clone());
+        let is_own = |target: &Target| is_of(target, &run);
         let disturbed = all.iter().filter(|report| is_own(&report.target));
         let disturbed = disturbed.filter_map(|report| match &report.target {
             Target::Run(target) => Some((report.time, target.perturbation.clone()?)),
@@ -112,15 +106,35 @@ fn told(scored: &Scored, of_session: &[Report]) -> Vec<Report> {
     own.into_iter().chain(others).collect()
 }
 
-fn key(scored: &Scored) -> Key {
-    let attempt = scored.trace.attempt.clone().unwrap_or_default();
+/// Whose run at which task a trace is part of, as reports name it; `None` if it names no task.
+pub(super) fn named(trace: &Trace) -> Option<(AgentName, Key)> {
+    let key = key(trace);
+    key.0.is_some().then(|| (trace.agent.clone(), key))
+}
+
+/// Whether a report is about this run.
+pub(super) fn is_of(target: &Target, (agent, (task, id)): &(AgentName, Key)) -> bool {
+    match target {
+        Target::Run(target) => {
+            AgentName::from(&target.agent) == *agent
+                && task.as_ref() == Some(&target.task)
+                && *id == target.run
+        }
+        Target::Trace(_) | Target::Response { .. } | Target::Session { .. } | Target::Agent(_) => {
+            false
+        }
+    }
+}
+
+fn key(trace: &Trace) -> Key {
+    let attempt = trace.attempt.clone().unwrap_or_default();
     let Some(task) = attempt.task else {
-        return (None, Arc::from(scored.trace.id.to_string()));
+        return (None, Arc::from(trace.id.to_string()));
     };
     let id = match (attempt.run, attempt.trial) {
         (Some(run), Some(trial)) => Arc::from(format!("{run}/{trial}")),
         (Some(one), None) | (None, Some(one)) => one,
-        (None, None) => Arc::from(scored.trace.session.id.as_str()),
+        (None, None) => Arc::from(trace.session.id.as_str()),
     };
     (Some(task), id)
 }

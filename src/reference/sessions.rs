@@ -6,6 +6,7 @@ use super::gather::reports;
 use super::loops::{self, Found, Spend};
 use super::names::SessionKey;
 use super::pandaprobe::round4;
+use super::runs;
 use super::score::{self, Scores, TraceScore};
 use super::signals::{self, Place, Signal, Worth, believed, quanta, told_outcome};
 use super::tools::Call;
@@ -73,22 +74,40 @@ pub(super) fn sessions(
             }
             Target::Trace(_) | Target::Response { .. } | Target::Run(_) | Target::Agent(_) => false,
         });
-        session(&traces, reports, options)
+        let outcomes = outcomes(&traces, &reports, all);
+        session(&traces, reports, (&outcomes, options))
     });
     sessions.collect()
 }
 
-fn session(traces: &[Trace], reports: Vec<Report>, options: &EngineOptions) -> Session {
+/// What was reported of the session, at its last trace, and of runs, each at the last trace that it has in the session: the worse where
+/// both speak of one trace.
+fn outcomes(traces: &[Trace], of_session: &[Report], all: &[Report]) -> Vec<Option<bool>> {
+    let at = |at: usize| {
+        let last = at + 1 == traces.len();
+        let of_session = told_outcome(of_session).filter(|_| last);
+        let of_run = runs::named(&traces[at]).and_then(|run| {
+            let is_last =
+                traces[at + 1..].iter().all(|later| runs::named(later).as_ref() != Some(&run));
+            let is_its = |target: &Target| runs::is_of(target, &run);
+            told_outcome(&reports(all, is_its)).filter(|_| is_last)
+        });
+        of_session.into_iter().chain(of_run).min()
+    };
+    (0..traces.len()).map(at).collect()
+}
+
+fn session(
+    traces: &[Trace],
+    reports: Vec<Report>,
+    (outcomes, options): (&[Option<bool>], &EngineOptions),
+) -> Session {
     let linked = loops_of(traces, options);
-    let outcome = told_outcome(&reports);
     let rules = &options.session;
     let worths: Vec<Worth> = (0..traces.len())
         .map(|at| {
-            let place = Place {
-                earlier: &traces[..at],
-                loops: linked[at].1,
-                outcome: outcome.filter(|_| at + 1 == traces.len()),
-            };
+            let place =
+                Place { earlier: &traces[..at], loops: linked[at].1, outcome: outcomes[at] };
             signals::worth(&traces[at], &place, rules)
         })
         .collect();

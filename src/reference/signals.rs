@@ -45,7 +45,7 @@ pub(super) struct Place<'t> {
     pub(super) earlier: &'t [Trace],
     /// The worst loop of tool calls, known by more than names, that it is part of.
     pub(super) loops: Option<Severity>,
-    /// What was reported of the session, if it is its last trace.
+    /// What was reported of the session and of its run, if it is the last trace of that.
     pub(super) outcome: Option<bool>,
 }
 

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use agentgauge::clock::Clock;
 use agentgauge::ingest::report::v1::{self, Agent, ReportRequest, ReportResponse, Run, report};
 use serde_json::{Value, json};
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, until};
 
 /// A run of an agent as JSON.
 fn run(agent: &str, task: &str, run: &str) -> Value {
@@ -152,4 +153,50 @@ async fn the_same_reports_come_over_grpc() {
     assert_eq!((answer.accepted, answer.rejected.len(), answer.rejected[0].index), (3, 1, 3));
     let settled = move || settles(&daemon, "a", "outcome_consistency", &json!(1.0 / 9.0));
     tokio::task::spawn_blocking(settled).await.unwrap();
+}
+
+/// A turn of agent `support` that is a run at the task `refund`, in a session of the run's name.
+fn send_run(daemon: &Daemon, trace: u8, run: &str) {
+    let text = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
+    let start = Clock::system().now().0;
+    let span = json!({
+        "traceId": format!("{trace:032x}"), "spanId": "0000000000000001", "name": "invoke_agent support",
+        "startTimeUnixNano": start.to_string(), "endTimeUnixNano": (start + 1_000).to_string(),
+        "attributes": [
+            text("gen_ai.operation.name", "invoke_agent"), text("gen_ai.agent.name", "support"),
+            text("gen_ai.conversation.id", &format!("session {run}")),
+            text("agentgauge.task.id", "refund"), text("agentgauge.run.id", run),
+        ],
+    });
+    let body = json!({ "resourceSpans": [{
+        "resource": { "attributes": [text("service.name", "bench")] },
+        "scopeSpans": [{ "spans": [span] }],
+    }]});
+    let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &body.to_string());
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
+fn an_outcome_by_task_and_run_fails_its_trace_whether_it_comes_first_or_when_that_is_done() {
+    let daemon = Daemon::start_with(&[("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "100ms")]);
+    let failed = |id: &str| {
+        let run = run("support", "refund", id);
+        send(&daemon, &[json!({ "id": "ci", "run": run, "name": "outcome", "label": "failure" })]);
+    };
+    let outcome = |id: &str| -> Value {
+        let session = daemon.get(&format!("/api/v1/sessions/session%20{id}"));
+        let session: Value = serde_json::from_str(&session).unwrap();
+        session["traces"][0]["signals"]["outcome"]["score"].clone()
+    };
+    send_run(&daemon, 1, "after");
+    daemon.settles_at("agentgauge_traces_total{service_name=\"bench\"", 1.0);
+    assert_eq!(outcome("after"), Value::Null);
+    failed("after");
+    until(|| outcome("after") == json!(0.0));
+    failed("first");
+    send_run(&daemon, 2, "first");
+    until(|| outcome("first") == json!(0.0));
+    send_run(&daemon, 3, "neither");
+    daemon.settles_at("agentgauge_traces_total{service_name=\"bench\"", 3.0);
+    assert_eq!(outcome("neither"), Value::Null);
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
-    Arguments, Attempt, ModelFacts, Operation, Report, Resource, SessionName, Source, Span, SpanId,
-    Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    Arguments, Attempt, ModelFacts, Operation, Report, Resource, RunTarget, SessionName, Source,
+    Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
+use agentgauge::engine::update::AgentKey;
 use agentgauge::reference::compare::{Comparison, compare};
 use agentgauge::reference::gather::Recorded;
 use proptest::prelude::*;
@@ -49,7 +50,11 @@ struct Run {
     input: Option<u8>,
     output: Option<u8>,
     task: Option<u8>,
+    /// Absent: its session.
+    attempt: Option<u8>,
     success: Option<bool>,
+    /// What is reported of it by task and run: that it failed, time.
+    outcomes: Vec<(bool, u8)>,
     /// What is reported of it: name, identifier, tenths, time; and whether our judge says so.
     reports: Vec<(u8, u8, u8, u8, bool)>,
 }
@@ -119,17 +124,35 @@ fn run() -> impl Strategy<Value = Run> {
     let text = || prop::option::weighted(0.8, 0..5_u8);
     let report = (0..5_u8, 0..2_u8, 0..=10_u8, 0..9_u8, any::<bool>());
     let whose = (0..2_u8, prop::option::weighted(0.8, 0..2_u8), 0..330_u64);
-    let task = (prop::option::weighted(0.3, 0..2_u8), prop::option::weighted(0.3, any::<bool>()));
+    let task = (
+        prop::option::weighted(0.5, 0..2_u8),
+        prop::option::weighted(0.7, 0..3_u8),
+        prop::option::weighted(0.3, any::<bool>()),
+        prop::collection::vec((any::<bool>(), 0..9_u8), 0..3),
+    );
     (whose, root, steps(), (text(), text()), task, prop::collection::vec(report, 0..3)).prop_map(
         |(
             (agent, session, ago_seconds),
             root,
             steps,
             (input, output),
-            (task, success),
+            (task, attempt, success, outcomes),
             reports,
         )| {
-            Run { agent, session, ago_seconds, root, steps, input, output, task, success, reports }
+            Run {
+                agent,
+                session,
+                ago_seconds,
+                root,
+                steps,
+                input,
+                output,
+                task,
+                attempt,
+                success,
+                outcomes,
+                reports,
+            }
         },
     )
 }
@@ -183,7 +206,7 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
     let end = Timestamp(now + 1);
     let attempt = Attempt {
         task: run.task.map(|task| shared(task.to_string())),
-        run: Some(shared(number.to_string())),
+        run: run.attempt.map(|attempt| shared(attempt.to_string())),
         success: run.success,
         ..Attempt::default()
     };
@@ -200,7 +223,32 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
     let mut items: Vec<Item> = spans.into_iter().map(|span| Item::Span(Box::new(span))).collect();
     items
         .extend(run.reports.iter().map(|report| Item::Report(Box::new(reported(number, *report)))));
+    let of_run = run.outcomes.iter().filter_map(|outcome| reported_of_run(number, run, *outcome));
+    items.extend(of_run.map(|report| Item::Report(Box::new(report))));
     items
+}
+
+/// What came of the run that a trace is of; `None` if it is of none.
+fn reported_of_run(number: usize, run: &Run, (failed, time): (bool, u8)) -> Option<Report> {
+    let agent = AgentKey {
+        service_name: "shop".to_owned(),
+        agent_name: format!("agent {}", run.agent),
+        ..AgentKey::default()
+    };
+    let session = run.session.map(|session| format!("session {session} of {}", run.agent));
+    let session = session.unwrap_or_else(|| trace_id(number).to_string());
+    let target = RunTarget {
+        agent,
+        task: shared(run.task?.to_string()),
+        run: shared(run.attempt.map_or(session, |attempt| attempt.to_string())),
+        perturbation: None,
+    };
+    Some(Report {
+        target: Target::Run(Box::new(target)),
+        name: shared("outcome"),
+        source: Source::Reported,
+        ..reported(number, (0, 0, if failed { 3 } else { 10 }, time, false))
+    })
 }
 
 fn of_step(root: &Span, step: &Step) -> Span {

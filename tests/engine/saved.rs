@@ -66,9 +66,30 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
     let batches = batches.map(|(number, (mut spans, logs, mut reports))| {
         spans.iter_mut().for_each(attempt);
         reports.extend([report(2 * number), report(2 * number + 1)]);
+        let named = spans.iter().filter(|span| span.agent_name.is_some());
+        reports.extend(named.filter_map(|span| of_run(span, report(4 * number))));
         (spans, logs, reports)
     });
     batches.collect()
+}
+
+/// The same of the run that a span's session is.
+fn of_run(span: &Span, report: Report) -> Option<Report> {
+    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+    let agent = AgentKey {
+        service_name: text(&span.resource.service_name),
+        agent_name: text(&span.agent_name),
+        agent_version: text(&span.agent_version),
+        environment: text(&span.resource.environment),
+        ..AgentKey::default()
+    };
+    let target = RunTarget {
+        agent,
+        task: span.attempt.as_ref()?.task.clone()?,
+        run: Arc::clone(&span.session.as_ref()?.id),
+        perturbation: None,
+    };
+    Some(Report { target: Target::Run(Box::new(target)), name: Arc::from("outcome"), ..report })
 }
 
 /// The pipeline of the next process.

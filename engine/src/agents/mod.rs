@@ -18,14 +18,16 @@ use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
 use crate::drops::{Drops, SavedDrops, Stream};
+use crate::math::Quanta;
 use crate::options::AgentOptions;
 use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
+use crate::runs::tells_outcome;
 use crate::score::ars::ArsOptions;
 use crate::score::princeton::TaskOptions;
 use crate::span::{Report, RunTarget, Target, Timestamp};
 use crate::tenants::{Shares, tenant_hash};
 use crate::time::WallShift;
-use crate::update::{AgentKey, SessionUpdate};
+use crate::update::{AgentKey, DoneTrace, SessionUpdate};
 use crate::view::AgentView;
 use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
 
@@ -255,8 +257,21 @@ impl Agents {
         let runs = agent
             .runs
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
+        // The first time that somebody says so, as it is of a session.
+        let is_first = tells_outcome(&report) && !runs.has_outcome(target);
+        let outcome = is_first.then(|| DoneTrace {
+            at_unix_nano: self.shift.wall(self.now).0,
+            touched_unix_nano: self.now.0,
+            outcome_failed: Some(report.score.0 < Quanta::ONE),
+            session: runs.session(target).unwrap_or_default(),
+            ..DoneTrace::default()
+        });
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
-        self.export(&key);
+        if self.export(&key)
+            && let Some(outcome) = outcome
+        {
+            self.drops.tell(&key, outcome, self.shift);
+        }
         self.dirty.insert(key);
     }
 

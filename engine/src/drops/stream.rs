@@ -45,7 +45,7 @@ pub const STREAMS: &[Stream] = &[
     Stream {
         name: "outcome",
         pages: true,
-        doc: "somebody told an outcome, of the trace or of its session, that is no success",
+        doc: "somebody told an outcome, of the trace, its session or its run, that is no success",
         measure: Reading::Failed(|trace| trace.outcome_failed),
     },
     Stream {

@@ -22,9 +22,10 @@ use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::{Sessions, address};
 use crate::limits::Cause;
+use crate::runs::RunName;
 use crate::saved;
 use crate::silences::Level;
-use crate::span::{Report, Timestamp};
+use crate::span::{Report, Target, Timestamp};
 use crate::update::TraceUpdate;
 
 /// Where bytes are kept for which there is no room in memory.
@@ -237,6 +238,11 @@ impl Sessions {
         if let Some((tenant, id, _)) = target(report) {
             self.bring_all_of(tenant, id, session_store);
         }
+        if let Target::Run(run) = &report.target {
+            for id in self.shared.runs.sessions(&RunName::from(&**run)) {
+                self.come_back(&id, session_store);
+            }
+        }
     }
 
     /// Brings all back, however many, for the end of input. None leaves after that.
@@ -314,6 +320,7 @@ impl Sessions {
         } else {
             self.shared.counts.add("away", "lost");
             self.shared.runaways.retain(|(runaway, _), _| *runaway != id);
+            self.shared.runs.lost(&id);
             stub.gives.take_back(&mut self.shared);
         }
     }

@@ -51,6 +51,7 @@ mod histogram;
 mod key;
 mod linked;
 mod list;
+mod outcomes;
 mod outline;
 mod pane;
 mod record;
@@ -58,6 +59,7 @@ mod reports;
 mod restored;
 mod rules;
 mod run;
+mod run_outcomes;
 mod scoring;
 mod session;
 mod summary;
@@ -87,6 +89,7 @@ use departed::{Departed, Fate};
 use fleet::Fleet;
 use full::FullSessions;
 use rules::Rules;
+use run_outcomes::{RunIndex, RunOutcomes};
 use session::{EvictionOrder, Session, Shared};
 use summary::Summary;
 use table::SessionTable;
@@ -113,6 +116,7 @@ pub struct Sessions {
     away: EvictedSessions,
     departed: Departed,
     waiting: Waiting,
+    run_outcomes: RunOutcomes,
     open: usize,
     full: FullSessions,
     max_sessions: usize,
@@ -126,6 +130,8 @@ struct Saved<'a> {
     sessions: &'a SessionTable,
     departed: departed::Saved<&'a Fate>,
     waiting: &'a Waiting,
+    run_outcomes: &'a RunOutcomes,
+    runs: &'a RunIndex,
     fleet: fleet::Saved<&'a Summary>,
     now: Timestamp,
     away: Vec<(&'a SessionId, &'a Stub)>,
@@ -143,6 +149,7 @@ impl Sessions {
         let fleet = Fleet::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
+        let run_outcomes = RunOutcomes::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
         Self {
             sessions: SessionTable::default(),
@@ -151,6 +158,7 @@ impl Sessions {
             away: EvictedSessions::default(),
             departed,
             waiting,
+            run_outcomes,
             open: 0,
             full: FullSessions::default(),
             max_sessions,
@@ -162,6 +170,7 @@ impl Sessions {
                 counts,
                 now,
                 shift: WallShift::default(),
+                runs: RunIndex::default(),
                 runaways: BTreeMap::new(),
             },
         }
@@ -200,12 +209,18 @@ impl Sessions {
         } else {
             let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::told(&update));
             let waits = self.waiting.has_any(&id).then(|| id.clone());
-            let mut full = None;
+            let run = self.run_of(&id, &update);
+            let (mut homeless, mut full) = (Vec::new(), None);
             self.change(id, |session, shared| {
                 session.upsert(update, tally, shared);
+                if let Some((run, outcome)) = &run {
+                    session.report_run(run, outcome, shared);
+                }
+                homeless = session.take_homeless_outcomes();
                 let is_full = session.traces.len() >= shared.rules.max_traces;
                 full = is_full.then(|| Arc::clone(&session.id));
             });
+            self.remember(homeless);
             full.iter().for_each(|id| self.full.add(id));
             waits.iter().for_each(|id| self.deliver_waiting(id));
         }
@@ -219,7 +234,8 @@ impl Sessions {
         let edge = self.shared.fleet.poll_timeout(self.shared.wall());
         let fleet = edge.map(|edge| self.shared.shift.time(edge));
         let away = self.away.poll_timeout();
-        [sessions, loops, away, self.waiting.poll_timeout(), fleet].into_iter().flatten().min()
+        let reports = [self.waiting.poll_timeout(), self.run_outcomes.poll_timeout()];
+        [sessions, loops, away, fleet].into_iter().chain(reports).flatten().min()
     }
 
     /// Closes and evicts what was quiet for long enough.
@@ -244,6 +260,7 @@ impl Sessions {
             self.change_known(&id, Session::refresh);
         }
         self.give_up_reports(now);
+        self.run_outcomes.handle_timeout(now);
         let forgotten = self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
         self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
     }
@@ -398,6 +415,8 @@ impl Sessions {
             sessions: &self.sessions,
             departed: self.departed.save(),
             waiting: &self.waiting,
+            run_outcomes: &self.run_outcomes,
+            runs: &self.shared.runs,
             fleet: self.shared.fleet.save(),
             now: self.shared.now,
             away: self.away.save(),
@@ -426,14 +445,16 @@ impl Sessions {
     /// Forgets a trace that moved, and keeps what it counted for where it goes.
     fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
-        let mut homeless = Vec::new();
+        let (mut homeless, mut outcomes) = (Vec::new(), Vec::new());
         self.change(id.clone(), |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
             homeless = session.take_unscoped_reports();
+            outcomes = session.take_homeless_outcomes();
         });
         self.full.remove(id);
         homeless.into_iter().for_each(|report| self.let_wait(report));
+        self.remember(outcomes);
         if self.waiting.has_any(id) {
             self.deliver_waiting(id);
         }

@@ -18,6 +18,7 @@ use crate::distributions::Taken;
 use crate::limits::{LimitSet, RunLimit, Usage};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
+use crate::runs::RunName;
 use crate::silences::{Level, level};
 use crate::span::{SpanId, Status, Timestamp, TraceId};
 use crate::update::{
@@ -240,6 +241,17 @@ impl TraceRecord {
     /// What its agent is called.
     pub(super) fn named(&self) -> &AgentKey {
         self.course.named.as_deref().unwrap_or_else(|| self.course.agent.key())
+    }
+
+    /// The run that it is part of, in a session of this id; `None` if it names no task.
+    pub(super) fn run_name(&self, session: &str) -> Option<RunName> {
+        RunName::of(self.named(), self.rare().attempt.as_deref(), session)
+    }
+
+    /// Whether it is part of this run.
+    pub(super) fn is_of(&self, run: &RunName, session: &str) -> bool {
+        let task = self.rare().attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
+        task == Some(&*run.task) && self.run_name(session).as_ref() == Some(run)
     }
 
     /// What few traces have.

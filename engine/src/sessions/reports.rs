@@ -1,4 +1,4 @@
-//! Scores of sessions as a whole, and whose they are.
+//! Scores of sessions as a whole, and whose they are; what came of a run goes to the sessions that have traces of it.
 //!
 //! A report that names a scope is that session's. One that names an id alone is taken where one session has the id; where none
 //! has, or several have, it waits: a trace whose root has not come may be in a session that it leaves.
@@ -15,6 +15,9 @@ impl Sessions {
     /// Takes a score of a session as a whole; one of which it is not known whose it is waits.
     pub fn report(&mut self, report: Report, now: Timestamp) {
         self.advance(now);
+        if let Target::Run(run) = &report.target {
+            return self.report_run(run, &report);
+        }
         let Some(session) = target(&report) else {
             self.shared.counts.add("reports", "misdirected");
             return;

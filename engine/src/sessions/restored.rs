@@ -21,6 +21,8 @@ enum Field {
     Sessions,
     Departed,
     Waiting,
+    RunOutcomes,
+    Runs,
     Fleet,
     Now,
     Away,
@@ -29,7 +31,7 @@ enum Field {
 }
 
 /// What has to be there; the first ones did not say which sessions are away.
-const NEEDED: usize = 5;
+const NEEDED: usize = 7;
 
 struct Shard<'s>(&'s mut Sessions);
 
@@ -69,6 +71,8 @@ impl<'de> Visitor<'de> for Shard<'_> {
                     stage.departed.restore(map.next_value::<departed::Saved<Fate>>()?);
                 }
                 Field::Waiting => stage.waiting.restore(map.next_value()?),
+                Field::RunOutcomes => stage.run_outcomes.restore(map.next_value()?),
+                Field::Runs => stage.shared.runs = map.next_value()?,
                 Field::Fleet => {
                     stage.shared.fleet.restore(map.next_value::<fleet::Saved<Summary>>()?);
                 }

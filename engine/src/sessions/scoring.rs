@@ -77,8 +77,8 @@ pub(super) struct Scoring {
 }
 
 impl Scoring {
-    /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported of the
-    /// session if this is its last trace, and `has_sums` says of which signals its agent has sums.
+    /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported of its
+    /// session or run if this is the last trace of that, and `has_sums` says of which signals its agent has sums.
     pub(super) fn new(
         trace: &TraceRecord,
         earlier: &[Earlier<'_>],

@@ -9,10 +9,12 @@ use super::IDLE;
 use super::common::Common;
 use super::fleet::Fleet;
 use super::key::{Agent, SessionId};
+use super::outcomes::SessionRuns;
 use super::pane::PaneSet;
 use super::record::{Contribution, Past, TraceRecord};
 use super::rules::Rules;
 use super::run;
+use super::run_outcomes::RunIndex;
 use super::scoring::{Scoring, SignalName};
 use super::summary::SessionScores;
 use super::tally::Tally;
@@ -21,15 +23,13 @@ use super::verdict::{self, PASS, evaluate, verdict};
 use crate::count::Counts;
 use crate::few::Few;
 use crate::limits::{Cause, LimitSet, RunLimit, Usage};
-use crate::math::Quanta;
-use crate::runs::{is_about_runs, is_outcome};
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
 use crate::score::trajectory_gate::TrajectoryGate;
 use crate::silences::Level;
-use crate::span::{Report, Source, Timestamp, TraceId};
+use crate::span::{Report, Timestamp, TraceId};
 use crate::time::WallShift;
-use crate::update::{AgentKey, DoneTrace, Effort, TraceState, TraceUpdate};
+use crate::update::{AgentKey, Effort, TraceState, TraceUpdate};
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     pub(super) now: Timestamp,
     /// How far wall time is ahead of it.
     pub(super) shift: WallShift,
+    /// Which sessions have traces of which runs.
+    pub(super) runs: RunIndex,
     /// Sessions that began to run away since they were last asked for, by kind, and how bad it got. Invariant: all are held.
     pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
 }
@@ -91,6 +93,8 @@ pub(super) struct Session {
     // Revisions at which traces left: an older update must not bring them back.
     left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Present exactly while any of its traces is of a run at a task.
+    pub(super) runs: Option<Box<SessionRuns>>,
     /// Where it stands in the order in which sessions go, at the latest.
     #[serde(skip)]
     pub(super) filed: (EvictionOrder, Timestamp),
@@ -145,6 +149,7 @@ impl Session {
             traces: Traces::default(),
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
+            runs: None,
             filed: <(EvictionOrder, Timestamp)>::default(),
             touched: Timestamp::default(),
             closed: false,
@@ -223,9 +228,11 @@ impl Session {
         let (trace, place) = (record.id, record.position());
         self.left.remove(&trace);
         let (mut stale, mut places) = (vec![trace], vec![place]);
+        let runs = self.change_run(trace, Some(&record), shared);
         let former = self.hold(record, tally, (&mut stale, &mut places), shared);
         stale.extend(self.relink(&places, shared));
         stale.extend(self.outlived(last));
+        stale.extend(self.outlived_in_runs(runs));
         stale.sort_unstable();
         stale.dedup();
         let mut former = former;
@@ -301,6 +308,7 @@ impl Session {
             self.settle(shared);
         }
         let last = self.traces.last_place();
+        let runs = self.change_run(trace, None, shared);
         let mut record = self.traces.remove(trace)?;
         self.used = self.used.minus(record.usage());
         if let Some(given) = record.given() {
@@ -317,6 +325,7 @@ impl Session {
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
         stale.extend(self.relink(&[record.position()], shared));
         stale.extend(self.outlived(last));
+        stale.extend(self.outlived_in_runs(runs));
         stale.sort_unstable();
         stale.dedup();
         for trace in stale {
@@ -324,65 +333,6 @@ impl Session {
         }
         self.refresh(shared);
         Some(record.tally())
-    }
-
-    /// Takes a score of the session as a whole; of each name the one to believe most is kept.
-    pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
-        let rank = |report: &Report| {
-            (report.source, report.time, Arc::clone(&report.identifier), report.score)
-        };
-        let held = self.reports.get(&report.name);
-        if held.is_none() && self.reports.len() >= shared.rules.max_reports {
-            shared.counts.add("reports", "session_full");
-        } else if held.is_none_or(|held| rank(held) < rank(&report)) {
-            let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
-            self.tell_outcome(&report, shared);
-            self.reports.insert(Arc::clone(&report.name), report);
-            for record in self.traces.iter_mut().filter(|_| about_runs) {
-                let run = run::trace(record, &self.id, &self.reports);
-                record.tell_run(run, &mut shared.fleet);
-            }
-            if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
-                self.rescore(last, None, shared);
-                self.refresh(shared);
-            }
-        }
-    }
-
-    /// What came of the session, if somebody reported it: the last report holds.
-    fn outcome(&self) -> Option<bool> {
-        let told = self.reports.values();
-        let told =
-            told.filter(|report| report.source == Source::Reported && is_outcome(&report.name));
-        let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
-        last.map(|report| report.score.0 >= Quanta::ONE)
-    }
-
-    /// The traces whose share in the session's outcome changes when its last trace is not this one any more.
-    fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
-        let now = self.traces.last_place();
-        if now == last || self.outcome().is_none() {
-            return Vec::new();
-        }
-        now.into_iter().chain(last).map(|(_, trace)| trace).collect()
-    }
-
-    /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
-    fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
-        let told = |report: &Report| report.source == Source::Reported && is_outcome(&report.name);
-        let Some(first) = self.first().filter(|_| told(report)) else { return };
-        if self.reports.values().any(told) {
-            return;
-        }
-        let outcome = DoneTrace {
-            start_unix_nano: first.start.0,
-            at_unix_nano: shared.wall().0,
-            touched_unix_nano: shared.now.0,
-            outcome_failed: Some(report.score.0 < Quanta::ONE),
-            session: self.id.scoped(),
-            ..DoneTrace::default()
-        };
-        shared.fleet.summary(first.agent()).tell_done(outcome);
     }
 
     /// Counts the verdicts of traces that are done for the first time, in their order.
@@ -440,6 +390,7 @@ impl Session {
     /// may be heard of again.
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
         self.settle(shared);
+        shared.runs.forget(&self.id, self.runs.as_deref());
         if let Some(restless) = &mut self.restless {
             restless.stand(BTreeMap::new(), shared);
         }
@@ -486,7 +437,7 @@ impl Session {
 
     /// Scores a trace anew, after an earlier form of it has given so much, if it is new itself; returns how many reported scores are
     /// none.
-    fn rescore(
+    pub(super) fn rescore(
         &mut self,
         trace: TraceId,
         former: Option<Contribution>,
@@ -494,7 +445,7 @@ impl Session {
     ) -> u64 {
         let Some(number) = self.traces.number(trace) else { return 0 };
         let record = &self.traces[number];
-        let outcome = if number + 1 == self.traces.len() { self.outcome() } else { None };
+        let outcome = self.told_outcome(number);
         let Shared { rules, fleet, .. } = shared;
         let has_sums = |name: &str| fleet.summary(record.agent()).admits(name);
         let earlier = self.traces.earlier(number);

@@ -131,6 +131,33 @@ async fn a_drop_outlives_its_owner_and_is_accepted_by_way_of_any_instance() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_by_task_and_run_fails_its_trace_whichever_instance_has_that() {
+    let input = Input::new(20);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.join().await;
+    fleet.ready().await;
+    // Before its spans, and after them; neither trace fails by itself.
+    let (before, after) = ([1, 6], [2, 13]);
+    for trace in before {
+        let answer = fleet.report_failure(trace % 2, trace).await;
+        assert!(answer.contains("\"accepted\":1"), "{answer}");
+    }
+    for number in 0..input.len() {
+        fleet.send(number % 2, &input.request(number)).await;
+    }
+    for trace in before {
+        fleet.fails(trace).await;
+    }
+    for trace in after {
+        let answer = fleet.report_failure(trace % 2, trace).await;
+        assert!(answer.contains("\"accepted\":1"), "{answer}");
+        fleet.fails(trace).await;
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_its_checkpoints_an_instance_reads_back() {
     let input = Input::with_a_neighbour(30);
     let mut fleet = Fleet::new();

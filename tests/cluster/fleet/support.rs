@@ -343,8 +343,45 @@ impl Fleet {
     /// Tells an instance that the level of that agent is usual; returns the answer.
     pub(crate) async fn accept(&self, instance: usize) -> String {
         let body = format!(r#"{{"service_name": "shop", "agent_name": "{FAILING}"}}"#);
+        self.tell(instance, "/api/v1/agents/baseline", &body).await
+    }
+
+    /// Tells an instance that a run failed; returns the answer.
+    pub(crate) async fn report_failure(&self, instance: usize, trace: usize) -> String {
+        let run = format!(
+            r#"{{"agent": {{"service_name": "shop", "agent_name": "{}"}}, "task_id": "{}", "run_id": "{}"}}"#,
+            agent(trace),
+            task(trace),
+            run(trace)
+        );
+        let body =
+            format!(r#"{{"reports": [{{"id": "ci", "run": {run}, "name": "outcome", "score": 0}}]}}"#);
+        self.tell(instance, "/api/v1/reports", &body).await
+    }
+
+    /// Waits until a trace has failed.
+    pub(crate) async fn fails(&self, trace: usize) {
+        let id = format!("{:032x}", trace + 1);
+        let look = async {
+            loop {
+                for instance in 0..self.instances.len() {
+                    let (sessions, _) = self.sessions(instance).await;
+                    let flagged = sessions.get(&session(trace)).map(|session| &session["flagged"]);
+                    let flagged = flagged.and_then(Value::as_array).into_iter().flatten();
+                    if flagged.filter_map(Value::as_str).any(|flagged| flagged == id) {
+                        return;
+                    }
+                }
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "trace {trace} does not fail");
+    }
+
+    /// Posts JSON to the API of an instance; returns the answer.
+    async fn tell(&self, instance: usize, path: &str, body: &str) -> String {
         let request = format!(
-            "POST /api/v1/agents/baseline HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              content-length: {}\r\nconnection: close\r\n\r\n{body}",
             body.len()
         );
@@ -518,13 +555,25 @@ fn session(trace: usize) -> String {
     format!("session-{}", trace / 5)
 }
 
+fn agent(trace: usize) -> String {
+    format!("agent-{}", trace / 5 % 5)
+}
+
+fn task(trace: usize) -> String {
+    format!("task-{}", trace % 3)
+}
+
+fn run(trace: usize) -> String {
+    format!("run-{trace}")
+}
+
 /// A part of a trace, numbered by its trace; five traces make a session. The first part has the tool calls, some of them
 /// in a loop, the second the root, that alone knows the session. Both know the agent: loops that are told before anybody
 /// does go to the one that the shard heard of last, and there are 256 shards here and one in a replay.
 fn request(number: usize, base: u64) -> Vec<u8> {
     let (trace, root) = (number / 2, number % 2 == 1);
     let session = session(trace);
-    let agent = format!("agent-{}", trace / 5 % 5);
+    let agent = agent(trace);
     let start = base + trace as u64 * 1_000_000;
     let span = |id: u64, name: &str, attributes: Vec<KeyValue>| Span {
         trace_id: (trace as u128 + 1).to_be_bytes().to_vec(),
@@ -545,8 +594,8 @@ fn request(number: usize, base: u64) -> Vec<u8> {
                 attribute("gen_ai.agent.name", &agent),
                 attribute("gen_ai.conversation.id", &session),
                 attribute("gen_ai.output.messages", &format!("answer {} of {session}", trace % 4)),
-                attribute("agentgauge.task.id", &format!("task-{}", trace % 3)),
-                attribute("agentgauge.run.id", &format!("run-{trace}")),
+                attribute("agentgauge.task.id", &task(trace)),
+                attribute("agentgauge.run.id", &run(trace)),
                 attribute("agentgauge.outcome", if trace % 11 < 8 { "success" } else { "failure" }),
             ],
         )]

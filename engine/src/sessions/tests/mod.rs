@@ -4,6 +4,7 @@ mod ends;
 mod limits;
 mod loops;
 mod properties;
+mod runs;
 mod scopes;
 mod scores;
 mod told;

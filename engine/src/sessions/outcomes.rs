@@ -1,0 +1,186 @@
+//! What is reported of a session as a whole, and what came of it and of the runs that its traces are of.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::TraceRecord;
+use super::run;
+use super::run_outcomes::{RunHash, RunOutcome};
+use super::session::{Session, Shared};
+use crate::math::Quanta;
+use crate::runs::{RunName, is_about_runs, is_outcome, tells_outcome};
+use crate::span::{Report, Timestamp, TraceId};
+use crate::update::DoneTrace;
+
+/// Runs that a session has traces of.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct SessionRuns {
+    // How many traces each has here.
+    traces: BTreeMap<RunHash, usize>,
+    // What came of those of which somebody said so. Invariant: each has a trace here, but for `take_homeless_outcomes`.
+    outcomes: BTreeMap<RunName, RunOutcome>,
+}
+
+/// A run, and which of its traces here was the last.
+pub(super) type LastOfRun = (RunName, Option<TraceId>);
+
+impl SessionRuns {
+    /// The runs.
+    pub(super) fn hashes(&self) -> impl Iterator<Item = RunHash> + '_ {
+        self.traces.keys().copied()
+    }
+}
+
+impl Session {
+    /// Takes a score of the session as a whole; of each name the one to believe most is kept.
+    pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
+        let rank = |report: &Report| {
+            (report.source, report.time, Arc::clone(&report.identifier), report.score)
+        };
+        let held = self.reports.get(&report.name);
+        if held.is_none() && self.reports.len() >= shared.rules.max_reports {
+            shared.counts.add("reports", "session_full");
+        } else if held.is_none_or(|held| rank(held) < rank(&report)) {
+            let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
+            self.tell_outcome(&report, shared);
+            self.reports.insert(Arc::clone(&report.name), report);
+            for record in self.traces.iter_mut().filter(|_| about_runs) {
+                let run = run::trace(record, &self.id, &self.reports);
+                record.tell_run(run, &mut shared.fleet);
+            }
+            if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
+                self.rescore(last, None, shared);
+                self.refresh(shared);
+            }
+        }
+    }
+
+    /// Takes what came of a run, if any of its traces is here; of several words the last holds.
+    pub(super) fn report_run(&mut self, run: &RunName, outcome: &RunOutcome, shared: &mut Shared) {
+        let (Some(last), Some(runs)) = (self.last_of(run), &mut self.runs) else { return };
+        if runs.outcomes.get(run).is_none_or(|held| held < outcome) {
+            runs.outcomes.insert(run.clone(), outcome.clone());
+            self.rescore(last, None, shared);
+            self.refresh(shared);
+        }
+    }
+
+    /// Lets go of what came of runs that have no trace here any more: another session may get one.
+    pub(super) fn take_homeless_outcomes(&mut self) -> Vec<(RunName, RunOutcome)> {
+        let Some(runs) = &mut self.runs else { return Vec::new() };
+        let SessionRuns { traces, outcomes } = &mut **runs;
+        let (own, homeless) = std::mem::take(outcomes)
+            .into_iter()
+            .partition(|(run, _)| traces.contains_key(&RunHash::from(run)));
+        let homeless: BTreeMap<_, _> = homeless;
+        *outcomes = own;
+        self.runs.take_if(|runs| runs.traces.is_empty());
+        homeless.into_iter().collect()
+    }
+
+    /// What somebody reported of the session, if this is its last trace, and of its run, if it is the last of that here: of both the
+    /// worse.
+    pub(super) fn told_outcome(&self, number: usize) -> Option<bool> {
+        let is_last = number + 1 == self.traces.len();
+        let of_session = if is_last { self.outcome() } else { None };
+        of_session.into_iter().chain(self.outcome_of_run(number)).min()
+    }
+
+    /// The traces whose share in the session's outcome changes when its last trace is not this one any more.
+    pub(super) fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
+        let now = self.traces.last_place();
+        if now == last || self.outcome().is_none() {
+            return Vec::new();
+        }
+        now.into_iter().chain(last).map(|(_, trace)| trace).collect()
+    }
+
+    /// Likewise for the outcomes of these runs.
+    pub(super) fn outlived_in_runs(&self, runs: Vec<LastOfRun>) -> Vec<TraceId> {
+        let mut stale = Vec::new();
+        for (run, last) in runs {
+            let now = self.last_of(&run);
+            if now != last {
+                stale.extend(now.into_iter().chain(last));
+            }
+        }
+        stale
+    }
+
+    /// Notes that a trace takes this form, or leaves; returns of the runs that it is and was of, and of which the outcome is known, which
+    /// trace was the last.
+    pub(super) fn change_run(
+        &mut self,
+        trace: TraceId,
+        form: Option<&TraceRecord>,
+        shared: &mut Shared,
+    ) -> Vec<LastOfRun> {
+        let own = self.id.id.as_str();
+        let former = if self.runs.is_some() { self.traces.get(trace) } else { None };
+        let from = former.and_then(|record| record.run_name(own));
+        let to = form.and_then(|record| record.run_name(own));
+        if from.is_none() && to.is_none() {
+            return Vec::new();
+        }
+        let runs = self.runs.get_or_insert_default();
+        if let Some(hash) = to.as_ref().map(RunHash::from) {
+            *runs.traces.entry(hash).or_default() += 1;
+            shared.runs.insert(hash, &self.id);
+        }
+        if let Some(hash) = from.as_ref().map(RunHash::from)
+            && let Some(traces) = runs.traces.get_mut(&hash)
+        {
+            *traces -= 1;
+            if *traces == 0 {
+                runs.traces.remove(&hash);
+                shared.runs.remove(hash, &self.id);
+            }
+        }
+        let also = from.filter(|from| to.as_ref() != Some(from));
+        let known = to.into_iter().chain(also).filter(|run| runs.outcomes.contains_key(run));
+        let known: Vec<RunName> = known.collect();
+        known.into_iter().map(|run| (run.clone(), self.last_of(&run))).collect()
+    }
+
+    /// What came of the session, if somebody reported it: the last report holds.
+    fn outcome(&self) -> Option<bool> {
+        let told = self.reports.values().filter(|report| tells_outcome(report));
+        let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
+        last.map(|report| report.score.0 >= Quanta::ONE)
+    }
+
+    /// What came of the run of a trace, if that is the last one of it here.
+    fn outcome_of_run(&self, number: usize) -> Option<bool> {
+        let runs = self.runs.as_ref().filter(|runs| !runs.outcomes.is_empty())?;
+        let record = &self.traces[number];
+        let run = record.run_name(&self.id.id)?;
+        let outcome = runs.outcomes.get(&run)?;
+        (self.last_of(&run) == Some(record.id)).then(|| outcome.is_success())
+    }
+
+    /// The last trace of a run here.
+    fn last_of(&self, run: &RunName) -> Option<TraceId> {
+        let mut latest_first = self.traces.iter().rev();
+        let last = latest_first.find(|record| record.is_of(run, &self.id.id));
+        last.map(|record| record.id)
+    }
+
+    /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
+    fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
+        let Some(first) = self.first().filter(|_| tells_outcome(report)) else { return };
+        if self.reports.values().any(tells_outcome) {
+            return;
+        }
+        let outcome = DoneTrace {
+            start_unix_nano: first.start.0,
+            at_unix_nano: shared.wall().0,
+            touched_unix_nano: shared.now.0,
+            outcome_failed: Some(report.score.0 < Quanta::ONE),
+            session: self.id.scoped(),
+            ..DoneTrace::default()
+        };
+        shared.fleet.summary(first.agent()).tell_done(outcome);
+    }
+}

@@ -1,0 +1,203 @@
+//! What came of runs, as somebody reported by task and run: it goes to the sessions that have traces of the run.
+//!
+//! Sessions of one run may be in any shard, so every shard is told of every outcome. It gives it to the sessions that have traces of
+//! that run by then, and remembers it for `report_wait` for those that get one later. A shard without any lets go of it: the agent stage
+//! holds the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Sessions;
+use super::key::SessionId;
+use super::outcomes::SessionRuns;
+use crate::math::Quanta;
+use crate::runs::{RunName, tells_outcome};
+use crate::span::{Report, RunTarget, Timestamp};
+use crate::update::{AgentKey, TraceUpdate};
+
+/// An outcome of a run; of two the greater holds, which is the later one.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) struct RunOutcome {
+    time: Timestamp,
+    identifier: Arc<str>,
+    score: Quanta,
+}
+
+/// A run, by which it is found: who makes names whose hashes are equal gives his own sessions something to look through.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) struct RunHash(u64);
+
+/// Which sessions, in memory or away, have traces of which runs.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct RunIndex(BTreeMap<RunHash, BTreeSet<Arc<SessionId>>>);
+
+/// Outcomes of runs, for sessions that get a trace of theirs yet: at most so many and so long.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct RunOutcomes {
+    outcomes: BTreeMap<RunName, (RunOutcome, u64)>,
+    // Invariant: as the wait is one for all and time does not go back, age orders deadlines.
+    by_age: BTreeMap<u64, (Timestamp, RunName)>,
+    next: u64,
+    #[serde(skip)]
+    max: usize,
+    #[serde(skip)]
+    wait: Duration,
+}
+
+impl RunOutcome {
+    /// What a report says of a run; `None` if that is not what came of it.
+    fn of(report: &Report) -> Option<Self> {
+        let Report { time, identifier, score, .. } = report;
+        tells_outcome(report).then(|| Self {
+            time: *time,
+            identifier: Arc::clone(identifier),
+            score: *score,
+        })
+    }
+
+    /// Only 1 is success.
+    pub(super) fn is_success(&self) -> bool {
+        self.score.0 >= Quanta::ONE
+    }
+}
+
+impl From<&RunName> for RunHash {
+    fn from(RunName { agent, task, run }: &RunName) -> Self {
+        let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
+        let parts = [tenant, service_name, agent_name, agent_version, environment, &**task, &**run];
+        Self(xxh3_64(parts.join("\0").as_bytes()))
+    }
+}
+
+impl RunIndex {
+    /// The sessions that have traces of a run, and perhaps some of another one.
+    pub(super) fn sessions(&self, run: &RunName) -> Vec<Arc<SessionId>> {
+        self.0.get(&RunHash::from(run)).into_iter().flatten().cloned().collect()
+    }
+
+    /// How many runs there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A session has its first trace of a run.
+    pub(super) fn insert(&mut self, run: RunHash, session: &Arc<SessionId>) {
+        self.0.entry(run).or_default().insert(Arc::clone(session));
+    }
+
+    /// A session has no trace of a run any more.
+    pub(super) fn remove(&mut self, run: RunHash, session: &SessionId) {
+        if let Some(sessions) = self.0.get_mut(&run) {
+            sessions.remove(session);
+            if sessions.is_empty() {
+                self.0.remove(&run);
+            }
+        }
+    }
+
+    /// A session goes.
+    pub(super) fn forget(&mut self, session: &SessionId, runs: Option<&SessionRuns>) {
+        for run in runs.into_iter().flat_map(SessionRuns::hashes) {
+            self.remove(run, session);
+        }
+    }
+
+    /// A session is lost, and with it what it had.
+    pub(super) fn lost(&mut self, session: &SessionId) {
+        self.0.retain(|_, sessions| {
+            sessions.remove(session);
+            !sessions.is_empty()
+        });
+    }
+}
+
+impl RunOutcomes {
+    /// Makes room for `max` outcomes, each for `wait`.
+    pub(super) fn new(max: usize, wait: Duration) -> Self {
+        Self { outcomes: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max, wait }
+    }
+
+    /// Takes over what an earlier process remembered.
+    pub(super) fn restore(&mut self, saved: Self) {
+        *self = Self { max: self.max, wait: self.wait, ..saved };
+    }
+
+    /// Remembers what came of a run, unless a later word is known; returns whether another one had to go for it.
+    fn insert(&mut self, run: RunName, outcome: RunOutcome, now: Timestamp) -> bool {
+        if let Some((held, age)) = self.outcomes.get(&run) {
+            if *held > outcome {
+                return false;
+            }
+            self.by_age.remove(age);
+        }
+        self.by_age.insert(self.next, (now.after(self.wait), run.clone()));
+        self.outcomes.insert(run, (outcome, self.next));
+        self.next += 1;
+        let over = self.outcomes.len() > self.max;
+        if over {
+            self.pop_oldest();
+        }
+        over
+    }
+
+    /// When the first one was remembered for long enough.
+    pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
+        self.by_age.first_key_value().map(|(_, (deadline, _))| *deadline)
+    }
+
+    /// Lets go of those that were remembered for long enough.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        while self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.pop_oldest();
+        }
+    }
+
+    fn pop_oldest(&mut self) {
+        if let Some((_, (_, run))) = self.by_age.pop_first() {
+            self.outcomes.remove(&run);
+        }
+    }
+}
+
+impl Sessions {
+    /// Takes what came of a run, for its traces that are here and those that come.
+    pub(super) fn report_run(&mut self, target: &RunTarget, report: &Report) {
+        let Some(outcome) = RunOutcome::of(report) else {
+            self.shared.counts.add("reports", "misdirected");
+            return;
+        };
+        let run = RunName::from(target);
+        for id in self.shared.runs.sessions(&run) {
+            self.change_known(&id, |session, shared| session.report_run(&run, &outcome, shared));
+        }
+        self.remember(vec![(run, outcome)]);
+    }
+
+    /// Remembers outcomes for traces that come.
+    pub(super) fn remember(&mut self, outcomes: Vec<(RunName, RunOutcome)>) {
+        for (run, outcome) in outcomes {
+            let over = self.run_outcomes.insert(run, outcome, self.shared.now);
+            self.shared.counts.add_many("reports", "waiting_full", u64::from(over));
+        }
+    }
+
+    /// The run that a trace of this session is of, and what is remembered of it.
+    pub(super) fn run_of(
+        &self,
+        session: &SessionId,
+        update: &TraceUpdate,
+    ) -> Option<(RunName, RunOutcome)> {
+        if self.run_outcomes.outcomes.is_empty() {
+            return None;
+        }
+        let run = RunName::of(update.agent.as_ref()?, update.attempt.as_deref(), &session.id)?;
+        let (outcome, _) = self.run_outcomes.outcomes.get(&run)?;
+        let outcome = outcome.clone();
+        Some((run, outcome))
+    }
+}
