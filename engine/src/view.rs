@@ -466,6 +466,8 @@ pub struct AgentView {
     pub ars: Option<ArsView>,
     /// Its streams, and whether they drop; empty before the first done trace.
     pub drops: Vec<DropView>,
+    /// What was said to be rolled out of it, of whatever version, the newest first; the last 32.
+    pub deployments: Vec<DeploymentView>,
     /// When the last of what became a done trace arrived; null before the first.
     pub last_trace_unix_nano: Option<String>,
     /// What agents below it did in its done traces: a part of all that is told here.
@@ -586,6 +588,19 @@ pub struct DropView {
     pub evidence: f64,
     /// The drop; null while there is none.
     pub drop: Option<DropFoundView>,
+}
+
+/// Something that was rolled out, as somebody told.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct DeploymentView {
+    /// When.
+    pub unix_nano: String,
+    /// The version that was rolled out; empty: not told.
+    pub agent_version: String,
+    /// What it is called; null: not told.
+    pub name: Option<String>,
+    /// Whatever level it brought was to be the usual one.
+    pub accepted: bool,
 }
 
 /// A drop, or what may be one.

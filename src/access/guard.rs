@@ -24,12 +24,13 @@ use super::{Access, Denied, Hosts, Identity, May, PeerNames};
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Where things are sent to, by the beginning of the path; `needed` knows the rest.
-const INGEST_PATHS: [&str; 5] = [
+const INGEST_PATHS: [&str; 6] = [
     "/v1/",
     "/opentelemetry.proto.collector.",
     "/agentgauge.v1.ReportService/",
     "/api/v1/reports",
     "/api/v1/agents/baseline",
+    "/api/v1/deployments",
 ];
 
 /// What a sender without access can have thrown away before it is answered.
@@ -253,7 +254,7 @@ mod tests {
             ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(May::Read)),
             ("/api/v1/reports", Some(May::Ingest)),
             ("/api/v1/agents/baseline", Some(May::Ingest)),
-            ("/api/v1/agents", Some(May::Read)),
+            ("/api/v1/deployments", Some(May::Ingest)),
             ("/api/v1/agents", Some(May::Read)),
             ("/", Some(May::Read)),
         ] {

@@ -343,6 +343,7 @@ fn drops(config: &Config, check: &mut Check<'_>) {
     let day = Duration::from_secs(86_400);
     check.lasting("drop.memory", drop.memory, day, 366 * day);
     check.lasting("drop.accept_after", drop.accept_after, Duration::ZERO, 366 * day);
+    check.within("drop.max_deployments", drop.max_deployments, 1, 100_000);
 }
 
 fn judge(config: &Config, check: &mut Check<'_>) {

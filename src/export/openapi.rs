@@ -148,6 +148,7 @@ pub fn openapi() -> Value {
     }
     paths.insert("/api/v1/reports".to_owned(), json!({ "post": reports() }));
     paths.insert("/api/v1/agents/baseline".to_owned(), json!({ "post": acceptance() }));
+    paths.insert("/api/v1/deployments".to_owned(), json!({ "post": deployment() }));
     let mut schemas: Map<String, Value> = generator.take_definitions(true);
     schemas.insert("Error".to_owned(), error_schema());
     json!({
@@ -222,6 +223,24 @@ fn acceptance() -> Value {
     json!({
         "operationId": "acceptBaseline",
         "summary": "The present level of an agent version is usual from here on, which ends its drops; of one stream, or of all.",
+        "requestBody": { "required": true, "content": { JSON: { "schema": {
+            "type": "object", "properties": properties,
+        }}}},
+        "responses": taken_in(),
+    })
+}
+
+/// The word that something was rolled out.
+fn deployment() -> Value {
+    let mut properties = agent();
+    for name in ["id", "name"] {
+        properties.insert(name.to_owned(), json!({ "type": "string" }));
+    }
+    properties.insert("accept".to_owned(), json!({ "type": "boolean" }));
+    properties.insert("time_unix_nano".to_owned(), json!({ "type": ["integer", "string"] }));
+    json!({
+        "operationId": "tellDeployment",
+        "summary": "This version was rolled out, of all agents that fit: what is left out is any. With `accept` whatever level it brings is usual: drops end, and nothing is held against the past. One of the same `id`, or without one of the same time, counts once.",
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
         }}}},

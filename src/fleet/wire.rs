@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::assemble::Input;
+use crate::engine::drops::DEPLOYMENT;
 use crate::engine::route::Route;
 use crate::engine::saved;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
@@ -225,6 +226,17 @@ impl Map {
                     records.extend(of_traces);
                 }
                 records
+            }
+            // Which agents it is about is not told: each partition looks among its own.
+            Target::Agent(agent) if &*report.name == DEPLOYMENT => {
+                let Record { hop, key, envelope, .. } = self.about_agent(agent, message)?;
+                let record = |partition| Record {
+                    hop,
+                    partition,
+                    key: key.clone(),
+                    envelope: envelope.clone(),
+                };
+                (0..self.partitions).map(record).collect()
             }
             Target::Agent(agent) => vec![self.about_agent(agent, message)?],
         };

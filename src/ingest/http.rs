@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::arrival::Source;
 use super::receiver::{Envelope, Receiver};
-use super::report::acceptance_json;
+use super::report::{acceptance_json, deployment_json};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Refusal, Signal, Sink};
 use crate::access::Identity;
@@ -29,12 +29,13 @@ pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
     router.fallback(move |request| answer(receiver, None, request))
 }
 
-/// Routes what our own API is told to a receiver: reports, and that a level is usual, which travels as a report.
+/// Routes what our own API is told to a receiver: reports, and that a level is usual or something was deployed, which travel as reports.
 pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     let mut router = Router::new();
     for (path, take) in [
         ("/api/v1/reports", Take::Signal(Signal::Reports)),
-        ("/api/v1/agents/baseline", Take::Acceptance),
+        ("/api/v1/agents/baseline", Take::Said(("acceptance", acceptance_json))),
+        ("/api/v1/deployments", Take::Said(("deployment", deployment_json))),
     ] {
         let receiver = receiver.clone();
         router = router.route(path, any(move |request| answer(receiver, Some(take), request)));
@@ -42,12 +43,15 @@ pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     router
 }
 
+/// What one thing is called, and what makes a request of reports of it, or says what is wrong.
+type Said = (&'static str, fn(&[u8]) -> Result<Bytes, String>);
+
 /// What comes at a path.
 #[derive(Clone, Copy)]
 enum Take {
     Signal(Signal),
-    /// Whose present level is usual, in JSON.
-    Acceptance,
+    /// One thing in JSON, which travels as a report.
+    Said(Said),
 }
 
 async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Request) -> Response {
@@ -58,9 +62,12 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
     let source = Source::of(&head.extensions);
     let answered = match checked {
         Ok(envelope) => {
-            let accepts = matches!(take, Some(Take::Acceptance));
+            let said = match take {
+                Some(Take::Said(said)) => Some(said),
+                Some(Take::Signal(_)) | None => None,
+            };
             let envelope = Envelope { tenant, ..envelope };
-            export(&receiver, (envelope, accepts), &mut body, &source).await
+            export(&receiver, (envelope, said), &mut body, &source).await
         }
         Err(failure) => Err(failure),
     };
@@ -94,25 +101,25 @@ fn check(
     let compression = compression(headers).ok_or(Failure::ContentEncoding)?;
     let signal = match take {
         Take::Signal(signal) => signal,
-        Take::Acceptance if encoding != Encoding::Json => return Err(Failure::MediaType),
-        Take::Acceptance if compression != Compression::None => {
+        Take::Said(_) if encoding != Encoding::Json => return Err(Failure::MediaType),
+        Take::Said(_) if compression != Compression::None => {
             return Err(Failure::ContentEncoding);
         }
-        Take::Acceptance => Signal::Reports,
+        Take::Said(_) => Signal::Reports,
     };
     Ok(Envelope { transport: "http", signal, encoding, compression, tenant: None })
 }
 
 async fn export<S: Sink>(
     receiver: &Receiver<S>,
-    (envelope, accepts): (Envelope, bool),
+    (envelope, said): (Envelope, Option<Said>),
     body: &mut Body,
     source: &Source,
 ) -> Result<Bytes, Failure> {
     let mut received = receiver.read(body, 0, envelope.compression, source).await?;
-    if accepts {
-        received.body = acceptance_json(&received.body)
-            .map_err(|why| Refusal::Malformed { what: "acceptance", why })?;
+    if let Some((what, as_reports)) = said {
+        received.body =
+            as_reports(&received.body).map_err(|why| Refusal::Malformed { what, why })?;
     }
     let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;

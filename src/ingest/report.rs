@@ -12,7 +12,7 @@ use super::builder::Builder;
 use super::tree::Json;
 use crate::engine::agents::BASELINE;
 use crate::engine::convention::{Conventions, SentReport, trace_id};
-use crate::engine::drops::{STREAMS, Stream};
+use crate::engine::drops::{DEPLOYMENT, STREAMS, Stream};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, RunTarget, Source, Target, Timestamp};
 use crate::engine::update::AgentKey;
@@ -74,6 +74,20 @@ struct JsonAcceptance {
     stream: Option<String>,
 }
 
+/// What was rolled out, of which agents.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct JsonDeployment {
+    service_name: String,
+    agent_name: String,
+    agent_version: String,
+    environment: String,
+    id: String,
+    name: Option<String>,
+    accept: bool,
+    time_unix_nano: Option<Value>,
+}
+
 /// A score: a number, or a verdict as a boolean.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged, expecting = "a number or a boolean")]
@@ -131,11 +145,19 @@ pub(super) fn response_json(accepted: u64, rejected: &[(usize, String)]) -> Stri
 fn accept(
     conventions: &Conventions,
     tenant: Option<&Arc<str>>,
-    report: v1::Report,
+    mut report: v1::Report,
 ) -> Result<Report, String> {
-    let target = target((report.target, report.scope), tenant)?;
+    let target = target((report.target.take(), report.scope.take()), tenant)?;
     if let Target::Agent(_) = target {
-        return acceptance(target, &report.name, report.label, report.time_unix_nano);
+        let name = report.name.clone();
+        let about = of_agents(conventions, target, report);
+        return match name.as_str() {
+            BASELINE => acceptance(about),
+            DEPLOYMENT => Ok(about),
+            other => Err(format!(
+                "`name` must be `{BASELINE}` or `{DEPLOYMENT}` with `agent`: `{other:.60}`"
+            )),
+        };
     }
     let sent = SentReport {
         target,
@@ -148,33 +170,31 @@ fn accept(
     conventions.reported(&sent).map_err(|why| explained(why, &report.name).clone())
 }
 
-/// The word that an agent's present level is usual.
-fn acceptance(
-    target: Target,
-    name: &str,
-    label: Option<String>,
-    time: u64,
-) -> Result<Report, String> {
-    if name != BASELINE {
-        return Err(format!("`name` must be `{BASELINE}` with `agent`: `{name:.60}`"));
+/// What is said of agents as a whole. A score says yes or no; more is not asked of it.
+fn of_agents(conventions: &Conventions, target: Target, report: v1::Report) -> Report {
+    let label = report.label.filter(|label| !label.is_empty());
+    Report {
+        target,
+        name: Arc::from(report.name),
+        score: Quanta(if report.score.unwrap_or(0.0) > 0.0 { Quanta::ONE } else { 0 }),
+        label: label.map(|label| conventions.cap_name(Arc::from(label))),
+        explanation: None,
+        source: Source::Reported,
+        identifier: conventions.cap_name(Arc::from(report.id)),
+        judge: None,
+        time: Timestamp(report.time_unix_nano),
+        tenant: None,
     }
-    let label = label.filter(|label| !label.is_empty());
-    if let Some(label) = label.as_deref().filter(|label| Stream::named(label).is_none()) {
+}
+
+/// The word that an agent's present level is usual.
+fn acceptance(report: Report) -> Result<Report, String> {
+    let label = report.label.as_deref();
+    if let Some(label) = label.filter(|label| Stream::named(label).is_none()) {
         let known: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
         return Err(format!("there is no stream `{label:.60}`: {}", known.join(", ")));
     }
-    Ok(Report {
-        target,
-        name: Arc::from(name),
-        score: Quanta(0),
-        label: label.map(Arc::from),
-        explanation: None,
-        source: Source::Reported,
-        identifier: Arc::from(""),
-        judge: None,
-        time: Timestamp(time),
-        tenant: None,
-    })
+    Ok(report)
 }
 
 /// The body of a request to accept a level, as one of reports: `{"service_name": .., "stream": ..}`.
@@ -186,6 +206,21 @@ pub(super) fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
         "environment": environment,
     });
     let report = json!({ "agent": agent, "name": BASELINE, "label": stream });
+    Ok(json!({ "reports": [report] }).to_string().into())
+}
+
+/// The body of a request that tells of a deployment, likewise: `{"service_name": .., "agent_version": .., "accept": ..}`.
+pub(super) fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
+    let told: JsonDeployment = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let JsonDeployment { service_name, agent_name, agent_version, environment, .. } = told;
+    let agent = json!({
+        "service_name": service_name, "agent_name": agent_name, "agent_version": agent_version,
+        "environment": environment,
+    });
+    let report = json!({
+        "agent": agent, "id": told.id, "name": DEPLOYMENT, "label": told.name, "score": told.accept,
+        "time_unix_nano": told.time_unix_nano,
+    });
     Ok(json!({ "reports": [report] }).to_string().into())
 }
 

@@ -128,3 +128,49 @@ fn a_drop_is_on_the_page_with_where_to_look_until_its_level_is_accepted() {
     // The other streams are as they were.
     daemon.settles_at(&series("drop", ",stream=\"tool_failures\",severity=\"warning\""), 1.0);
 }
+
+#[test]
+fn a_deployment_is_shown_accepts_what_it_brings_and_outlives_a_crash() {
+    let store = tempfile::tempdir().unwrap();
+    let directory = store.path().to_str().unwrap();
+    let environment =
+        [("AGENTGAUGE__STORE__DIRECTORY", directory), ("AGENTGAUGE__STORE__DURABILITY", "fsync")];
+    let daemon = Daemon::start_with(&environment);
+    let bad: Vec<(u64, bool)> = (0..60).map(|at| (36_060 - 120 * at, at % 2 == 0)).collect();
+    send(&daemon, &traces(0, &bad));
+    daemon.settles_at(&series("drop", ",stream=\"verdict\",severity=\"critical\""), 1.0);
+    let tell = |body: Value| {
+        let (status, answer) = daemon.post("/api/v1/deployments", &body.to_string());
+        (status, serde_json::from_str::<Value>(&answer).unwrap()["accepted"].clone())
+    };
+    assert_eq!(tell(json!({ "service_name": "shop", "release": "1" })).0, 400);
+    assert_eq!(tell(json!({ "id": "1" })), (200, json!(0)), "no agent is named");
+    // Of all agents of the service, and of one that there is not.
+    assert_eq!(tell(json!({ "service_name": "shop", "id": "1", "name": "tools" })).0, 200);
+    assert_eq!(tell(json!({ "agent_name": "b", "accept": true })), (200, json!(1)));
+    let release = json!({
+        "service_name": "shop", "agent_name": "a", "agent_version": "1", "id": "2", "name": "release 1",
+        "accept": true, "time_unix_nano": "1700000000000000000",
+    });
+    daemon.settles_at(&series("drop", ",stream=\"verdict\",severity=\"critical\""), 1.0);
+    assert_eq!(tell(release.clone()), (200, json!(1)));
+    daemon.settles_at(&series("drop", ",stream=\"verdict\",severity=\"critical\""), 0.0);
+    assert_eq!(tell(release), (200, json!(1)));
+    daemon.settles_at("agentgauge_reports_total{outcome=\"duplicate\"}", 1.0);
+    let shown = |daemon: &Daemon| {
+        let page: Value = serde_json::from_str(&daemon.get("/api/v1/agents")).unwrap();
+        let shown = page["agents"][0]["deployments"].as_array().unwrap().clone();
+        let parts = |one: &Value| (one["name"].clone(), one["accepted"].clone());
+        (shown.iter().map(parts).collect::<Vec<_>>(), shown[1]["unix_nano"].clone())
+    };
+    let expected = (
+        vec![(json!("tools"), json!(false)), (json!("release 1"), json!(true))],
+        json!("1700000000000000000"),
+    );
+    assert_eq!(shown(&daemon), expected);
+    daemon.crashes();
+    let daemon = Daemon::start_with(&environment);
+    daemon.settles_at(&series("drop", ",stream=\"verdict\",severity=\"critical\""), 0.0);
+    assert_eq!(shown(&daemon), expected);
+    assert_eq!(drops(&daemon)[0]["against"], json!("past"));
+}

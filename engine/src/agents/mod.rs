@@ -17,7 +17,7 @@ use crate::agent_update::AgentUpdate;
 use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
-use crate::drops::{Drops, SavedDrops, Stream};
+use crate::drops::{DEPLOYMENT, Drops, SavedDrops, Stream};
 use crate::math::Quanta;
 use crate::options::AgentOptions;
 use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
@@ -221,6 +221,7 @@ impl Agents {
                 let target = RunTarget::clone(target);
                 self.report_run(&target, report, now);
             }
+            Target::Agent(agents) if &*report.name == DEPLOYMENT => self.deploy(agents, &report),
             Target::Agent(agent) => self.accept(agent, &report),
             Target::Trace(_) | Target::Response { .. } | Target::Session { .. } => {
                 self.counts.add("reports", "misdirected");
@@ -240,6 +241,20 @@ impl Agents {
             self.dirty.insert(agent.clone());
         } else {
             self.counts.add("reports", "nothing_to_accept");
+        }
+    }
+
+    /// Notes that something of these agents was rolled out.
+    fn deploy(&mut self, agents: &AgentKey, report: &Report) {
+        // What came before it counts before it.
+        self.settle();
+        let times = (self.now, self.shift);
+        let is_new = self.drops.deploy((agents, report), times, &self.shares, &mut self.counts);
+        self.counts.add("reports", if is_new { "applied" } else { "duplicate" });
+        if is_new {
+            let of_tenant = self.agents.range(first_of(&agents.tenant)..).map(|(key, _)| key);
+            let of_tenant = of_tenant.take_while(|key| key.tenant == agents.tenant);
+            self.dirty.extend(of_tenant.cloned());
         }
     }
 
@@ -421,6 +436,7 @@ impl Agents {
     fn watched(&self, key: &AgentKey, view: &mut AgentView) {
         view.versions = self.drops.version(key, &self.drift).into_iter().collect();
         view.drops = self.drops.view(key, self.shift);
+        view.deployments = self.drops.deployments(key);
         let (last, gap) = self.drops.heard(key, self.shift);
         view.last_trace_unix_nano = last.map(|last| last.0.to_string());
         view.usual_gap_seconds = gap;

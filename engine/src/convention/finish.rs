@@ -161,7 +161,8 @@ impl Conventions {
         capped(name, self.options.max_name_bytes)
     }
 
-    pub(super) fn cap_name(&self, name: Arc<str>) -> Arc<str> {
+    /// A name, cut at `convention.max_name_bytes`.
+    pub fn cap_name(&self, name: Arc<str>) -> Arc<str> {
         if name.len() <= self.options.max_name_bytes {
             name
         } else {

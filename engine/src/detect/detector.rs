@@ -209,6 +209,13 @@ impl Detector {
         true
     }
 
+    /// Forgets what was usual and what speaks against it: it is held against the objective until it has a past again.
+    pub fn renew(&mut self) {
+        self.baseline = Baseline::default();
+        self.start_over();
+        self.nulls = None;
+    }
+
     /// What the next version of the agent is held against, and the time that this one has not spent on false alarms, which
     /// goes to it.
     pub fn bequeath(&mut self) -> Inheritance {

@@ -28,6 +28,8 @@ pub struct DropOptions {
     /// How long a drop lasts until its level is taken for the usual one; `0s`: until somebody accepts it.
     #[serde(with = "human")]
     pub accept_after: Duration,
+    /// Deployments that are remembered; over it the oldest one goes of the tenant that has the most in proportion to its share.
+    pub max_deployments: usize,
 }
 
 /// What the options come to for each of so many streams.
@@ -54,6 +56,7 @@ impl Default for DropOptions {
             objectives: BTreeMap::new(),
             memory: Duration::from_secs(14 * 86_400),
             accept_after: Duration::ZERO,
+            max_deployments: 1_000,
         }
     }
 }

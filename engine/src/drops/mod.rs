@@ -10,11 +10,13 @@
 //!
 //! Streams that page share `drop.false_pages_per_quarter` evenly, as far as they had a value within a day of the newest; those that only
 //! warn share as many warnings among themselves. A new version of an agent begins with what the latest one before it has
-//! learnt, and is held against that until it has learnt a hundred values of its own.
+//! learnt, and is held against that until it has learnt a hundred values of its own; unless a deployment was told that accepts
+//! whatever level it brings.
 //!
 //! An agent that has gone is remembered for four times `drop.memory`, and four times `agents.max_agents` are at most; over it the one
 //! that was unheard of for longest is forgotten.
 
+mod deployments;
 mod gaps;
 mod stream;
 #[cfg(test)]
@@ -28,8 +30,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use deployments::DEPLOYMENT;
 pub use stream::{STREAMS, Stream};
 
+use self::deployments::{Deployment, Deployments};
 use self::stream::NO_OBJECTIVE;
 use self::watch::{Watch, Watched};
 use super::count::Counts;
@@ -37,10 +41,11 @@ use super::detect::{Against, DropOptions, Limits, Severity};
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
 use super::math::Quanta;
-use super::span::Timestamp;
+use super::span::{Report, Timestamp};
+use super::tenants;
 use super::time::WallShift;
 use super::update::{AgentKey, DoneTrace};
-use super::view::{DropFoundView, DropView, SessionName, VersionView};
+use super::view::{DeploymentView, DropFoundView, DropView, SessionName, VersionView};
 
 /// All agents under watch.
 #[derive(Debug)]
@@ -48,6 +53,7 @@ pub struct Drops {
     options: DropOptions,
     max: usize,
     watches: BTreeMap<AgentKey, Watch>,
+    deployments: Deployments,
     // Told, and not counted yet.
     waiting: Vec<(Timestamp, Arc<AgentKey>, DoneTrace)>,
     shares: Shares,
@@ -67,6 +73,7 @@ struct Shares {
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<W> {
     watches: Vec<(AgentKey, W)>,
+    deployments: Deployments,
     shares: Shares,
 }
 
@@ -82,6 +89,7 @@ impl Drops {
             options,
             max: max_agents.saturating_mul(REMEMBERED),
             watches: BTreeMap::new(),
+            deployments: Deployments::default(),
             waiting: Vec::new(),
             shares: Shares::default(),
         }
@@ -91,13 +99,15 @@ impl Drops {
     pub(super) fn save(&self) -> impl Serialize + '_ {
         debug_assert!(self.waiting.is_empty());
         let watches = self.watches.iter().map(|(key, watch)| (key.clone(), watch));
-        Saved { watches: watches.collect(), shares: self.shares }
+        let deployments = self.deployments.clone();
+        Saved { watches: watches.collect(), deployments, shares: self.shares }
     }
 
     /// Takes over what an earlier process held.
     pub(super) fn restore(&mut self, saved: SavedDrops) {
-        let Saved { watches, shares } = saved.0;
+        let Saved { watches, deployments, shares } = saved.0;
         self.watches.extend(watches);
+        self.deployments = deployments;
         self.shares = shares;
     }
 
@@ -148,6 +158,39 @@ impl Drops {
             any |= stream.is_none_or(|wanted| wanted == *name) && watched.accept(at);
         }
         any
+    }
+
+    /// Notes that something of these agents was rolled out, and, if the report says so, that whatever level that brings is usual: it
+    /// ends drops, and what does not drop begins anew. Returns whether that is new; `at` is the time, which no step of the clock moves.
+    pub(super) fn deploy(
+        &mut self,
+        (agents, report): (&AgentKey, &Report),
+        (at, shift): (Timestamp, WallShift),
+        shares: &tenants::Shares,
+        counts: &mut Counts,
+    ) -> bool {
+        let deployment = Deployment::of(agents, report, shift.wall(at));
+        let max = self.options.max_deployments;
+        let (is_new, over) = self.deployments.insert(deployment.clone(), max, shares);
+        counts.add_many("drops", "deployments_forgotten", u64::from(over));
+        if is_new && deployment.is_accepted {
+            let own = self.watches.iter_mut();
+            let own = own.filter(|(agent, _)| deployment.is_of_version(agent));
+            own.for_each(|(_, watch)| watch.renew(at));
+        }
+        is_new
+    }
+
+    /// The deployments of an agent, of whatever version, the newest first.
+    pub(super) fn deployments(&self, agent: &AgentKey) -> Vec<DeploymentView> {
+        let own = self.deployments.of(agent).into_iter().take(SHOWN);
+        own.map(|deployment| DeploymentView {
+            unix_nano: deployment.at.0.to_string(),
+            agent_version: deployment.agents.agent_version.clone(),
+            name: deployment.name.as_ref().map(ToString::to_string),
+            accepted: deployment.is_accepted,
+        })
+        .collect()
     }
 
     /// What the streams of an agent have come to, in the order of the list.
@@ -217,8 +260,9 @@ impl Drops {
             counts.add("drops", "forgotten");
         }
         let told = self.shares.newest;
-        let mut watch = Watch { before, told, ..Watch::default() };
-        let left = self::before(agent, &watch).and_then(|key| self.watches.get(&key));
+        let anew = self.deployments.accept(agent);
+        let mut watch = Watch { before, told, anew, ..Watch::default() };
+        let left = watch.left_by(agent).and_then(|key| self.watches.get(&key));
         watch.usual = left.map(|watch| watch.usual.clone()).unwrap_or_default();
         self.watches.insert(agent.clone(), watch);
     }
@@ -284,7 +328,7 @@ impl Drops {
     fn begin_stream(&mut self, agent: &AgentKey, watch: &mut Watch, stream: &'static Stream) {
         self.shares.add(stream.pages);
         let limits = self.limits(agent, stream);
-        let before = before(agent, watch).and_then(|key| self.watches.get_mut(&key));
+        let before = watch.left_by(agent).and_then(|key| self.watches.get_mut(&key));
         let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
         let left = left.map(|watched| watched.detector.bequeath());
         let mut watched = Watched::default();
@@ -378,6 +422,9 @@ const GOES_ON: Duration = Duration::from_secs(86_400);
 
 /// Time between two looks at which streams go on.
 const LOOK: Duration = Duration::from_secs(3_600);
+
+/// Deployments that are shown of an agent.
+const SHOWN: usize = 32;
 
 /// Traces for which room is kept while none wait.
 const ROOM: usize = 1_024;

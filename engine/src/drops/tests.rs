@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
-use crate::span::TraceId;
+use crate::span::{Report, Source, Target, TraceId};
 use crate::update::{Effort, PartialSum, ScopedId};
 
 const HOUR: u64 = 3_600_000_000_000;
@@ -42,6 +42,24 @@ impl Fixture {
     fn tell(&mut self, version: &str, trace: DoneTrace) {
         self.drops.tell(&key(version), [trace], WallShift::default());
         self.drops.settle(&DriftOptions::default(), &mut self.counts);
+    }
+
+    /// Something of these agents was rolled out at this hour; returns whether that was new.
+    fn deploy(&mut self, agents: &AgentKey, (id, accept): (&str, bool), hour: u64) -> bool {
+        let report = Report {
+            target: Target::Agent(Box::new(agents.clone())),
+            name: DEPLOYMENT.into(),
+            score: Quanta(if accept { Quanta::ONE } else { 0 }),
+            label: Some(format!("release {id}").into()),
+            explanation: None,
+            source: Source::Reported,
+            identifier: id.into(),
+            judge: None,
+            time: Timestamp(hour * HOUR),
+            tenant: None,
+        };
+        let times = (Timestamp(hour * HOUR), WallShift::default());
+        self.drops.deploy((agents, &report), times, &tenants::Shares::default(), &mut self.counts)
     }
 
     fn view(&self, version: &str) -> Vec<DropView> {
@@ -256,4 +274,116 @@ fn what_traces_take_does_not_warn_by_chance() {
     });
     // The dial allows ten warnings a quarter: 4.6 in three times 14 days.
     assert!(warned.count() <= 1);
+}
+
+/// A version that fails in every `nth` trace from this hour on; returns how bad the worst state of its verdicts was.
+fn failing(
+    told: &mut Fixture,
+    version: &str,
+    hours: std::ops::Range<u64>,
+    nth: u64,
+) -> &'static str {
+    let mut worst = "quiet";
+    for hour in hours {
+        told.tell(version, trace(hour, hour % nth == 0));
+        if severity(told, version, "verdict") == "critical" {
+            worst = "critical";
+        }
+    }
+    worst
+}
+
+#[test]
+fn a_new_version_begins_anew_if_its_deployment_accepts_its_level() {
+    // The version before never fails; one in twelve is within the objective.
+    let after = |accept: Option<bool>| {
+        let mut told = Fixture::new(10);
+        failing(&mut told, "1", 1..600, u64::MAX);
+        if let Some(accept) = accept {
+            assert!(told.deploy(&key("2"), ("7", accept), 600));
+        }
+        let worst = failing(&mut told, "2", 600..1_400, 12);
+        (worst, told.view("2")[0].usual)
+    };
+    assert_eq!(after(None).0, "critical");
+    assert_eq!(after(Some(false)).0, "critical");
+    let (worst, usual) = after(Some(true));
+    assert_eq!(worst, "quiet");
+    assert!((0.06..0.11).contains(&usual), "{usual}");
+}
+
+#[test]
+fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_version_that_it_names() {
+    let mut told = Fixture::new(10);
+    failing(&mut told, "1", 1..600, u64::MAX);
+    assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
+    let other = AgentKey { agent_name: "other".to_owned(), ..key("2") };
+    assert!(told.deploy(&other, ("1", true), 660));
+    assert!(told.deploy(&key("1"), ("1", true), 660));
+    assert_eq!(severity(&told, "2", "verdict"), "critical");
+    assert_eq!(told.view("1")[0].against, "objective");
+    // Of any version.
+    assert!(told.deploy(&key(""), ("1", true), 660));
+    let view = told.view("2").remove(0);
+    assert_eq!((view.severity, view.against), ("quiet", "past"));
+    assert!((0.4..0.6).contains(&view.usual), "{}", view.usual);
+    assert_eq!(failing(&mut told, "2", 660..800, 2), "quiet");
+}
+
+#[test]
+fn what_traces_take_after_an_accepted_deployment_is_usual() {
+    let mut told = Fixture::new(10);
+    (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    assert!(told.deploy(&key("1"), ("1", true), 2_000 / 60));
+    let warned = (2_000..4_000).any(|minute| {
+        told.tell("1", taking(minute, 1, 3));
+        severity(&told, "1", "latency") == "warning"
+    });
+    assert!(!warned);
+}
+
+#[test]
+fn deployments_are_shown_with_their_agents_and_count_once() {
+    let mut told = Fixture::new(10);
+    assert!(told.deploy(&key("1"), ("a", false), 5));
+    assert!(!told.deploy(&key("1"), ("a", true), 9), "one id is one deployment");
+    assert!(told.deploy(&key("2"), ("", false), 7));
+    assert!(!told.deploy(&key("2"), ("", false), 7));
+    assert!(told.deploy(&key("2"), ("", true), 8));
+    let of_service = AgentKey { service_name: "shop".to_owned(), ..AgentKey::default() };
+    assert!(told.deploy(&of_service, ("b", false), 6));
+    let shown = |told: &Fixture, agent: &AgentKey| -> Vec<(String, bool)> {
+        let shown = told.drops.deployments(agent).into_iter();
+        shown.map(|one| (one.agent_version, one.accepted)).collect()
+    };
+    let named = |version: &str, accepted| (version.to_owned(), accepted);
+    let own = [named("2", true), named("2", false), named("1", false)];
+    assert_eq!(shown(&told, &key("3")), own);
+    let elsewhere = AgentKey { agent_name: "support".to_owned(), ..of_service };
+    let all = [named("2", true), named("2", false), named("", false), named("1", false)];
+    assert_eq!(shown(&told, &elsewhere), all);
+    let of_tenant = AgentKey { tenant: "bank".to_owned(), ..elsewhere };
+    assert_eq!(shown(&told, &of_tenant), []);
+    let mut read = Fixture::new(10);
+    read.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
+    assert_eq!(shown(&read, &key("3")), own);
+}
+
+#[test]
+fn over_the_bound_the_oldest_deployment_is_forgotten_of_the_tenant_that_has_most() {
+    let mut told = Fixture::new(10);
+    told.drops.options.max_deployments = 3;
+    let of = |tenant: &str| AgentKey { tenant: tenant.to_owned(), ..AgentKey::default() };
+    assert!(told.deploy(&of("shop"), ("1", false), 1));
+    for id in ["1", "2", "3", "4"] {
+        assert!(told.deploy(&of("bank"), (id, false), 2));
+    }
+    let names = |tenant: &str| -> Vec<String> {
+        told.drops.deployments(&of(tenant)).into_iter().filter_map(|one| one.name).collect()
+    };
+    assert_eq!(
+        (names("shop"), names("bank")),
+        (vec!["release 1".to_owned()], vec!["release 3".to_owned(), "release 4".to_owned()],)
+    );
+    assert_eq!(told.counts.get("drops", "deployments_forgotten"), 2);
 }

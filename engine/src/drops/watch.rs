@@ -12,7 +12,7 @@ use crate::drift::sequential::MeanSequence;
 use crate::predict::spread::Spread;
 use crate::saved::{self, Name};
 use crate::span::Timestamp;
-use crate::update::{DoneTrace, ScopedId};
+use crate::update::{AgentKey, DoneTrace, ScopedId};
 
 /// One agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -22,6 +22,8 @@ pub(super) struct Watch {
     pub(super) streams: BTreeMap<Name, Watched>,
     /// The version that was the latest when this one began.
     pub(super) before: Option<String>,
+    /// It began with nothing of the version before, or forgot it: whatever level it brings is usual.
+    pub(super) anew: bool,
     pub(super) gaps: Gaps,
     /// What its usual traces take: values of a stream that drops are not among them.
     pub(super) usual: Spread,
@@ -84,6 +86,23 @@ impl Watch {
             self.usual.add(Timestamp(trace.start_unix_nano), effort);
         }
     }
+
+    /// The version before this one of an agent, as far as something of it is handed on.
+    pub(super) fn left_by(&self, agent: &AgentKey) -> Option<AgentKey> {
+        if self.anew { None } else { super::before(agent, self) }
+    }
+
+    /// Takes whatever level there is from here on for the usual one: in a drop that since it began.
+    pub(super) fn renew(&mut self, at: Timestamp) {
+        for (name, watched) in &mut self.streams {
+            // A level among what was usual says nothing of what will be.
+            let ranks = Stream::named(name).is_some_and(Stream::ranks);
+            if ranks || !watched.accept(at) {
+                watched.renew();
+            }
+        }
+        (self.anew, self.usual) = (true, Spread::default());
+    }
 }
 
 impl Watched {
@@ -137,6 +156,12 @@ impl Watched {
             (self.inherited, self.example) = (false, None);
         }
         accepted
+    }
+
+    /// Forgets what was usual.
+    fn renew(&mut self) {
+        self.detector.renew();
+        (self.inherited, self.example) = (false, None);
     }
 
     /// What carries most of the failures since the drop began, and the latest sessions in which it does.

@@ -46,7 +46,7 @@ export async function agent(view, query) {
       tile("Traces", number(one.traces), `in ${counted(one.sessions, "session")}`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
     el("div", { class: "headed" }, el("h2", {}, "Over time"), choices),
-    over(past),
+    over(past, one.deployments),
     versions(one, kin.agents, names),
     failing(one),
     did(sample),
@@ -97,7 +97,7 @@ function byWidth(a, b) {
   return width(a) - width(b) || (a < b ? -1 : 1);
 }
 
-function over(past) {
+function over(past, deployments) {
   if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The daemon notes a point every few seconds; the lines begin with the second one.");
   const columns = past.failure_ratio;
   const last = Object.keys(columns).find((name) => name.startsWith("last_"));
@@ -105,13 +105,24 @@ function over(past) {
   const lines = [last, ...others].filter(Boolean).map((name) => [name.replace("last_", "last ").replace(/^(\d)/, "in $1"), columns[name]]);
   const times = past.unix_nano, step = past.step_seconds;
   const first = Number(BigInt(times[0]) / 1000000n);
-  const marks = past.deployments.filter(({ unix_nano: at }) => Number(BigInt(at) / 1000000n) >= first).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
+  const told = new Set(deployments.map((one) => one.agent_version));
+  const seen = past.deployments.filter((one) => !told.has(one.agent_version)).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
+  const rolledOut = deployments.map(({ agent_version: version, name, unix_nano: at }) => [at, version || name || "deployment"]);
+  const marks = [...seen, ...rolledOut].filter(([at]) => Number(BigInt(at) / 1000000n) >= first);
   return [el("div", { class: "charts" },
     chart("Share of failing traces; shaded while it fails more than usual", times, [...lines, ["usual", past.usual]], { step, low: 0, share: true, states: past.state, marks }),
     chart("Sessions", times, [["open", past.sessions_active], ["looping", past.sessions_looping]], { step, marks }),
     chart("Traces an hour", times, [["traces", hourly(times, past.traces)]], { step, marks }),
     past.cost_usd.some((value) => value !== null) && chart("Dollars an hour", times, [["dollars", hourly(times, past.cost_usd)]], { step, unit: "$", marks })),
-  marks.length > 0 && el("p", { class: "note" }, "Upright lines are new versions: ", marks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " at ", when(at)]), ".")];
+  marks.length > 0 && el("p", { class: "note" }, "Upright lines are new versions and deployments: ", marks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " at ", when(at)]), "."),
+  deployed(deployments)];
+}
+
+/** What was rolled out, as somebody told; the charts have a line at each. */
+function deployed(deployments) {
+  if (deployments.length === 0) return null;
+  const one = ({ unix_nano, agent_version, name, accepted }) => el("li", {}, when(unix_nano), " ", agent_version && ["version ", foreign(agent_version, 40), " "], name && foreign(name, 80), accepted && el("span", { class: "note" }, " its level was to be usual"));
+  return fold("deployments", true, `Deployments (${number(deployments.length)})`, () => el("ul", {}, deployments.map(one)));
 }
 
 /** How fast a counter rose, for an hour, over a twentieth of what is shown; null where it began anew. */

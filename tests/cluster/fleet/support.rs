@@ -346,6 +346,27 @@ impl Fleet {
         self.tell(instance, "/api/v1/agents/baseline", &body).await
     }
 
+    /// Tells an instance that all agents of the service were rolled out, and that their levels are usual; returns the answer.
+    pub(crate) async fn deploy(&self, instance: usize) -> String {
+        let body = r#"{"service_name": "shop", "id": "7", "accept": true}"#;
+        self.tell(instance, "/api/v1/deployments", body).await
+    }
+
+    /// Waits until the agent that fails is shown with so many deployments.
+    pub(crate) async fn deployed(&self, wanted: usize) {
+        let shown = || {
+            let shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
+            let mut failing = shown.filter(|update| update.agent.agent_name == FAILING);
+            failing.find_map(|update| Some(update.view.deployments.len()))
+        };
+        let look = async {
+            while shown() != Some(wanted) {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "{:?}", shown());
+    }
+
     /// Tells an instance that a run failed; returns the answer.
     pub(crate) async fn report_failure(&self, instance: usize, trace: usize) -> String {
         let run = format!(
@@ -354,8 +375,9 @@ impl Fleet {
             task(trace),
             run(trace)
         );
-        let body =
-            format!(r#"{{"reports": [{{"id": "ci", "run": {run}, "name": "outcome", "score": 0}}]}}"#);
+        let body = format!(
+            r#"{{"reports": [{{"id": "ci", "run": {run}, "name": "outcome", "score": 0}}]}}"#
+        );
         self.tell(instance, "/api/v1/reports", &body).await
     }
 
@@ -549,6 +571,22 @@ pub(crate) fn failing(number: usize, base: u64) -> Vec<u8> {
         ..Span::default()
     };
     exported(vec![span])
+}
+
+/// What one process says of the verdicts of so many traces that fail.
+pub(crate) fn failing_alone(traces: usize, base: u64) -> DropView {
+    let config = engine();
+    let decoder = Decoder::new(config.ingest.clone(), config.convention.clone());
+    let mut pipeline = Pipeline::new(&config.engine_options(Arc::default()), 1);
+    let now = Timestamp(base).after(Duration::from_secs(3_600));
+    for number in 0..traces {
+        let body = failing(number, base);
+        let batch = decoder.decode_plain(Signal::Traces, Encoding::Protobuf, &body).unwrap();
+        pipeline.apply(batch.spans, batch.logs, batch.reports, now);
+    }
+    pipeline.advance(now.after(Duration::from_secs(30)));
+    let update = pipeline.board().values().next().unwrap();
+    update.view.drops.first().unwrap().clone()
 }
 
 fn session(trace: usize) -> String {

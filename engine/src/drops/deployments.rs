@@ -1,0 +1,114 @@
+//! Deployments that somebody told: when something of an agent was rolled out, and whether its level is to be the usual one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::span::{Report, Timestamp};
+use crate::tenants::{Shares, TenantHash, tenant_hash};
+use crate::update::AgentKey;
+
+/// What a report about agents as a whole is called: something of them was rolled out.
+pub const DEPLOYMENT: &str = "deployment";
+
+/// One deployment.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Deployment {
+    /// Which agents: what is empty is any. The version is the one that was rolled out; empty: not told.
+    pub(super) agents: AgentKey,
+    /// What tells it from others of these agents; empty: its time.
+    id: Arc<str>,
+    /// What it is called.
+    pub(super) name: Option<Arc<str>>,
+    /// When it was, by wall time.
+    pub(super) at: Timestamp,
+    /// Whatever level it brings is usual.
+    pub(super) is_accepted: bool,
+}
+
+/// Those that were told last, in the order in which they were.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(transparent)]
+pub(super) struct Deployments(Vec<Deployment>);
+
+impl Deployment {
+    /// What a report tells, which came at this wall time: none is later than it is told.
+    pub(super) fn of(agents: &AgentKey, report: &Report, wall: Timestamp) -> Self {
+        let told = Some(report.time).filter(|time| time.0 > 0);
+        Self {
+            agents: agents.clone(),
+            id: Arc::clone(&report.identifier),
+            name: report.label.clone(),
+            at: told.unwrap_or(wall).min(wall),
+            is_accepted: report.score.0 > 0,
+        }
+    }
+
+    /// Whether it is one of this agent, of whatever version.
+    pub(super) fn is_of(&self, agent: &AgentKey) -> bool {
+        let AgentKey { tenant, service_name, agent_name, environment, .. } = &self.agents;
+        let is = |wanted: &String, name: &String| wanted.is_empty() || wanted == name;
+        *tenant == agent.tenant
+            && is(service_name, &agent.service_name)
+            && is(agent_name, &agent.agent_name)
+            && is(environment, &agent.environment)
+    }
+
+    /// Whether this version was rolled out by it, as far as it tells.
+    pub(super) fn is_of_version(&self, agent: &AgentKey) -> bool {
+        let version = &self.agents.agent_version;
+        self.is_of(agent) && (version.is_empty() || *version == agent.agent_version)
+    }
+
+    fn tenant(&self) -> TenantHash {
+        tenant_hash(Some(&self.agents.tenant))
+    }
+
+    fn is_the_same_as(&self, other: &Self) -> bool {
+        self.agents == other.agents
+            && self.id == other.id
+            && (!self.id.is_empty() || self.at == other.at)
+    }
+}
+
+impl Deployments {
+    /// Remembers a deployment, unless it is known; over the bound the oldest one goes of the tenant that has the most in proportion
+    /// to its share. Returns whether it is new, and whether one had to go.
+    pub(super) fn insert(
+        &mut self,
+        deployment: Deployment,
+        max: usize,
+        shares: &Shares,
+    ) -> (bool, bool) {
+        if self.0.iter().any(|known| known.is_the_same_as(&deployment)) {
+            return (false, false);
+        }
+        self.0.push(deployment);
+        let over = self.0.len() > max.max(1);
+        if over {
+            let mut held: BTreeMap<TenantHash, usize> = BTreeMap::new();
+            self.0.iter().for_each(|known| *held.entry(known.tenant()).or_default() += 1);
+            let goes = shares.greediest(held.into_iter());
+            let oldest = self.0.iter().position(|known| Some(known.tenant()) == goes);
+            oldest.into_iter().for_each(|oldest| drop(self.0.remove(oldest)));
+        }
+        (true, over)
+    }
+
+    /// Those of an agent, of whatever version, the newest first.
+    pub(super) fn of(&self, agent: &AgentKey) -> Vec<&Deployment> {
+        let mut own: Vec<_> = self.0.iter().filter(|known| known.is_of(agent)).collect();
+        own.sort_by_key(|known| std::cmp::Reverse(known.at));
+        own
+    }
+
+    /// Whether whatever level this version brings was said to be usual, of it by name.
+    pub(super) fn accept(&self, agent: &AgentKey) -> bool {
+        self.0.iter().any(|known| {
+            known.is_accepted
+                && !known.agents.agent_version.is_empty()
+                && known.is_of_version(agent)
+        })
+    }
+}
