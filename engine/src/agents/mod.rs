@@ -285,7 +285,7 @@ impl Agents {
         if self.export(&key)
             && let Some(outcome) = outcome
         {
-            self.drops.tell(&key, outcome, self.shift);
+            self.drops.tell(&key, [outcome], self.shift);
         }
         self.dirty.insert(key);
     }
