@@ -166,9 +166,8 @@ fn full(name: &str) -> Arc<AgentUpdate> {
 fn told(number: usize) -> Arc<AgentUpdate> {
     let name = "checkout".to_owned();
     let plain = full(&name);
-    let score = |at: f64| {
-        Some(Quanta::from_f64((at + number as f64 / 7.0).fract()).unwrap().to_f64())
-    };
+    let score =
+        |at: f64| Some(Quanta::from_f64((at + number as f64 / 7.0).fract()).unwrap().to_f64());
     let window = |traces: u64| WindowView {
         traces,
         sessions: traces / 3,

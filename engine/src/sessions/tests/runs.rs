@@ -123,7 +123,7 @@ fn a_restart_forgets_no_outcome_and_no_session_of_a_run() {
     before.drain();
     let bytes = rmp_serde::to_vec_named(&before.save()).unwrap();
     let mut after = stage();
-    after.restore(&mut rmp_serde::Deserializer::from_read_ref(&bytes)).unwrap();
+    crate::saved::read_with(&mut bytes.as_slice(), |from| after.restore(from)).unwrap();
     assert_eq!(failed(&after, "s"), [hex(1)]);
     after.handle(attempt(2, 11, Some("q")), at(22));
     assert_eq!(failed(&after, "s"), [hex(1), hex(2)]);
