@@ -105,7 +105,7 @@ fn worker(agent: &'static str, version: &'static str, levels: Vec<Level>) -> Wor
 }
 
 fn run(scenario: &Scenario, rules: &str) -> String {
-    let mut work = agents::Work::new(&scenario.workers);
+    let mut work = Work::new(&scenario.workers);
     let end = scenario.past_seconds + scenario.scraped_seconds;
     let mut scrapes = Scrapes::new(scenario.past_seconds);
     for at in (scenario.past_seconds..=end).step_by(INTERVAL) {
