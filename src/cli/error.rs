@@ -11,6 +11,7 @@ use crate::daemon::StartError;
 use crate::ingest::file::FileError;
 use crate::rules::RulesError;
 use crate::store::StoreError;
+use crate::telemetry::TelemetryError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +130,7 @@ impl CliError {
                 | StartError::ScoresOut(_)
                 | StartError::Store(StoreError::Directory { .. })
                 | StartError::Prometheus(_)
+                | StartError::Telemetry(TelemetryError::Endpoint(_) | TelemetryError::Own { .. })
                 | StartError::Webhook(_),
             ) => EXIT_USAGE,
             #[cfg(feature = "kafka")]

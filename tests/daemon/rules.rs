@@ -127,6 +127,10 @@ impl Known {
     fn new() -> Self {
         let mut scraped = series(&scrape());
         scraped.extend(series(&unhealthy()));
+        // There only while a stream drops.
+        let labels =
+            r#"service_name="a",gen_ai_agent_name="a",stream="verdict",severity="warning""#;
+        scraped.extend(series(&format!("agentgauge_agent_drop{{{labels}}} 1\n")));
         Self { scraped, listed: listed(), recorded: recorded() }
     }
 
