@@ -156,7 +156,7 @@ fn a_deployment_is_shown_accepts_what_it_brings_and_outlives_a_crash() {
     assert_eq!(tell(release.clone()), (200, json!(1)));
     daemon.settles_at(&series("drop", ",stream=\"verdict\",severity=\"critical\""), 0.0);
     assert_eq!(tell(release), (200, json!(1)));
-    daemon.settles_at("agentgauge_reports_total{outcome=\"duplicate\"}", 1.0);
+    daemon.settles_at("agentgauge_duplicates_total{what=\"reports\"}", 1.0);
     let shown = |daemon: &Daemon| {
         let page: Value = serde_json::from_str(&daemon.get("/api/v1/agents")).unwrap();
         let shown = page["agents"][0]["deployments"].as_array().unwrap().clone();
