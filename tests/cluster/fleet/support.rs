@@ -355,9 +355,9 @@ impl Fleet {
     /// Waits until the agent that fails is shown with so many deployments.
     pub(crate) async fn deployed(&self, wanted: usize) {
         let shown = || {
-            let shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
-            let mut failing = shown.filter(|update| update.agent.agent_name == FAILING);
-            failing.find_map(|update| Some(update.view.deployments.len()))
+            let mut shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
+            let failing = shown.find(|update| update.agent.agent_name == FAILING);
+            failing.map(|update| update.view.deployments.len())
         };
         let look = async {
             while shown() != Some(wanted) {
