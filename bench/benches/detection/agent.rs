@@ -23,7 +23,7 @@ pub(crate) struct Random(u64);
 
 impl Agent {
     pub(crate) fn new(limits: Limits, rate: f64, seed: u64) -> Self {
-        let random = Random(seed.wrapping_mul(0xD129_0A2F_5DA5_9B17));
+        let random = Random::new(seed);
         let detector = Detector::default();
         Self { detector, limits, random, now: 0.0, rate, pages: 0, warnings: 0 }
     }
@@ -77,6 +77,10 @@ impl Agent {
 }
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0xD129_0A2F_5DA5_9B17))
+    }
+
     /// In `[0,1)`.
     pub(crate) fn number(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -92,7 +96,7 @@ impl Random {
     }
 
     /// Seconds to the next of so many a second, which come independently.
-    fn gap(&mut self, rate: f64) -> f64 {
+    pub(crate) fn gap(&mut self, rate: f64) -> f64 {
         -(1.0 - self.number()).ln() / rate
     }
 }

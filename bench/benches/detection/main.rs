@@ -1,7 +1,8 @@
 //! How soon drops are found, how they end, how often there is a false alarm, and what a value costs.
 //!
 //! Everything but the cost is simulated, from fixed seeds other than those that constants were chosen with. Arguments name the
-//! tables: `delays`, `ends`, `alarms`, `shared`, `cost`, and `fast`, which takes half an hour; without any all others are made.
+//! tables: `delays`, `ends`, `alarms`, `shared`, `streams`, `cost`, and `fast` and `fast-streams`, which take half an hour each; without any all
+//! others are made.
 
 #![expect(clippy::print_stdout, reason = "the tables are what this is for")]
 
@@ -9,17 +10,20 @@ mod agent;
 mod alarms;
 mod changes;
 mod cost;
+mod streams;
 
 /// The seeds from here on are those of the tables.
 const FIRST_SEED: u64 = 5_000_000;
 
 fn main() {
-    let tables: [(&str, fn()); 6] = [
+    let tables: [(&str, fn()); 8] = [
         ("delays", changes::delays),
         ("ends", changes::ends),
         ("alarms", alarms::slow),
         ("fast", alarms::fast),
         ("shared", alarms::shared),
+        ("streams", streams::slow),
+        ("fast-streams", streams::fast),
         ("cost", cost::cost),
     ];
     let mut wanted: Vec<String> =
@@ -29,7 +33,7 @@ fn main() {
         wanted.push("cost".to_owned());
     }
     for (name, table) in tables {
-        let all = wanted.is_empty() && name != "fast";
+        let all = wanted.is_empty() && !name.starts_with("fast");
         if all || wanted.iter().any(|wanted| wanted == name) {
             table();
         }
