@@ -18,7 +18,7 @@ export async function ranges(view) {
   const { history_seconds: kept = 0 } = await about();
   const now = await range();
   const button = ([name, seconds, title]) => el("button", {
-    type: "button", "aria-pressed": String(name === now), disabled: !isKept(seconds, kept), "aria-label": `The last ${title}`,
+    type: "button", "aria-pressed": String(name === now), disabled: !isKept(seconds, kept), "aria-label": `Last ${name}`,
     title: isKept(seconds, kept) ? `The last ${title}` : "Only the last hour is in memory. With --data-dir the daemon keeps a week.",
     onclick: () => { chosen = name; localStorage.setItem("range", name); view.again(); },
   }, name);

@@ -288,9 +288,9 @@ async function alerted(browser) {
     await page.locator(".card").getByText("firing").waitFor();
     check(/AgentSessionLooping firing since/.test(await page.locator(".card").textContent()), `${window.at}: a card says that its alert fires: ${await page.locator(".card").textContent()}`);
     check(/AgentStopped.*pending.*quiet-agent/s.test(await page.getByRole("region", { name: "Other alerts" }).textContent()), `${window.at}: an alert that no card tells of is shown`);
-    const week = () => page.getByRole("button", { name: "The last 7 days" });
+    const week = () => page.getByRole("button", { name: "Last 7d" });
     await week().click();
-    await page.getByRole("button", { name: "The last 7 days", pressed: true }).waitFor();
+    await page.getByRole("button", { name: "Last 7d", pressed: true }).waitFor();
     await look(window, "alerts", `${label}-light-alerts`);
     await page.locator("tbody").getByRole("link", { name: "stuck-agent" }).click();
     await page.getByRole("heading", { name: "stuck-agent", level: 1 }).waitFor();
