@@ -24,7 +24,7 @@ export async function agent(view, query) {
     listed(names, view.signal),
     ask("/api/v1/fleet", { ...alike, limit: 1000 }, view.signal),
     newest(key, names, view.signal),
-    alerts(view.signal),
+    alerts(view),
     ranges(view),
   ]);
   const one = found.agents[0];

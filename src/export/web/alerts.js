@@ -1,10 +1,18 @@
 // What became of alerts: as Prometheus says, if the daemon asks it, else which ones the rules would raise.
 import { about, ago, agentLink, agentTitle, ask, el, foreign, number, severity, table, when } from "./dom.js";
 
+/** Alerts change without any agent doing so: they are asked for again after this long, and sooner if nobody answered. */
+const AGAIN_MS = 15_000, SOON_MS = 5000;
+let due = null;
+
 /** The alerts that Prometheus has, or null where nobody asks it. */
-export async function alerts(signal) {
+export async function alerts(view) {
   const { prometheus } = await about();
-  return prometheus ? ask("/api/v1/alerts", {}, signal) : null;
+  if (!prometheus) return null;
+  const page = await ask("/api/v1/alerts", {}, view.signal);
+  clearTimeout(due);
+  due = setTimeout(() => { if (!document.hidden) view.again(); }, page.problem ? SOON_MS : AGAIN_MS);
+  return page;
 }
 
 const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];

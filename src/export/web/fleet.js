@@ -13,7 +13,7 @@ const MODELS = 20;
 const state = { service: "", environment: "", version: "", bad: false, text: "", offset: 0, open: new Set() };
 
 export async function fleet(view) {
-  const [found, wrong, raised, reach] = await Promise.all([everyone(view.signal, await range()), ask("/api/v1/problems", {}, view.signal), alerts(view.signal), ranges(view)]);
+  const [found, wrong, raised, reach] = await Promise.all([everyone(view.signal, await range()), ask("/api/v1/problems", {}, view.signal), alerts(view), ranges(view)]);
   const { agents, total, totals, unpriced_models: unpriced } = found;
   view.title("Fleet");
   // A large fleet takes its time.

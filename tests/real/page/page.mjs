@@ -295,7 +295,7 @@ async function alerted(browser) {
     await page.locator("tbody").getByRole("link", { name: "stuck-agent" }).click();
     await page.getByRole("heading", { name: "stuck-agent", level: 1 }).waitFor();
     check((await week().getAttribute("aria-pressed")) === "true", `${window.at}: the range goes with one to an agent`);
-    check((await page.locator("main").textContent()).includes("AgentSessionLooping firing"), `${window.at}: an agent's view says which alerts fire`);
+    await page.locator("main .note").getByText("firing").waitFor();
     await look(window, "alerted agent", `${label}-light-alerted-agent`);
     await window.close();
   }
