@@ -125,6 +125,32 @@ impl Shares {
     }
 }
 
+/// How many things of each tenant a table has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TenantCounts(BTreeMap<TenantHash, usize>);
+
+impl TenantCounts {
+    /// One more of a tenant.
+    pub(crate) fn add(&mut self, tenant: TenantHash) {
+        *self.0.entry(tenant).or_default() += 1;
+    }
+
+    /// One less of it.
+    pub(crate) fn remove(&mut self, tenant: TenantHash) {
+        if let Some(count) = self.0.get_mut(&tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&tenant);
+            }
+        }
+    }
+
+    /// The tenant that makes room where there is none.
+    pub(crate) fn greediest(&self, shares: &Shares) -> Option<TenantHash> {
+        shares.greediest(self.0.iter().map(|(tenant, count)| (*tenant, *count)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

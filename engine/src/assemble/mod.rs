@@ -480,7 +480,8 @@ impl Assemble {
     /// Keeps a report until its trace comes.
     fn wait(&mut self, id: TraceId, report: Report, now: Timestamp) {
         let due = now.after(self.options.report_wait);
-        if self.waiting.put(id, report, due, self.options.max_waiting_reports) {
+        let max = self.options.max_waiting_reports;
+        if self.waiting.put((id, report), due, (max, &self.shares)) {
             self.counts.add("reports", "waiting_full");
         }
     }
@@ -589,7 +590,7 @@ impl Assemble {
 
     /// Remembers that nothing more is taken of a trace.
     fn note_sealed(&mut self, id: TraceKey) {
-        if self.sealed.insert(id, self.options.max_sealed_traces) {
+        if self.sealed.insert(id, self.options.max_sealed_traces, &self.shares) {
             self.counts.add("sealed_traces", "forgotten");
         }
     }

@@ -84,7 +84,7 @@ impl Assemble {
             }
             self.traces.insert(held);
         }
-        self.sealed.restore(sealed);
+        self.sealed = sealed;
         self.waiting = Waiting::restored(waiting, next_waiting);
         self.paid = paid;
         self.parents.restore(parents);

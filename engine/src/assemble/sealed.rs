@@ -1,58 +1,108 @@
-//! Ids of traces that are final: bounded, the oldest forgotten first.
+//! Ids of traces that are final: bounded, and over the bound the oldest is forgotten of the tenant that has the most of its share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashTable;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::tenants::TraceKey;
+use crate::tenants::{Shares, TenantHash, TraceKey};
 
 /// A bounded set of sealed traces.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Written<Vec<TraceKey>>")]
 pub(super) struct Sealed {
+    // Invariant: none of them is empty.
+    tenants: BTreeMap<TenantHash, SealedOfTenant>,
+    len: usize,
+}
+
+/// As it is written down: of each tenant the oldest first.
+#[derive(Debug, Deserialize, Serialize)]
+struct Written<I> {
+    oldest_first: I,
+}
+
+#[derive(Clone, Debug, Default)]
+struct SealedOfTenant {
     // Their numbers, which go up and begin anew.
-    #[serde(skip)]
     numbers: HashTable<u32>,
-    #[serde(skip)]
     first: u32,
     oldest_first: VecDeque<TraceKey>,
 }
 
 impl Sealed {
-    /// Takes over what an earlier process had sealed.
-    pub(super) fn restore(&mut self, saved: Self) {
-        *self = Self::default();
-        for id in saved.oldest_first {
-            self.insert(id, usize::MAX);
-        }
-    }
-
     pub(super) fn contains(&self, id: TraceKey) -> bool {
-        self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).is_some()
+        self.tenants.get(&id.tenant).is_some_and(|sealed| sealed.contains(id))
     }
 
     /// Adds an id; returns whether another one had to go for it.
-    pub(super) fn insert(&mut self, id: TraceKey, max: usize) -> bool {
-        if !self.contains(id) {
-            let number = u32::try_from(self.oldest_first.len()).unwrap_or(u32::MAX);
-            let number = self.first.wrapping_add(number);
-            self.oldest_first.push_back(id);
-            let Self { numbers, first, oldest_first } = self;
-            let hashed = |number: &u32| at(oldest_first, *first, *number).map_or(0, hash);
-            numbers.insert_unique(hash(id), number, hashed);
+    pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> bool {
+        self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id));
+        let full = self.len > max;
+        if full {
+            let held = self.tenants.iter();
+            let held = held.map(|(tenant, sealed)| (*tenant, sealed.oldest_first.len()));
+            if let Some(greediest) = shares.greediest(held) {
+                self.forget_oldest(greediest);
+            }
         }
-        if self.oldest_first.len() <= max {
+        full
+    }
+
+    fn forget_oldest(&mut self, tenant: TenantHash) {
+        let Some(sealed) = self.tenants.get_mut(&tenant) else { return };
+        self.len -= usize::from(sealed.forget_oldest());
+        if sealed.oldest_first.is_empty() {
+            self.tenants.remove(&tenant);
+        }
+    }
+}
+
+impl Serialize for Sealed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ids = self.tenants.values().flat_map(|sealed| &sealed.oldest_first);
+        Written { oldest_first: ids.collect::<Vec<_>>() }.serialize(serializer)
+    }
+}
+
+impl From<Written<Vec<TraceKey>>> for Sealed {
+    fn from(written: Written<Vec<TraceKey>>) -> Self {
+        let mut sealed = Self::default();
+        for id in written.oldest_first {
+            sealed.len += usize::from(sealed.tenants.entry(id.tenant).or_default().insert(id));
+        }
+        sealed
+    }
+}
+
+impl SealedOfTenant {
+    fn contains(&self, id: TraceKey) -> bool {
+        self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).is_some()
+    }
+
+    /// Adds an id; returns whether it is new.
+    fn insert(&mut self, id: TraceKey) -> bool {
+        if self.contains(id) {
             return false;
         }
-        if let Some(oldest) = self.oldest_first.front()
-            && let Ok(entry) =
-                self.numbers.find_entry(hash(*oldest), |number| *number == self.first)
-        {
+        let number = u32::try_from(self.oldest_first.len()).unwrap_or(u32::MAX);
+        let number = self.first.wrapping_add(number);
+        self.oldest_first.push_back(id);
+        let Self { numbers, first, oldest_first } = self;
+        let hashed = |number: &u32| at(oldest_first, *first, *number).map_or(0, hash);
+        numbers.insert_unique(hash(id), number, hashed);
+        true
+    }
+
+    /// Returns whether there was one.
+    fn forget_oldest(&mut self) -> bool {
+        let Some(oldest) = self.oldest_first.front() else { return false };
+        if let Ok(entry) = self.numbers.find_entry(hash(*oldest), |number| *number == self.first) {
             entry.remove();
-            self.oldest_first.pop_front();
-            self.first = self.first.wrapping_add(1);
         }
+        self.oldest_first.pop_front();
+        self.first = self.first.wrapping_add(1);
         true
     }
 
@@ -74,21 +124,40 @@ mod tests {
     use super::*;
     use crate::span::TraceId;
 
+    fn of(tenant: TenantHash, number: u128) -> TraceKey {
+        TraceKey { id: TraceId(number.to_be_bytes()), tenant }
+    }
+
     #[test]
     fn over_the_bound_the_oldest_is_forgotten_also_where_numbers_begin_anew() {
-        let mut sealed = Sealed { first: u32::MAX - 3, ..Sealed::default() };
+        let (mut sealed, shares) = (Sealed::default(), Shares::default());
+        let nobody = SealedOfTenant { first: u32::MAX - 3, ..SealedOfTenant::default() };
+        sealed.tenants.insert(0, nobody);
         for number in 0..1_000_u128 {
-            let id = TraceKey::from(TraceId(number.to_be_bytes()));
-            assert_eq!(sealed.insert(id, 10), number >= 10);
-            assert!(!sealed.insert(id, 10));
+            let id = of(0, number);
+            assert_eq!(sealed.insert(id, 10, &shares), number >= 10);
+            assert!(!sealed.insert(id, 10, &shares));
             for other in 0..=number {
-                let held = number - other < 10;
-                assert_eq!(sealed.contains(TraceId(other.to_be_bytes()).into()), held);
+                assert_eq!(sealed.contains(of(0, other)), number - other < 10);
             }
         }
-        let mut restored = Sealed::default();
-        restored.restore(sealed.clone());
-        assert_eq!(restored.oldest_first, sealed.oldest_first);
-        assert!(sealed.oldest_first.iter().all(|id| restored.contains(*id)));
+        let restored: Sealed =
+            rmp_serde::from_slice(&rmp_serde::to_vec_named(&sealed).unwrap()).unwrap();
+        assert_eq!(restored.len, sealed.len);
+        assert!(sealed.tenants[&0].oldest_first.iter().all(|id| restored.contains(*id)));
+    }
+
+    #[test]
+    fn over_the_bound_the_tenant_with_the_most_makes_room() {
+        let (mut sealed, shares) = (Sealed::default(), Shares::default());
+        for number in 0..4 {
+            sealed.insert(of(1, number), 10, &shares);
+        }
+        for number in 0..100 {
+            sealed.insert(of(2, number), 10, &shares);
+        }
+        assert!((0..4).all(|number| sealed.contains(of(1, number))));
+        let held = (0..100).filter(|number| sealed.contains(of(2, *number)));
+        assert_eq!(held.collect::<Vec<_>>(), [94, 95, 96, 97, 98, 99]);
     }
 }

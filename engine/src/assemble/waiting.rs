@@ -1,10 +1,10 @@
-//! Reports whose trace has not come yet.
+//! Reports whose trace has not come yet; where there is no room the oldest goes of the tenant that has the most of its share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use crate::span::{Report, Target, Timestamp, TraceId};
-use crate::tenants::{TraceKey, tenant_hash};
+use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 
 /// Reports by when they give up and then in order of arrival.
 pub(super) type Reports = BTreeMap<(Timestamp, u64), Report>;
@@ -14,6 +14,8 @@ pub(super) type Reports = BTreeMap<(Timestamp, u64), Report>;
 pub(super) struct Waiting {
     reports: Reports,
     by_trace: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
+    // Invariant: the keys of all reports, none of them empty.
+    by_tenant: BTreeMap<TenantHash, BTreeSet<(Timestamp, u64)>>,
     next: u64,
 }
 
@@ -21,12 +23,14 @@ impl Waiting {
     /// Those that an earlier process kept, and the number that the next one gets.
     pub(super) fn restored(reports: Reports, next: u64) -> Self {
         let mut by_trace: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        let mut by_tenant: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for (key, report) in &reports {
+            by_tenant.entry(whose(report)).or_default().insert(*key);
             if let Target::Trace(id) = report.target {
                 by_trace.entry(id).or_default().insert(*key);
             }
         }
-        Self { reports, by_trace, next }
+        Self { reports, by_trace, by_tenant, next }
     }
 
     /// What is written down.
@@ -39,13 +43,25 @@ impl Waiting {
         self.reports.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Keeps a report for a trace until it gives up. Returns whether there were more than may wait: the one that has waited longest has gone.
-    pub(super) fn put(&mut self, id: TraceId, report: Report, due: Timestamp, max: usize) -> bool {
+    /// Keeps a report for a trace until it gives up. Returns whether there were more than may wait: one that has waited long has gone.
+    pub(super) fn put(
+        &mut self,
+        (id, report): (TraceId, Report),
+        due: Timestamp,
+        (max, shares): (usize, &Shares),
+    ) -> bool {
         let key = (due, self.next);
         self.next += 1;
         self.by_trace.entry(id).or_default().insert(key);
+        self.by_tenant.entry(whose(&report)).or_default().insert(key);
         self.reports.insert(key, report);
-        self.reports.len() > max && self.drop_first()
+        if self.reports.len() <= max {
+            return false;
+        }
+        let held = self.by_tenant.iter().map(|(tenant, keys)| (*tenant, keys.len()));
+        let greediest = shares.greediest(held).and_then(|tenant| self.by_tenant.get(&tenant));
+        let oldest = greediest.and_then(BTreeSet::first).copied();
+        oldest.is_some_and(|key| self.remove(key).is_some())
     }
 
     /// The reports for a trace that has come, in order of arrival: its tenant's, and those of who reports for all.
@@ -59,14 +75,15 @@ impl Waiting {
         if !others.is_empty() {
             self.by_trace.insert(trace.id, others);
         }
-        meant.iter().filter_map(|key| self.reports.remove(key)).collect()
+        meant.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
     /// Gives up those that are due; returns how many.
     pub(super) fn give_up(&mut self, now: Timestamp) -> u64 {
         let mut gone = 0;
-        while self.due().is_some_and(|due| due <= now) && self.drop_first() {
-            gone += 1;
+        let first = |reports: &Reports| reports.first_key_value().map(|(key, _)| *key);
+        while let Some(key) = first(&self.reports).filter(|(due, _)| *due <= now) {
+            gone += u64::from(self.remove(key).is_some());
         }
         gone
     }
@@ -74,12 +91,19 @@ impl Waiting {
     /// Gives up all; returns how many.
     pub(super) fn give_up_all(&mut self) -> u64 {
         self.by_trace.clear();
+        self.by_tenant.clear();
         mem::take(&mut self.reports).len() as u64
     }
 
-    /// Returns whether there was one.
-    fn drop_first(&mut self) -> bool {
-        let Some((key, report)) = self.reports.pop_first() else { return false };
+    fn remove(&mut self, key: (Timestamp, u64)) -> Option<Report> {
+        let report = self.reports.remove(&key)?;
+        let tenant = whose(&report);
+        if let Some(keys) = self.by_tenant.get_mut(&tenant) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_tenant.remove(&tenant);
+            }
+        }
         if let Target::Trace(id) = report.target
             && let Some(keys) = self.by_trace.get_mut(&id)
         {
@@ -88,6 +112,55 @@ impl Waiting {
                 self.by_trace.remove(&id);
             }
         }
-        true
+        Some(report)
+    }
+}
+
+/// Whose report it is.
+fn whose(report: &Report) -> TenantHash {
+    tenant_hash(report.tenant.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::math::Quanta;
+    use crate::span::Source;
+
+    fn report(tenant: &str, byte: u8) -> (TraceId, Report) {
+        let id = TraceId([byte; 16]);
+        let report = Report {
+            target: Target::Trace(id),
+            name: Arc::from("outcome"),
+            score: Quanta(0),
+            label: None,
+            explanation: None,
+            source: Source::Reported,
+            identifier: Arc::from(""),
+            judge: None,
+            time: Timestamp(0),
+            tenant: Some(Arc::from(tenant)),
+        };
+        (id, report)
+    }
+
+    #[test]
+    fn over_the_bound_the_tenant_with_the_most_makes_room() {
+        let (mut waiting, shares) = (Waiting::default(), Shares::default());
+        let reports =
+            [report("shop", 1)].into_iter().chain((2..50).map(|byte| report("bank", byte)));
+        let over = reports.filter(|report| {
+            let due = Timestamp(u64::from(report.0.0[0]));
+            waiting.put(report.clone(), due, (5, &shares))
+        });
+        assert_eq!(over.count(), 44);
+        let of = |byte, tenant| TraceKey::new(TraceId([byte; 16]), Some(tenant));
+        assert_eq!(waiting.take(of(1, "shop")).len(), 1);
+        let kept: Vec<u8> =
+            (2..50).filter(|byte| !waiting.take(of(*byte, "bank")).is_empty()).collect();
+        assert_eq!(kept, [46, 47, 48, 49]);
+        assert!(waiting.by_tenant.is_empty() && waiting.due().is_none());
     }
 }

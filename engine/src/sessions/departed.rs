@@ -1,4 +1,5 @@
-//! Traces that left a session and may be heard of again.
+//! Traces that left a session and may be heard of again; where there is no room the oldest is forgotten of the tenant that has the
+//! most of its share.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
 use crate::hash::FixedMap;
-use crate::tenants::TraceKey;
+use crate::tenants::{Shares, TenantCounts, TenantHash, TraceKey};
 
 /// What became of a trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -17,11 +18,13 @@ pub(super) enum Fate {
     Moved(Box<Tally>),
 }
 
-/// The last traces that left, at most so many; over it the oldest is forgotten.
+/// The last traces that left, at most so many.
 #[derive(Clone, Debug)]
 pub(super) struct Departed {
     fates: FixedMap<TraceKey, (u64, Fate)>,
-    by_age: BTreeMap<u64, TraceKey>,
+    // By tenant, then age.
+    by_age: BTreeMap<(TenantHash, u64), TraceKey>,
+    held: TenantCounts,
     next: u64,
     max: usize,
 }
@@ -36,7 +39,8 @@ pub(super) struct Saved<F> {
 impl Departed {
     /// Makes room for `max` traces.
     pub(super) fn new(max: usize) -> Self {
-        Self { fates: FixedMap::default(), by_age: BTreeMap::new(), next: 0, max }
+        let (fates, by_age, held) = Default::default();
+        Self { fates, by_age, held, next: 0, max }
     }
 
     /// What outlives the process.
@@ -48,20 +52,25 @@ impl Departed {
 
     /// Takes over what an earlier process remembered.
     pub(super) fn restore(&mut self, saved: Saved<Fate>) {
-        self.by_age = saved.fates.iter().map(|(trace, (age, _))| (*age, *trace)).collect();
+        let ages = saved.fates.iter().map(|(trace, (age, _))| ((trace.tenant, *age), *trace));
+        self.by_age = ages.collect();
+        self.held = TenantCounts::default();
+        saved.fates.keys().for_each(|trace| self.held.add(trace.tenant));
         self.fates = saved.fates.into_iter().collect();
         self.next = saved.next;
     }
 
     /// Remembers a trace; returns whether one had to be forgotten for it.
-    pub(super) fn insert(&mut self, trace: TraceKey, fate: Fate) -> bool {
+    pub(super) fn insert(&mut self, trace: TraceKey, fate: Fate, shares: &Shares) -> bool {
         self.remove(trace);
-        self.by_age.insert(self.next, trace);
+        self.by_age.insert((trace.tenant, self.next), trace);
+        self.held.add(trace.tenant);
         self.fates.insert(trace, (self.next, fate));
         self.next += 1;
         let over = self.fates.len() > self.max;
-        if over && let Some((_, oldest)) = self.by_age.pop_first() {
-            self.fates.remove(&oldest);
+        if over && let Some(tenant) = self.held.greediest(shares) {
+            let oldest = self.by_age.range((tenant, 0)..).next().map(|(_, oldest)| *oldest);
+            oldest.into_iter().for_each(|oldest| drop(self.remove(oldest)));
         }
         over
     }
@@ -82,7 +91,8 @@ impl Departed {
 
     fn remove(&mut self, trace: TraceKey) -> Option<Fate> {
         let (age, fate) = self.fates.remove(&trace)?;
-        self.by_age.remove(&age);
+        self.by_age.remove(&(trace.tenant, age));
+        self.held.remove(trace.tenant);
         Some(fate)
     }
 }
@@ -94,21 +104,38 @@ mod tests {
 
     #[test]
     fn over_the_bound_the_oldest_is_forgotten() {
-        let mut departed = Departed::new(2);
+        let (mut departed, shares) = (Departed::new(2), Shares::default());
         let [a, b, c] = [1, 2, 3].map(|byte| TraceKey::from(TraceId([byte; 16])));
-        assert!(!departed.insert(a, Fate::Evicted));
-        assert!(!departed.insert(b, Fate::Moved(Box::default())));
-        assert!(!departed.insert(a, Fate::Evicted));
-        assert!(departed.insert(c, Fate::Evicted));
+        assert!(!departed.insert(a, Fate::Evicted, &shares));
+        assert!(!departed.insert(b, Fate::Moved(Box::default()), &shares));
+        assert!(!departed.insert(a, Fate::Evicted, &shares));
+        assert!(departed.insert(c, Fate::Evicted, &shares));
         assert!(departed.is_evicted(a) && departed.is_evicted(c));
         assert!(departed.arrive(b).is_none());
+    }
+
+    #[test]
+    fn over_the_bound_the_tenant_with_the_most_makes_room() {
+        let (mut departed, shares) = (Departed::new(6), Shares::default());
+        let of = |tenant, byte| TraceKey { id: TraceId([byte; 16]), tenant };
+        let of_both = (1..=2).map(|byte| of(1, byte)).chain((1..=50).map(|byte| of(2, byte)));
+        let forgotten = of_both.filter(|trace| departed.insert(*trace, Fate::Evicted, &shares));
+        assert_eq!(forgotten.count(), 46);
+        assert!((1..=2).all(|byte| departed.is_evicted(of(1, byte))));
+        assert!((1..=50).all(|byte| departed.is_evicted(of(2, byte)) == (byte > 46)));
+        let mut restored = Departed::new(6);
+        let saved = departed.save();
+        let fates = saved.fates.into_iter().map(|(id, (age, fate))| (id, (age, fate.clone())));
+        restored.restore(Saved { fates: fates.collect(), next: saved.next });
+        assert!(restored.insert(of(2, 51), Fate::Evicted, &shares));
+        assert!(!restored.is_evicted(of(2, 47)) && restored.is_evicted(of(1, 1)));
     }
 
     #[test]
     fn what_a_trace_has_counted_stays_known_when_it_has_arrived() {
         let mut departed = Departed::new(1);
         let trace = TraceKey::from(TraceId([1; 16]));
-        departed.insert(trace, Fate::Moved(Box::default()));
+        departed.insert(trace, Fate::Moved(Box::default()), &Shares::default());
         assert!(departed.arrive(trace).is_some());
         assert!(departed.arrive(trace).is_some());
     }

@@ -459,7 +459,8 @@ impl Sessions {
             self.deliver_waiting(id);
         }
         if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
-            let forgotten = self.departed.insert(id.trace(trace), Fate::Moved(Box::new(tally)));
+            let (trace, fate) = (id.trace(trace), Fate::Moved(Box::new(tally)));
+            let forgotten = self.departed.insert(trace, fate, &self.shares);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }
@@ -586,7 +587,7 @@ impl Sessions {
         self.full.remove(id);
         self.shared.runaways.retain(|(runaway, _), _| runaway != id);
         for trace in session.evict(&mut self.shared) {
-            let forgotten = self.departed.insert(id.trace(trace), Fate::Evicted);
+            let forgotten = self.departed.insert(id.trace(trace), Fate::Evicted, &self.shares);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
     }

@@ -47,7 +47,7 @@ impl Sessions {
     pub(super) fn let_wait(&mut self, report: Report) {
         let Some((tenant, id, _)) = target(&report) else { return };
         let id = Arc::new(SessionId::from((tenant, id, "")));
-        let displaced = self.waiting.insert(id, report, self.shared.now);
+        let displaced = self.waiting.insert(id, report, self.shared.now, &self.shares);
         self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
     }
 

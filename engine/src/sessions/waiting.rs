@@ -1,6 +1,7 @@
-//! Scores reported for sessions that are not there yet.
+//! Scores reported for sessions that are not there yet; where there is no room the oldest goes of the tenant that has the most of its
+//! share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::key::SessionId;
 use super::reports::target;
 use crate::span::{Report, Timestamp};
+use crate::tenants::{Shares, TenantHash, tenant_hash};
 
 /// Reports that wait for their session, at most so many and so long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -17,6 +19,9 @@ pub(super) struct Waiting {
     reports: BTreeMap<(Arc<SessionId>, u64), Report>,
     // Invariant: as `wait` is one for all and time does not go back, age orders deadlines.
     by_age: BTreeMap<u64, (Timestamp, Arc<SessionId>)>,
+    // Invariant: the ages of all reports, none of them empty.
+    #[serde(skip)]
+    by_tenant: BTreeMap<TenantHash, BTreeSet<u64>>,
     next: u64,
     #[serde(skip)]
     max: usize,
@@ -27,12 +32,16 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Makes room for `max` reports that wait for `wait`.
     pub(super) fn new(max: usize, wait: Duration) -> Self {
-        Self { reports: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max, wait }
+        let (reports, by_age, by_tenant) = Default::default();
+        Self { reports, by_age, by_tenant, next: 0, max, wait }
     }
 
     /// Takes over what waited in an earlier process.
     pub(super) fn restore(&mut self, saved: Self) {
         *self = Self { max: self.max, wait: self.wait, ..saved };
+        for (age, (_, session)) in &self.by_age {
+            self.by_tenant.entry(whose(session)).or_default().insert(*age);
+        }
     }
 
     /// Lets a report wait; returns whether one had to go for it.
@@ -41,13 +50,18 @@ impl Waiting {
         session: Arc<SessionId>,
         report: Report,
         now: Timestamp,
+        shares: &Shares,
     ) -> bool {
+        self.by_tenant.entry(whose(&session)).or_default().insert(self.next);
         self.by_age.insert(self.next, (now.after(self.wait), Arc::clone(&session)));
         self.reports.insert((session, self.next), report);
         self.next += 1;
         let over = self.reports.len() > self.max;
         if over {
-            self.pop_oldest();
+            let held = self.by_tenant.iter().map(|(tenant, ages)| (*tenant, ages.len()));
+            let greediest = shares.greediest(held).and_then(|tenant| self.by_tenant.get(&tenant));
+            let oldest = greediest.and_then(BTreeSet::first).copied();
+            oldest.into_iter().for_each(|age| drop(self.remove(age)));
         }
         over
     }
@@ -67,12 +81,7 @@ impl Waiting {
         };
         let of_id = self.of_id(session).filter(|(_, report)| is_its(report));
         let keys: Vec<_> = of_id.map(|(key, _)| key.clone()).collect();
-        keys.into_iter()
-            .filter_map(|key| {
-                self.by_age.remove(&key.1);
-                self.reports.remove(&key)
-            })
-            .collect()
+        keys.into_iter().filter_map(|(_, age)| self.remove(age)).collect()
     }
 
     /// All that wait for a session of this id, the oldest first.
@@ -92,14 +101,30 @@ impl Waiting {
     /// Lets go of those that waited long enough.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) -> Vec<Report> {
         let mut given_up = Vec::new();
-        while self.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            given_up.extend(self.pop_oldest());
+        while let Some((age, (deadline, _))) = self.by_age.first_key_value() {
+            if *deadline > now {
+                break;
+            }
+            let age = *age;
+            given_up.extend(self.remove(age));
         }
         given_up
     }
 
-    fn pop_oldest(&mut self) -> Option<Report> {
-        let (age, (_, session)) = self.by_age.pop_first()?;
+    fn remove(&mut self, age: u64) -> Option<Report> {
+        let (_, session) = self.by_age.remove(&age)?;
+        let tenant = whose(&session);
+        if let Some(ages) = self.by_tenant.get_mut(&tenant) {
+            ages.remove(&age);
+            if ages.is_empty() {
+                self.by_tenant.remove(&tenant);
+            }
+        }
         self.reports.remove(&(session, age))
     }
+}
+
+/// Whose session it is.
+fn whose(session: &SessionId) -> TenantHash {
+    tenant_hash(Some(&session.tenant))
 }
