@@ -55,7 +55,7 @@ impl Convention for VercelAi {
     }
 
     fn session(&self) -> &'static str {
-        "4 to 6: `experimental_telemetry: { isEnabled: true, functionId: \"agent\", metadata: { sessionId } }`; 7: `runtimeContext: { sessionId }` and the integration's `runtimeContext: true`, as its default drops the context"
+        "4 to 6: `experimental_telemetry: { isEnabled: true, functionId: \"agent\", metadata: { sessionId } }`; 7: `runtimeContext: { sessionId }` with `telemetry: { includeRuntimeContext: { sessionId: true } }` and the integration's `runtimeContext: true`, as the defaults of both drop the context"
     }
 
     fn agent(&self) -> &'static str {
