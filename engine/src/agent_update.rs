@@ -1,19 +1,23 @@
 //! What is known of an agent, added up over its shards: what stage 3 tells the board.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use super::explained::TraceExplanation;
+use super::judging::JudgeRules;
 use super::limits::RunLimit;
 use super::loops::LoopLabels;
 use super::math::Quanta;
-use super::predict::{KnownRun, Learned, Population, Spread};
+use super::predict::{KnownRun, Learned, Population, Spread, Spreads};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::{Timestamp, TraceId};
 use super::update::{
-    AgentKey, Exemplar, Family, ScoreHistogram, SessionUpdate, Silences, SubAgent,
+    AgentKey, Exemplar, Family, ScopedId, ScoreHistogram, SessionUpdate, Silences, SubAgent,
 };
 use super::view::{
-    AgentName, AgentView, ScoreValue, SubAgentView, TokensView, VerdictsView, WindowView,
+    AgentName, AgentView, ScoreValue, SessionView, SubAgentView, TokensView, VerdictsView,
+    WindowView,
 };
 
 /// Everything about an agent, to show and to export.
@@ -51,6 +55,8 @@ pub struct AgentUpdate {
     pub runs: u64,
     /// How much effort its sessions took, by shard.
     pub spreads: Vec<Arc<Spread>>,
+    /// How much effort its traces took, likewise.
+    pub trace_spreads: Vec<Arc<Spread>>,
     /// Runs of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
@@ -96,8 +102,11 @@ impl AgentUpdate {
     /// What is learned of the agent from its sessions and their outcomes.
     pub fn learned(&self) -> &Learned {
         self.learned.0.get_or_init(|| {
-            let spread = Spread::of_all(&self.spreads);
-            Box::new(Learned::new(spread, &self.known_runs, &self.populations))
+            let spreads = Spreads {
+                sessions: Spread::of_all(&self.spreads),
+                traces: Spread::of_all(&self.trace_spreads),
+            };
+            Box::new(Learned::new(spreads, &self.known_runs, &self.populations))
         })
     }
 
@@ -127,6 +136,9 @@ impl AgentUpdate {
         if !shard.spread.is_empty() {
             self.spreads.push(Arc::clone(&shard.spread));
         }
+        if !shard.trace_spread.is_empty() {
+            self.trace_spreads.push(Arc::clone(&shard.trace_spread));
+        }
         for (labels, sessions) in &shard.sessions_looping {
             *self.sessions_looping.entry(*labels).or_default() += sessions;
         }
@@ -147,10 +159,16 @@ impl AgentUpdate {
         }
     }
 
-    /// Adds the scores over runs; windows, by name, begin then.
-    pub(super) fn add_runs(&mut self, runs: &mut AgentRuns, windows: &BTreeMap<String, Timestamp>) {
+    /// Adds the scores over runs; windows, by name, begin then. `judging` says which of them our judge was asked about.
+    pub(super) fn add_runs(
+        &mut self,
+        runs: &mut AgentRuns,
+        windows: &BTreeMap<String, Timestamp>,
+        judging: Option<&JudgeRules>,
+    ) {
         self.runs = runs.len() as u64;
-        self.known_runs = runs.known();
+        let agent = &self.agent.agent_name;
+        self.known_runs = runs.known(|flagged| judging?.probability(agent, flagged));
         for (window, population) in &mut self.populations {
             let begin = windows.get(window).copied().unwrap_or_default();
             let ends = self.known_runs.iter().map(|run| run.end);
@@ -240,6 +258,38 @@ impl AgentUpdate {
             windows: self.windows.clone(),
             ..AgentView::default()
         }
+    }
+}
+
+/// Says of a session and of its traces what is learned of their agents, as far as these are known.
+pub fn look_at_session<A: Borrow<AgentUpdate>>(
+    session: &mut SessionView,
+    agent: impl Fn(&AgentKey) -> Option<A>,
+) {
+    let own = AgentKey::from(&session.agent);
+    let found = agent(&own);
+    if let Some(found) = &found {
+        found.borrow().learned().look_at(session);
+    }
+    let name = session.name();
+    for trace in &mut session.traces {
+        let key = AgentKey::from(&trace.agent);
+        let other = if key == own { None } else { agent(&key) };
+        let found = if key == own { found.as_ref() } else { other.as_ref() };
+        if let Some(found) = found {
+            found.borrow().learned().look_at_trace(&name, trace);
+        }
+    }
+}
+
+/// Says of a trace that is explained what is learned of its agent, if that is known, and where it comes from.
+pub fn look_at_explanation<A: Borrow<AgentUpdate>>(
+    explained: &mut TraceExplanation,
+    agent: impl Fn(&AgentKey) -> Option<A>,
+) {
+    let name = ScopedId { id: explained.session_id.clone(), scope: explained.scope.clone() };
+    if let Some(found) = agent(&AgentKey::from(&explained.trace.agent)) {
+        explained.prediction = found.borrow().learned().look_at_trace(&name, &mut explained.trace);
     }
 }
 

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::loops::Severity;
 use super::update::AgentKey;
-use super::view::{AgentName, LoopView, SignalView, TokensView, ToolView, TraceView};
+use super::view::{
+    AgentName, LoopView, PredictionView, SignalView, TokensView, ToolView, TraceView,
+};
 
 /// Which sessions somebody asks for; what is `None` does not matter.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -115,6 +117,9 @@ pub struct TraceExplanation {
     pub counted: bool,
     /// The scores of its session as they are.
     pub now: Outlook,
+    /// Where its predicted failure comes from; left out where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<PredictionView>,
     /// Its signals, the greatest risk first.
     pub signals: Vec<SignalExplanation>,
     /// Loops that have a call in it, or whose text it repeats.

@@ -180,6 +180,13 @@ impl JudgeRules {
         !sampled(tenant, &session.id, rate)
     }
 
+    /// The chance that a session of this agent is judged, flagged or not, in `(0,1]`; `None`: none is.
+    pub fn probability(&self, agent: &str, is_flagged: bool) -> Option<f64> {
+        let rate = self.sample_rates.get(agent).copied().unwrap_or(self.sample_rate);
+        let chance = if is_flagged && self.flagged { 1.0 } else { rate.min(1.0) };
+        (chance > 0.0).then_some(chance)
+    }
+
     /// Whether the metrics of a trace that is done are judged.
     pub fn pick(&self, update: &TraceUpdate) -> bool {
         let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
@@ -240,7 +247,11 @@ mod tests {
         let looping = TraceUpdate { loops: vec![Loop::default()], ..trace(1, "a") };
         let failed = TraceUpdate { error: true, ..trace(1, "a") };
         assert!(rules(0.0).pick(&looping) && rules(0.0).pick(&failed));
+        assert_eq!(rules(0.1).probability("a", true), Some(1.0));
+        assert_eq!(rules(0.1).probability("a", false), Some(0.1));
+        assert_eq!(rules(0.1).probability("vip", false), Some(1.0));
         let rules = JudgeRules { flagged: false, ..rules(0.0) };
         assert!(!rules.pick(&failed));
+        assert_eq!(rules.probability("a", true), None);
     }
 }

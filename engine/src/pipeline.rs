@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agent_update::AgentUpdate;
+use super::agent_update::{AgentUpdate, look_at_session};
 use super::agents::{Agents, AgentsOptions};
 use super::assemble::texts::SpanBatch;
 use super::assemble::{Assemble, Input};
@@ -132,6 +132,7 @@ impl Pipeline {
                 drift: options.drift,
                 drops: options.drops.clone(),
                 shares: options.shares.clone(),
+                judging: options.judging.clone(),
             }),
             board: BTreeMap::new(),
             unseen: false,
@@ -247,8 +248,7 @@ impl Pipeline {
             start(a).cmp(&start(b)).then_with(|| a.name().cmp(&b.name()))
         });
         for session in &mut sessions {
-            let agent = self.board.get(&AgentKey::from(&session.agent));
-            agent.iter().for_each(|agent| agent.learned().look_at(session));
+            look_at_session(session, |agent| self.board.get(agent));
         }
         let agents = self
             .board

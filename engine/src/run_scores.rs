@@ -216,18 +216,23 @@ impl AgentRuns {
         })
     }
 
-    /// Those of which the outcome is known, each session once, in the order of their starts; the last [`MOST_KNOWN`].
-    pub fn known(&mut self) -> Arc<[KnownRun]> {
+    /// Those of which the outcome is known, each session once, in the order of their starts; the last [`MOST_KNOWN`]. How likely our judge is to be
+    /// asked about one that is flagged or not is always the same.
+    pub fn known(&mut self, probability: impl Fn(bool) -> Option<f64>) -> Arc<[KnownRun]> {
         let held = &self.held;
         Arc::clone(self.known.get_or_insert_with(|| {
             let mut sessions: BTreeMap<Arc<ScopedId>, KnownRun> = BTreeMap::new();
             let mut latest: Vec<Arc<ScopedId>> = Vec::new();
+            let probability = |run: &Run| run.judged.then(|| probability(run.flagged)).flatten();
             for (_, key) in held.by_start.iter().rev() {
                 let Some(run) = held.runs.get(key) else { continue };
                 let (Some(success), Some(session)) = (run.success, &run.session) else { continue };
                 if let Some(known) = sessions.get_mut(session) {
                     known.effort = run.effort.plus(known.effort);
                     known.add_signals(&run.signals);
+                    known.risks.extend(&run.risks);
+                    let others = [known.probability, probability(run)].into_iter().flatten();
+                    known.probability = others.reduce(f64::max);
                 } else if latest.len() < MOST_KNOWN {
                     latest.push(Arc::clone(session));
                     let (task, session) = (key.task.clone(), Arc::clone(session));
@@ -237,7 +242,9 @@ impl AgentRuns {
                         end: run.end,
                         effort: run.effort,
                         signals: BTreeMap::new(),
+                        risks: run.risks.clone(),
                         failed: !success,
+                        probability: probability(run),
                     };
                     known.add_signals(&run.signals);
                     sessions.insert(Arc::clone(&known.session), known);

@@ -71,6 +71,12 @@ pub struct Run {
     pub effort: Effort,
     /// Of each signal the worst score of a trace, in the order of their names.
     pub signals: Vec<(Cow<'static, str>, Quanta)>,
+    /// The risk of each trace that has one, but for what was told of its outcome.
+    pub risks: Vec<Quanta>,
+    /// Our judge said what came of it.
+    pub judged: bool,
+    /// One of its traces is judged whatever the rate, where what is flagged is.
+    pub flagged: bool,
     /// The session of its last trace; `None`: it has no trace.
     pub session: Option<Arc<ScopedId>>,
     /// Failed model and tool calls.
@@ -365,6 +371,9 @@ impl Parts {
                 .collect(),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
             signals: worst_signals(traces()),
+            risks: traces().filter_map(|trace| trace.risk_quanta).map(Quanta).collect(),
+            judged: traces().any(|trace| judged_outcome(&trace.reported).is_some()),
+            flagged: traces().any(|trace| trace.flagged),
             session: traces().next_back().map(|trace| Arc::new(trace.session.clone())),
             errors: sum(traces().map(|trace| trace.errors)),
             cost: traces()

@@ -333,6 +333,15 @@ pub struct TraceView {
     pub situational_penalty: Option<f64>,
     /// What came of the expectations of the queries that it answers.
     pub expectations: Vec<ExpectationView>,
+    /// Effort beside the agent's other traces, as a session has it; left out of open traces, and below twenty done ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<f64>,
+    /// The chance that the run failed which the trace is part of, by this trace alone, in `[0,1]`; left out with the effort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_failure: Option<f64>,
+    /// What it took, if it is done.
+    #[serde(skip)]
+    pub took: Option<Effort>,
 }
 
 /// A trace against one query's expectations, layer by layer.
@@ -401,8 +410,8 @@ pub struct SessionView {
     pub band: Option<&'static str>,
     /// Weights in force.
     pub signal_weights: BTreeMap<String, f64>,
-    /// Effort beside the agent's other sessions: the mean share of those that took less model calls, tool calls, tokens, dollars and
-    /// time, in `[0,1]`; null below twenty sessions.
+    /// Effort beside the agent's other sessions: the mean share of those that took less model calls, tool calls, tokens, dollars,
+    /// time and had a shorter longest call, in `[0,1]`; null below twenty sessions.
     pub effort: Option<f64>,
     /// The chance that it failed, in `[0,1]`: from its effort, and from the outcomes of the agent's runs that are known; null below
     /// twenty sessions.
@@ -420,8 +429,8 @@ pub struct SessionView {
 /// Where a prediction comes from.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct PredictionView {
-    /// The share of the agent's sessions that took less, in `[0,1]`, by `model_calls`, `tool_calls`, `output_tokens`, `cost`,
-    /// `duration`; left out where the wire does not tell.
+    /// The share of the agent's sessions, or of its traces, that took less, in `[0,1]`, by `model_calls`, `tool_calls`, `output_tokens`, `cost`,
+    /// `duration`, `longest_call`; left out where the wire does not tell.
     pub more_than: BTreeMap<&'static str, f64>,
     /// What each feature adds to the log-odds of failure.
     pub carried_by: BTreeMap<&'static str, f64>,
@@ -484,7 +493,7 @@ pub struct AgentView {
     pub tasks: Vec<TaskView>,
     /// Share of its sessions that succeed, by window (`all`, `5m`, `1h`, ...), where the outcome of five of them is known.
     pub success: BTreeMap<String, SuccessView>,
-    /// How well each signal, `effort` and `predicted_failure` tell its failed sessions from the others, where five of each are known.
+    /// How well each signal, `reliability` (without the outcome in it), `effort` and `predicted_failure` tell its failed sessions from the others, where five of each are known.
     pub signal_auroc: BTreeMap<String, AurocView>,
     /// How right predicted failures have been; null before five sessions that failed and five that did not are known.
     pub calibration: Option<CalibrationView>,
@@ -508,8 +517,14 @@ pub struct SuccessView {
     pub lower: f64,
     /// Upper bound.
     pub upper: f64,
-    /// Sessions whose outcome is known.
+    /// Lower bound of the interval that holds at all times at once, with 95 %: for who looks until it crosses a line.
+    pub always_lower: f64,
+    /// Upper bound of that.
+    pub always_upper: f64,
+    /// Sessions whose outcome is known: of those that our judge was asked about, where there are five, else of all.
     pub told: u64,
+    /// Those of them whose outcome others than our judge chose to tell: nobody knows why those.
+    pub selected: u64,
     /// Sessions in the window, as far as they are counted.
     pub sessions: u64,
 }
@@ -571,8 +586,9 @@ pub struct ArsComponentView {
 /// One stream of an agent, held against what is usual.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct DropView {
-    /// Which stream: `verdict`, `outcome`, `tool_failures`, `loops`, `effort`, `cost`, `latency`. Levels of the last three are mean
-    /// percentiles among the agent's usual traces, those of the others shares of traces.
+    /// Which stream: `verdict`, `outcome`, `predicted_failure`, `tool_failures`, `loops`, `effort`, `cost`, `latency`. Levels of the last three are
+    /// mean percentiles among the agent's usual traces, those of `predicted_failure` shares of the traces with an outcome, those of the others shares
+    /// of traces.
     pub stream: &'static str,
     /// Whether its drops page; else they warn.
     pub pages: bool,

@@ -24,7 +24,7 @@ use super::openapi::openapi;
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_update::{AgentUpdate, look_at_explanation, look_at_session};
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
 use crate::engine::sessions::Found;
 use crate::engine::span::{Timestamp, TraceId};
@@ -448,10 +448,9 @@ impl<Q: Query> Exporter<Q> {
         Ok(SessionRowsPage { sessions, total, partial })
     }
 
-    /// Says of a session what is learned of its agent.
+    /// Says of a session and of its traces what is learned of their agents.
     fn look_at(&self, session: &mut SessionView) {
-        let agent = self.board.agent(&AgentKey::from(&session.agent));
-        agent.iter().for_each(|agent| agent.learned().look_at(session));
+        look_at_session(session, |agent| self.board.agent(agent));
     }
 
     pub(super) async fn session(
@@ -485,11 +484,12 @@ impl<Q: Query> Exporter<Q> {
         let _permit = self.lists.acquire().await.ok();
         let tenant = identity.instead_of(&params.tenant);
         let session = params.session.as_deref().map(|id| (id, params.scope.as_deref()));
-        let explanation = self.query.explain(tenant, session, trace).await;
-        explanation.ok_or_else(|| {
+        let Some(mut explanation) = self.query.explain(tenant, session, trace).await else {
             let message = "no trace of this id is held; its session may have been evicted";
-            missing("trace_not_found", message)
-        })
+            return Err(missing("trace_not_found", message));
+        };
+        look_at_explanation(&mut explanation, |agent| self.board.agent(agent));
+        Ok(explanation)
     }
 }
 

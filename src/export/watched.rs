@@ -127,30 +127,33 @@ pub(super) const WATCHED: &[Watched] = &[
     full(gauge(
         "agentgauge_agent_success_ratio",
         &["window", "bound"],
-        "Share of the agent's sessions that succeed, from those whose outcome is known and the effort of all, from 0 to 1; bound is estimate, lower or upper (95 %).",
+        "Share of the agent's sessions that succeed, from those whose outcome is known and the effort of all, from 0 to 1; bound is estimate, lower or upper (95 %), always_lower or always_upper (95 % at all times at once).",
         |update, sample| {
             for (name, success) in learned(update).flat_map(Learned::success) {
                 sample(&[name, "estimate"], success.estimate);
                 sample(&[name, "lower"], success.lower);
                 sample(&[name, "upper"], success.upper);
+                sample(&[name, "always_lower"], success.always_lower);
+                sample(&[name, "always_upper"], success.always_upper);
             }
         },
     )),
     full(gauge(
         "agentgauge_agent_success_ratio_sessions",
         &["window", "outcome"],
-        "Sessions that the share of those that succeed is over: all of the window, and those whose outcome is known.",
+        "Sessions that the share of those that succeed is over: all of the window, those whose outcome is known, and those of them that others than the judge chose to tell.",
         |update, sample| {
             for (name, success) in learned(update).flat_map(Learned::success) {
                 sample(&[name, "any"], count(success.sessions));
                 sample(&[name, "known"], count(success.told));
+                sample(&[name, "selected"], count(success.selected));
             }
         },
     )),
     full(gauge(
         "agentgauge_agent_signal_auroc",
         &["signal"],
-        "How well a signal (as risk), effort or predicted_failure tells sessions that failed from others: 1 always, 0.5 as a coin does.",
+        "How well a signal or reliability (as risk, without the outcome in it), effort or predicted_failure tells sessions that failed from others: 1 always, 0.5 as a coin does.",
         |update, sample| {
             for (name, auroc) in learned(update).flat_map(|learned| &learned.quality().auroc) {
                 sample(&[name], auroc.auroc);

@@ -60,6 +60,7 @@ impl Stage for FleetStage {
             drift: self.options.drift,
             drops: self.options.drops.clone(),
             shares: self.options.shares.clone(),
+            judging: self.options.judging.clone(),
         });
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));

@@ -129,7 +129,8 @@ fn agents() -> Agents {
     let (agents, tasks) = (AgentOptions::default(), TaskOptions::default());
     let (ars, drift) = (ArsOptions::default(), DriftOptions::default());
     let drops = DropOptions::default();
-    Agents::new(AgentsOptions { agents, tasks, ars, drift, drops, shares: Shares::default() })
+    let shares = Shares::default();
+    Agents::new(AgentsOptions { agents, tasks, ars, drift, drops, shares, judging: None })
 }
 
 fn agent() -> AgentKey {

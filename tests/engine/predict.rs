@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::judging::JudgeRules;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{
     Operation, Report, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts, TraceId,
 };
+use agentgauge::engine::update::AgentKey;
 use agentgauge::engine::view::{Document, SessionView};
 use proptest::prelude::*;
 
@@ -126,6 +128,39 @@ fn more_effort_is_more_likely_a_failure_until_outcomes_say_that_it_is_not() {
 }
 
 #[test]
+fn each_done_trace_has_a_chance_by_itself_among_the_traces_of_its_agent() {
+    let all: Vec<u64> = (1..=30).collect();
+    let (options, route) = (EngineOptions::default(), Route::new(2, 7));
+    let mut pipeline = Pipeline::routed(&options, route);
+    let now = BEGIN.after(Duration::from_secs(SESSIONS));
+    // Ten sessions of three traces each: the session's number is that of its last trace.
+    for number in &all {
+        let own = Some(SessionName { attribute: Arc::from("session.id"), id: name(number / 3) });
+        let spans = session(*number).into_iter().map(|span| Span { session: own.clone(), ..span });
+        pipeline.apply(spans.collect(), Vec::new(), Vec::new(), now);
+    }
+    pipeline.advance(now.after(Duration::from_secs(60)));
+    let document = pipeline.document();
+    // Ten sessions are too few to say anything of one, thirty traces are not.
+    assert!(document.sessions.iter().all(|session| session.predicted_failure.is_none()));
+    let traces: Vec<_> = document.sessions.iter().flat_map(|session| &session.traces).collect();
+    let chances: Vec<f64> = traces.iter().map(|trace| trace.predicted_failure.unwrap()).collect();
+    assert!(chances.is_sorted() && chances[29] > 2.0 * chances[0], "{chances:?}");
+    // More than 29 traces took, with itself counted half.
+    assert!((traces[29].effort.unwrap() - 29.5 / 30.0).abs() < 0.34, "{:?}", traces[29].effort);
+    let (key, session) = (&document.agents[0].agent, &document.sessions[9]);
+    let learned = pipeline.board()[&AgentKey::from(key)].learned();
+    let mut trace = session.traces[0].clone();
+    let prediction = learned.look_at_trace(&session.name(), &mut trace).unwrap();
+    let carried: f64 = prediction.carried_by.values().sum();
+    let odds = trace.predicted_failure.map(|chance| (chance / (1.0 - chance)).ln()).unwrap();
+    assert!((carried - odds).abs() < 1e-9, "what carries it adds up to it");
+    let few = sessions(&all[..19], &[], 1, false);
+    let shown = serde_json::to_value(&few[0].traces[0]).unwrap();
+    assert!(shown.get("predicted_failure").is_none() && shown.get("effort").is_none());
+}
+
+#[test]
 fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all() {
     let all: Vec<u64> = (1..=SESSIONS).collect();
     // Of every other session the outcome is told: the longer, the more of them failed.
@@ -136,7 +171,8 @@ fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all()
     let failed = outcomes.iter().filter(|(_, failed)| *failed).count() as f64;
     for window in ["all", "1h"] {
         let success = agent.success[window];
-        assert_eq!((success.told, success.sessions), (30, SESSIONS), "{window}");
+        assert_eq!((success.told, success.selected), (30, 30), "{window}");
+        assert_eq!(success.sessions, SESSIONS, "{window}");
         assert!(success.lower < success.estimate && success.estimate < success.upper);
         assert!((success.estimate - (1.0 - failed / 30.0)).abs() < 0.05, "{success:?}");
         // Wilson's interval of the labels alone.
@@ -147,6 +183,8 @@ fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all()
     let effort = agent.signal_auroc["effort"];
     assert!(effort.auroc > 0.6 && effort.sessions == 30, "{effort:?}");
     assert!((agent.signal_auroc["error"].auroc - 0.5).abs() < 1e-12);
+    // It is the outcome that lowers it, and nothing else.
+    assert!((agent.signal_auroc["reliability"].auroc - 0.5).abs() < 1e-12);
     // What is told of an outcome does not count as telling it.
     assert!(!agent.signal_auroc.contains_key("outcome"), "{:?}", agent.signal_auroc);
     let calibration = agent.calibration.unwrap();
@@ -154,6 +192,34 @@ fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all()
     // Four outcomes are too few.
     let few = document(&all, &outcomes[..4], 2, false);
     assert!(few.agents[0].success.is_empty() && few.agents[0].calibration.is_none());
+}
+
+#[test]
+fn sessions_that_are_always_judged_weigh_less_than_those_that_stand_for_others() {
+    let judging = Some(JudgeRules { sample_rate: 0.25, flagged: true, ..JudgeRules::default() });
+    let options = EngineOptions { judging, ..EngineOptions::default() };
+    let mut pipeline = Pipeline::routed(&options, Route::new(2, 7));
+    let now = BEGIN.after(Duration::from_secs(SESSIONS));
+    // The first ten end in an error, are judged all and fail; of the others every fourth is judged, and succeeds.
+    for number in 1..=50 {
+        let spans = session(number).into_iter();
+        let spans = spans.map(|span| Span { failed: number <= 10, ..span }).collect();
+        pipeline.apply(spans, Vec::new(), Vec::new(), now);
+    }
+    let now = now.after(Duration::from_secs(60));
+    pipeline.advance(now);
+    let judged = (1..=10).chain((14..=50).step_by(4));
+    let by_judge = |number| Report { source: Source::Judge, ..outcome(number, number <= 10) };
+    pipeline.apply(Vec::new(), Vec::new(), judged.map(by_judge).collect(), now);
+    let success = pipeline.document().agents[0].success["all"];
+    assert_eq!((success.told, success.selected, success.sessions), (20, 0, 50));
+    // 40 of 50, and not 10 of 20.
+    assert!((success.estimate - 0.8).abs() < 0.05, "{success:?}");
+    assert!(success.lower > 0.5 && success.always_lower < success.lower, "{success:?}");
+    // What others chose to tell does not count beside it.
+    let others = (11..=13).map(|number| outcome(number, true)).collect();
+    pipeline.apply(Vec::new(), Vec::new(), others, now);
+    assert_eq!(pipeline.document().agents[0].success["all"].told, 20);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
 use crate::drops::{DEPLOYMENT, Drops, SavedDrops, Stream};
+use crate::judging::JudgeRules;
 use crate::math::Quanta;
 use crate::options::AgentOptions;
 use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
@@ -52,6 +53,8 @@ pub struct AgentsOptions {
     pub drops: DropOptions,
     /// How tenants share the bounds.
     pub shares: Shares,
+    /// Which traces our judge is asked about; `None`: there is none.
+    pub judging: Option<JudgeRules>,
 }
 
 /// The stage: all agents.
@@ -63,6 +66,7 @@ pub struct Agents {
     drift: DriftOptions,
     drops: Drops,
     shares: Shares,
+    judging: Option<JudgeRules>,
     agents: BTreeMap<AgentKey, Agent>,
     // Agents with series of their own, first come; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
@@ -101,10 +105,11 @@ pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
 impl Agents {
     /// An empty stage.
     pub fn new(options: AgentsOptions) -> Self {
-        let AgentsOptions { agents: options, tasks, ars, drift, drops, shares } = options;
+        let AgentsOptions { agents: options, tasks, ars, drift, drops, shares, judging } = options;
         Self {
             drops: Drops::new(drops, options.max_agents),
             shares,
+            judging,
             options,
             tasks,
             ars,
@@ -405,7 +410,7 @@ impl Agents {
                 let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
                 if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
                 {
-                    update.add_runs(runs, &begins);
+                    update.add_runs(runs, &begins, self.judging.as_ref());
                 }
                 updates.push(update);
             } else {

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::baseline::{Baseline, Pending, Recent, Tally};
 use super::budget::Budget;
-use super::evidence::{Evidence, Mark, Starts};
+use super::chances::{Chances, Predicted, odds_ratio};
+use super::evidence::{Evidence, Mark, Ratios, Starts};
 use super::options::Limits;
 use super::recovery::Recovery;
 use crate::span::Timestamp;
@@ -30,11 +31,28 @@ pub struct Detector {
     starts: Starts,
     recovery: Recovery,
     incident: Option<Incident>,
+    // Only of a stream of outcomes that has predictions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted: Option<Box<Predicted>>,
 }
 
 /// One value of a stream: in `[0,1]`, higher is worse.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Observation(f64);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observation {
+    value: f64,
+    kind: Kind,
+}
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// A verdict, or a measure.
+    Plain,
+    /// The chance that a run failed of which no outcome is known.
+    Chance,
+    /// The outcome of a run, and its chance if that counted before.
+    Outcome(Option<f64>),
+}
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -95,6 +113,7 @@ pub struct DropFound {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inheritance {
     baseline: Baseline,
+    chances: Option<Chances>,
     unspent: Budget,
 }
 
@@ -123,24 +142,44 @@ struct Incident {
 #[derive(Clone, Copy)]
 struct Turn {
     at: Timestamp,
-    value: f64,
     /// Days that it spends.
     seed: f64,
-    /// What came before it.
-    cell: Option<usize>,
-    /// The greatest means, given what came before.
-    nulls: Nulls,
+    /// Over the greatest means, given what came before.
+    ratios: Ratios,
+    kind: Turned,
+}
+
+/// What a value is in its turn.
+#[derive(Clone, Copy)]
+enum Turned {
+    /// A value, and what came before it.
+    Value(f64, Option<usize>),
+    /// A chance.
+    Chance(f64),
+    /// An outcome, what came before it, and what its chance was worth, if that counted.
+    Outcome(f64, Option<usize>, Option<Ratios>),
 }
 
 impl Observation {
     /// A value in `[0,1]`, higher is worse; `None` for any other, and for NaN.
     pub fn level(value: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&value).then_some(Self(value))
+        (0.0..=1.0).contains(&value).then_some(Self { value, kind: Kind::Plain })
     }
 
     /// A verdict: 1 if it failed, else 0.
     pub fn verdict(failed: bool) -> Self {
-        Self(f64::from(u8::from(failed)))
+        Self { value: f64::from(u8::from(failed)), kind: Kind::Plain }
+    }
+
+    /// The chance that a run failed of which no outcome is known, in `[0,1]`; `None` for any other, and for NaN. It belongs into a stream of
+    /// [outcomes](Self::outcome).
+    pub fn chance(chance: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&chance).then_some(Self { value: chance, kind: Kind::Chance })
+    }
+
+    /// The outcome of a run, in a stream that has the chances of others; and the run's own chance, if that counted before.
+    pub fn outcome(failed: bool, chance: Option<f64>) -> Self {
+        Self { kind: Kind::Outcome(chance), ..Self::verdict(failed) }
     }
 }
 
@@ -155,16 +194,10 @@ impl Detector {
         limits: &Limits,
     ) -> Option<Severity> {
         let before = self.severity;
-        let nulls = *self.nulls.get_or_insert_with(|| Nulls::of(&self.baseline, limits));
-        let cell = self.recent.cell();
-        let turn = Turn {
-            at,
-            value: value.0,
-            seed: self.budget.spend(at),
-            cell,
-            nulls: nulls.after(self.baseline.level_after(cell, nulls.usual), limits),
-        };
-        self.recent.push(value.0 > nulls.tolerated);
+        if value.kind != Kind::Plain && self.prepares(at, value, limits) {
+            return None;
+        }
+        let turn = self.turn(at, value, limits)?;
         match self.severity {
             Severity::Quiet | Severity::Warning => self.watch(&turn, limits),
             Severity::Critical => self.hold(&turn, limits),
@@ -176,6 +209,18 @@ impl Detector {
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         self.severity
+    }
+
+    /// Whether there is neither a drop nor any stretch of values that speaks for one.
+    pub fn is_settled(&self) -> bool {
+        self.severity == Severity::Quiet && self.starts.are_none()
+    }
+
+    /// Chances are made in another way from here on: what is usual of them is learnt anew, and until then they say nothing.
+    pub fn renew_chances(&mut self) {
+        if let Some(predicted) = &mut self.predicted {
+            (predicted.usual, predicted.pending) = Default::default();
+        }
     }
 
     /// What the values so far come to.
@@ -213,13 +258,14 @@ impl Detector {
     pub fn renew(&mut self) {
         self.baseline = Baseline::default();
         self.start_over();
-        self.nulls = None;
+        (self.nulls, self.predicted) = (None, None);
     }
 
     /// What the next version of the agent is held against, and the time that this one has not spent on false alarms, which
     /// goes to it.
     pub fn bequeath(&mut self) -> Inheritance {
-        Inheritance { baseline: self.baseline, unspent: self.budget.take() }
+        let chances = self.predicted.as_ref().map(|predicted| predicted.usual);
+        Inheritance { baseline: self.baseline, chances, unspent: self.budget.take() }
     }
 
     /// Begins with what the version before left, before the first value: it is held against that version's baseline, and what
@@ -227,10 +273,74 @@ impl Detector {
     pub fn inherit(&mut self, from: &Inheritance, limits: &Limits) {
         self.baseline = from.baseline.handed_on();
         self.budget = from.unspent;
+        if let Some(usual) = from.chances {
+            self.predicted.get_or_insert_default().usual = usual;
+        }
         let saved = std::mem::take(&mut self.budget.saved);
+        if let Some(predicted) = &mut self.predicted {
+            predicted.told.seed(saved.min(limits.page * MOST_AT_ONCE));
+        }
         self.changed.seed(saved.min(limits.page * MOST_AT_ONCE));
         self.intolerable.seed(saved.min(limits.page * EDGE * MOST_AT_ONCE));
         self.nulls = None;
+    }
+
+    /// Learns what is usual, of a stream of outcomes and chances: against an objective it is not held, a stream of outcomes alone is. Returns
+    /// whether that is all that there is to do.
+    fn prepares(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> bool {
+        let predicted = self.predicted.get_or_insert_default();
+        if self.baseline.is_established() {
+            return false;
+        }
+        if value.kind == Kind::Chance {
+            predicted.pending.add(value.value);
+            return true;
+        }
+        let cell = self.recent.cell();
+        self.recent.push(value.value > 0.5);
+        self.pending.add(value.value, cell);
+        if self.pending.all.count >= LEARNT_TOGETHER {
+            self.learn(at, limits);
+        }
+        true
+    }
+
+    /// A value in its turn; `None`: a chance that says nothing, as it is not known what is usual.
+    fn turn(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Turn> {
+        let nulls = *self.nulls.get_or_insert_with(|| Nulls::of(&self.baseline, limits));
+        let (level, usual) = (
+            self.baseline.level(limits.objective),
+            self.predicted.as_ref().map(|predicted| predicted.usual),
+        );
+        let ratios_of =
+            |chance: f64| usual?.ratios(chance, odds_ratio(limits.tolerated(level), level));
+        if value.kind == Kind::Chance {
+            let Some(ratios) = ratios_of(value.value) else {
+                if let Some(predicted) = &mut self.predicted {
+                    predicted.pending.add(value.value);
+                }
+                return None;
+            };
+            let seed = self.budget.spend(at);
+            return Some(Turn { at, seed, ratios, kind: Turned::Chance(value.value) });
+        }
+        let cell = self.recent.cell();
+        let after = nulls.after(self.baseline.level_after(cell, nulls.usual), limits);
+        self.recent.push(value.value > nulls.tolerated);
+        Some(Turn {
+            at,
+            seed: self.budget.spend(at),
+            ratios: Ratios {
+                usual: value.value / after.usual,
+                tolerated: value.value / after.tolerated,
+            },
+            kind: match value.kind {
+                Kind::Outcome(chance) => {
+                    Turned::Outcome(value.value, cell, chance.and_then(ratios_of))
+                }
+                Kind::Plain | Kind::Chance => Turned::Value(value.value, cell),
+            },
+        })
     }
 
     /// While nothing is known to be bad: collects evidence, and what is usual where there is none.
@@ -245,7 +355,7 @@ impl Detector {
         } else if self.severity == Severity::Warning && days < limits.page * WARN * WARN {
             // What was nearly a drop is not usual, but how its failures followed each other may be.
             self.severity = Severity::Quiet;
-            self.pending.all = Tally::default();
+            self.forget_pending();
             self.learn(turn.at, limits);
         } else if self.severity == Severity::Quiet
             && self.pending.all.count >= LEARNT_TOGETHER
@@ -260,17 +370,19 @@ impl Detector {
         self.weigh(turn, turn.seed, turn.seed);
         let confidence = self.confidence();
         let Some(mut incident) = self.incident else { return };
-        incident.values.add(turn.value);
+        turn.value().into_iter().for_each(|value| incident.values.add(value));
         incident.confidence = incident.confidence.max(confidence);
         self.look_for_recovery(turn, &incident);
-        self.pending.follow(turn.value, turn.cell);
+        if let Turned::Value(value, cell) | Turned::Outcome(value, cell, _) = turn.kind {
+            self.pending.follow(value, cell);
+        }
         if self.recovery.is_better(incident.trust) {
             incident.values = incident.values.minus(self.recovery.stretch);
             if incident.values.count > BURST {
                 self.pending.forget_order();
             }
             self.pending.all = self.recovery.stretch;
-            (self.changed, self.intolerable) = (Evidence::default(), Evidence::default());
+            self.forget_evidence();
             self.severity = Severity::Recovering;
         }
         self.incident = Some(incident);
@@ -293,33 +405,67 @@ impl Detector {
             incident.trust *= TRUST_AGAIN;
             self.begin(incident);
         } else if self.recovery.is_good(incident.trust) {
-            let mut pending = self.pending;
+            let pending = self.pending;
+            let chances = self.predicted.as_ref().map(|predicted| predicted.pending);
             self.start_over();
-            self.baseline.take(&mut pending, turn.at, limits.memory);
-            self.nulls = Some(Nulls::of(&self.baseline, limits));
+            self.pending = pending;
+            if let (Some(predicted), Some(chances)) = (&mut self.predicted, chances) {
+                predicted.pending = chances;
+            }
+            self.learn(turn.at, limits);
         }
     }
 
     fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
-        self.recovery.observe(turn.value, tolerated, incident.values.mean());
+        let levels = (tolerated, incident.level());
+        if let (Turned::Chance(chance), Some(predicted)) = (turn.kind, &self.predicted) {
+            let ratio =
+                |level| predicted.usual.ratio_of_good(chance, odds_ratio(level, incident.from));
+            self.recovery.observe(ratio, None, levels);
+        } else if let Some(value) = turn.value() {
+            let ratio = |level: f64| (1.0 - value) / (1.0 - level);
+            self.recovery.observe(ratio, Some(value), levels);
+        }
     }
 
     fn weigh(&mut self, turn: &Turn, seed: f64, edge_seed: f64) {
-        self.changed.observe(turn.value / turn.nulls.usual, seed);
-        self.intolerable.observe(turn.value / turn.nulls.tolerated, edge_seed);
+        let Ratios { usual, tolerated } = turn.ratios;
+        if let Turned::Outcome(_, _, Some(counted)) = turn.kind {
+            self.changed.observe_after(usual, counted.usual, seed);
+            self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed);
+        } else {
+            self.changed.observe(usual, seed);
+            self.intolerable.observe(tolerated, edge_seed);
+        }
+        if let (Turned::Outcome(..), Some(predicted)) = (turn.kind, &mut self.predicted) {
+            // Of a relapse less has to be known here, too.
+            let relapse = if seed > turn.seed { seed } else { 0.0 };
+            let seed = predicted.budget.spend(turn.at).max(relapse);
+            predicted.told.observe(usual, seed);
+        }
     }
 
     /// Counts a value that is usual, if nothing comes of it.
     fn count(&mut self, turn: &Turn) {
         let mark = Mark { at: turn.at, before: self.pending.all };
-        self.starts.observe(turn.value / turn.nulls.tolerated, mark);
-        self.pending.add(turn.value, turn.cell);
+        self.starts.observe(turn.ratios.tolerated, mark);
+        match turn.kind {
+            Turned::Value(value, cell) | Turned::Outcome(value, cell, _) => {
+                self.pending.add(value, cell);
+            }
+            Turned::Chance(chance) => {
+                let predicted = self.predicted.iter_mut();
+                predicted.for_each(|predicted| predicted.pending.add(chance));
+            }
+        }
     }
 
     /// Days in which chance alone gets this far once, at least.
     fn days(&self) -> f64 {
-        self.changed.days().min(self.intolerable.days() / EDGE)
+        let told = self.predicted.as_ref().map(|predicted| predicted.told.days() / TOLD);
+        let days = self.changed.days().min(self.intolerable.days() / EDGE);
+        told.map_or(days, |told| days.min(told))
     }
 
     /// How likely it is that a stream that drops once a month has dropped.
@@ -342,13 +488,17 @@ impl Detector {
     fn begin(&mut self, incident: Incident) {
         self.incident = Some(incident);
         self.severity = Severity::Critical;
-        self.pending.all = Tally::default();
+        self.forget_pending();
         self.starts = Starts::default();
         self.recovery = Recovery::default();
     }
 
     fn learn(&mut self, at: Timestamp, limits: &Limits) {
         self.baseline.take(&mut self.pending, at, limits.memory);
+        if let Some(predicted) = &mut self.predicted {
+            let Predicted { usual, pending, .. } = &mut **predicted;
+            usual.take(pending, at, limits.memory);
+        }
         self.starts = Starts::default();
         self.nulls = Some(Nulls::of(&self.baseline, limits));
     }
@@ -356,11 +506,23 @@ impl Detector {
     /// Quiet, with nothing known but what is usual.
     fn start_over(&mut self) {
         self.severity = Severity::Quiet;
+        self.forget_pending();
         self.pending = Pending::default();
-        (self.changed, self.intolerable) = (Evidence::default(), Evidence::default());
+        self.forget_evidence();
         self.starts = Starts::default();
         self.recovery = Recovery::default();
         self.incident = None;
+    }
+
+    /// Forgets the values that might have been usual, but for how they followed each other.
+    fn forget_pending(&mut self) {
+        self.pending.all = Tally::default();
+        self.predicted.iter_mut().for_each(|predicted| predicted.pending = Default::default());
+    }
+
+    fn forget_evidence(&mut self) {
+        (self.changed, self.intolerable) = (Evidence::default(), Evidence::default());
+        self.predicted.iter_mut().for_each(|predicted| predicted.told = Evidence::default());
     }
 
     /// The values since the change began, if one did.
@@ -382,7 +544,7 @@ impl Detector {
             return Some(DropFound {
                 since: incident.since,
                 from: incident.from,
-                to: incident.values.mean(),
+                to: incident.level(),
                 traces: incident.values.count,
                 confidence: incident.confidence,
             });
@@ -392,10 +554,32 @@ impl Detector {
         Some(DropFound {
             since: mark.at,
             from: self.usual(limits),
-            to: values.mean(),
+            to: level_of(values, self.usual(limits)),
             traces: values.count,
             confidence: self.confidence(),
         })
+    }
+}
+
+impl Incident {
+    /// Mean of its values.
+    fn level(&self) -> f64 {
+        level_of(self.values, self.from)
+    }
+}
+
+/// The mean of values; of none, as only chances came since, the level before.
+fn level_of(values: Tally, before: f64) -> f64 {
+    if values.count == 0 { before } else { values.mean() }
+}
+
+impl Turn {
+    /// What is counted of it: a chance is not.
+    fn value(&self) -> Option<f64> {
+        match self.kind {
+            Turned::Value(value, _) | Turned::Outcome(value, ..) => Some(value),
+            Turned::Chance(_) => None,
+        }
     }
 }
 
@@ -434,6 +618,9 @@ const WARN: f64 = 0.1;
 
 /// Evidence against the worst level that is tolerated, over that against the usual one, which both make a page.
 const EDGE: f64 = 0.1;
+
+/// Evidence of outcomes alone, over that of outcomes and predictions together, which both make a page.
+const TOLD: f64 = 0.3;
 
 /// The most of the time to a page that a new version begins with.
 const MOST_AT_ONCE: f64 = 0.01;

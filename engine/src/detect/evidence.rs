@@ -38,6 +38,14 @@ impl Evidence {
         }
     }
 
+    /// Takes a value of which a part has counted before, over the same mean: it takes the place of that.
+    pub(super) fn observe_after(&mut self, ratio: f64, counted: f64, seed: f64) {
+        for (sum, (bet, weight)) in self.0.iter_mut().zip(BETS.into_iter().zip(WEIGHTS)) {
+            let paid = payout(bet, ratio) / payout(bet, counted);
+            *sum = ((*sum + weight * seed) * paid).min(MOST);
+        }
+    }
+
     /// Spends days on a change that begins with the next value.
     pub(super) fn seed(&mut self, days: f64) {
         self.observe(1.0, days);
@@ -47,6 +55,13 @@ impl Evidence {
     pub(super) fn days(&self) -> f64 {
         self.0.iter().sum()
     }
+}
+
+/// A value over the greatest means of a stream in which nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ratios {
+    pub(super) usual: f64,
+    pub(super) tolerated: f64,
 }
 
 /// For each bet the stretch of values up to the last one that speaks most for a change, by cumulative sums.

@@ -18,6 +18,10 @@
 //! at their usual level, and ten anywhere within what is tolerated. Nothing else is assumed of the values; `m` is higher
 //! after failures by which others usually come, as the stream's own past has it.
 //!
+//! A stream of outcomes may have predictions as well, of runs of which no outcome is known. Both are bets on one change, in one `M`:
+//! a prediction as [`chances`] has it, and an outcome that comes after its run's prediction takes the place of that (its bet over the one that
+//! it replaces). What runs are like may change without more of them failing, so a page takes `M(usual) >= 0.3 N` of outcomes alone, too.
+//!
 //! Source: J. Shin, A. Ramdas and A. Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", The
 //! New England Journal of Statistics in Data Science 2 (2024), arXiv 2203.03532: the Shiryaev-Roberts e-detector and its
 //! mixture over bets. Ours are the time that values spend in place of one for each, what of it goes to new versions, the two
@@ -25,6 +29,7 @@
 
 mod baseline;
 mod budget;
+mod chances;
 mod detector;
 mod evidence;
 mod options;

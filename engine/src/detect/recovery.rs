@@ -24,19 +24,23 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Takes the next value; `tolerated` and `drop` are levels.
-    pub(super) fn observe(&mut self, value: f64, tolerated: f64, drop: f64) {
+    /// Takes the next value, which has `(1 - x) / (1 - m)` by level; `tolerated` and `drop` are levels. Only what is an outcome is part of the
+    /// stretch.
+    pub(super) fn observe(
+        &mut self,
+        ratio_at: impl Fn(f64) -> f64,
+        value: Option<f64>,
+        (tolerated, drop): (f64, f64),
+    ) {
         let half = (tolerated * drop).sqrt().max(tolerated).min(MOST_BAD);
         let quarter = (tolerated * half).sqrt().max(tolerated).min(MOST_BAD);
-        let ratio = (1.0 - value) / (1.0 - half);
+        let ratio = ratio_at(half);
         if self.capital <= 1.0 {
             (self.capital, self.stretch) = (1.0, Tally::default());
         }
         self.capital = (self.capital * payout(SMALL_BET, ratio)).min(MOST);
-        self.stretch.add(value);
-        for (sums, ratio) in
-            [(&mut self.better, ratio), (&mut self.good, (1.0 - value) / (1.0 - quarter))]
-        {
+        value.into_iter().for_each(|value| self.stretch.add(value));
+        for (sums, ratio) in [(&mut self.better, ratio), (&mut self.good, ratio_at(quarter))] {
             for (sum, bet) in sums.iter_mut().zip(BETS) {
                 *sum = ((*sum + SEED) * payout(bet, ratio)).min(MOST);
             }

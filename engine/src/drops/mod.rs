@@ -21,6 +21,8 @@ mod gaps;
 mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod together;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -263,7 +265,9 @@ impl Drops {
         let anew = self.deployments.accept(agent);
         let mut watch = Watch { before, told, anew, ..Watch::default() };
         let left = watch.left_by(agent).and_then(|key| self.watches.get(&key));
-        watch.usual = left.map(|watch| watch.usual.clone()).unwrap_or_default();
+        if let Some(left) = left {
+            (watch.usual, watch.learner) = (left.usual.clone(), left.learner.clone());
+        }
         self.watches.insert(agent.clone(), watch);
     }
 
@@ -307,7 +311,7 @@ impl Drops {
         // It is away while its streams look at the versions before.
         let Some(mut watch) = self.watches.get_mut(agent).map(mem::take) else { return };
         for stream in STREAMS {
-            let Some(value) = stream.value(trace, &watch.usual) else { continue };
+            let Some(value) = stream.value(trace, &watch) else { continue };
             if !watch.streams.contains_key(stream.name) {
                 self.begin_stream(agent, &mut watch, stream);
             }

@@ -1,5 +1,6 @@
 //! The streams of an agent in which drops are looked for. This is the one list: state, metrics, documents and API go by it.
 
+use super::watch::Watch;
 use crate::detect::Observation;
 use crate::predict::spread::{Measure, Spread};
 use crate::update::{DoneTrace, Effort};
@@ -24,6 +25,8 @@ pub(super) enum Reading {
     Failed(fn(&DoneTrace) -> Option<bool>),
     /// The mean of the shares of the agent's usual traces that took less of these measures, as far as they are known of it.
     Rank(&'static [Measure]),
+    /// An outcome, or the chance of a run without one.
+    Predicted,
 }
 
 /// One value of a stream.
@@ -47,6 +50,12 @@ pub const STREAMS: &[Stream] = &[
         pages: true,
         doc: "somebody told an outcome, of the trace, its session or its run, that is no success",
         measure: Reading::Failed(|trace| trace.outcome_failed),
+    },
+    Stream {
+        name: PREDICTED,
+        pages: true,
+        doc: "outcomes as above, and of traces without one the chance that they failed, once 32 outcomes have taught it",
+        measure: Reading::Predicted,
     },
     Stream {
         name: "tool_failures",
@@ -80,6 +89,9 @@ pub const STREAMS: &[Stream] = &[
     },
 ];
 
+/// The stream of predictions.
+pub(super) const PREDICTED: &str = "predicted_failure";
+
 /// The success rate that streams without an objective are held against while they have no past.
 pub(super) const NO_OBJECTIVE: f64 = 0.5;
 
@@ -95,16 +107,34 @@ impl Stream {
     }
 
     /// What this stream has of a trace; `None`: nothing, or too little is known of what is usual.
-    pub(super) fn value(&self, trace: &DoneTrace, usual: &Spread) -> Option<Value> {
+    pub(super) fn value(&self, trace: &DoneTrace, watch: &Watch) -> Option<Value> {
         match self.measure {
             Reading::Failed(failed) => {
                 failed(trace).map(|bad| Value { observation: Observation::verdict(bad), bad })
             }
             Reading::Rank(measures) => {
-                let level = rank(trace.effort.as_ref()?, measures, usual)?;
+                let effort = trace.effort.as_ref().filter(|_| trace.is_first())?;
+                let level = rank(effort, measures, &watch.usual)?;
                 Some(Value { observation: Observation::level(level)?, bad: level >= UNUSUAL })
             }
+            Reading::Predicted => predicted(trace, watch),
         }
+    }
+}
+
+/// Nothing before there is a model. An outcome that is told later takes the place of the chance, which counted when the trace was done.
+fn predicted(trace: &DoneTrace, watch: &Watch) -> Option<Value> {
+    let effort = trace.effort.as_ref().filter(|_| watch.learner.is_made());
+    let chance = effort.and_then(|effort| watch.learner.chance(effort, &watch.usual));
+    match (trace.outcome_failed, chance) {
+        (Some(bad), chance) if watch.learner.is_made() => {
+            let counted = chance.filter(|_| !trace.is_first());
+            Some(Value { observation: Observation::outcome(bad, counted), bad })
+        }
+        (None, Some(chance)) if trace.is_first() => {
+            Some(Value { observation: Observation::chance(chance)?, bad: chance >= LIKELY })
+        }
+        _ => None,
     }
 }
 
@@ -113,6 +143,9 @@ fn rank(effort: &Effort, measures: &[Measure], usual: &Spread) -> Option<f64> {
     let (sum, known) = ranks.fold((0.0, 0_u32), |(sum, known), rank| (sum + rank, known + 1));
     (known > 0).then(|| sum / f64::from(known))
 }
+
+/// The chance from which on a trace is an example of what fails.
+const LIKELY: f64 = 0.5;
 
 /// The percentile from which on a trace is an example of a rise.
 const UNUSUAL: f64 = 0.9;

@@ -76,8 +76,8 @@ fn every_stream_has_a_name_of_its_own_that_is_read_back() {
     let mut told = Fixture::new(10);
     let cost_quanta = PartialSum { traces: 1, sum: 1_000 };
     let effort = Some(Effort { cost_quanta, ..Effort::default() });
-    for hour in 1..30 {
-        let (outcome_failed, tools_failed) = (Some(true), Some(true));
+    for hour in 1..90 {
+        let (outcome_failed, tools_failed) = (Some(hour % 2 == 0), Some(true));
         told.tell("1", DoneTrace { outcome_failed, tools_failed, effort, ..trace(hour, true) });
     }
     let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
@@ -176,8 +176,8 @@ proptest! {
     /// What is told together counts in the order in which it arrived, whoever tells it first.
     #[test]
     fn the_order_of_telling_does_not_matter(
-        traces in prop::collection::vec((0..40_u64, 0..3_u8, any::<bool>()), 1..60),
-        order in prop::collection::vec(any::<u16>(), 60),
+        traces in prop::collection::vec((0..40_u64, 0..2_u8, any::<bool>()), 1..160),
+        order in prop::collection::vec(any::<u16>(), 160),
     ) {
         let run = |order: &dyn Fn(usize) -> usize| {
             let mut told = Fixture::new(10);
@@ -185,7 +185,13 @@ proptest! {
             numbered.sort_by_key(|at| order(*at));
             for at in numbered {
                 let (hour, version, failed) = traces[at];
-                let trace = DoneTrace { trace_id: Some(TraceId((at as u128).to_be_bytes())), ..trace(hour, failed) };
+                let calls = hour % 7 + 1;
+                let trace = DoneTrace {
+                    trace_id: Some(TraceId((at as u128).to_be_bytes())),
+                    outcome_failed: (at % 4 > 0).then_some(failed),
+                    effort: Some(Effort { model_calls: calls, ..Effort::default() }),
+                    ..trace(hour, failed)
+                };
                 told.drops.tell(&key(&version.to_string()), [trace], WallShift::default());
             }
             told.drops.settle(&DriftOptions::default(), &mut told.counts);

@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::gaps::Gaps;
-use super::stream::{STREAMS, Stream, Value};
+use super::stream::{PREDICTED, STREAMS, Stream, Value};
 use crate::detect::{Against, Detector, DropState, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
+use crate::predict::learner::Learner;
 use crate::predict::spread::Spread;
 use crate::saved::{self, Name};
 use crate::span::Timestamp;
@@ -27,6 +28,9 @@ pub(super) struct Watch {
     pub(super) gaps: Gaps,
     /// What its usual traces take: values of a stream that drops are not among them.
     pub(super) usual: Spread,
+    /// What outcomes have taught of its traces.
+    #[serde(default)]
+    pub(super) learner: Learner,
     /// Of 1 - risk, for comparison with other versions.
     pub(super) level: MeanSequence,
     /// When something was last told of it.
@@ -75,15 +79,31 @@ impl Watch {
     /// Takes when a trace came, and what it took, unless the agent takes more than usual just now.
     pub(super) fn count(&mut self, at: Timestamp, trace: &DoneTrace, memory: Duration) {
         self.told = self.told.max(at);
-        if trace.looped.is_some() {
+        if trace.is_first() {
             self.gaps.observe(Timestamp(trace.touched_unix_nano), memory);
         }
         let Some(effort) = &trace.effort else { return };
         let rises = |stream: &Stream| {
             stream.ranks() && self.streams.get(stream.name).is_some_and(Watched::drops)
         };
-        if !STREAMS.iter().any(rises) {
+        if trace.is_first() && !STREAMS.iter().any(rises) {
             self.usual.add(Timestamp(trace.start_unix_nano), effort);
+        }
+        if let Some(failed) = trace.outcome_failed {
+            self.learn(effort, failed);
+        }
+    }
+
+    /// Learns from a trace's outcome, unless the agent fails more than usual just now.
+    fn learn(&mut self, effort: &Effort, failed: bool) {
+        let mut watched = self.streams.get_mut(PREDICTED);
+        let detector = watched.as_ref().map(|watched| &watched.detector);
+        let is_settled = detector.is_none_or(Detector::is_settled);
+        if detector.is_none_or(|detector| detector.severity() == Severity::Quiet) {
+            self.learner.learn(effort, &self.usual, failed);
+        }
+        if is_settled && self.learner.renew() {
+            watched.iter_mut().for_each(|watched| watched.detector.renew_chances());
         }
     }
 

@@ -4,6 +4,7 @@
 //! Sessions tell their agents what they took ([`Spread`], [`EffortSums`]); runs with an outcome are kept by the agent
 //! ([`KnownRun`]). Both meet in [`Learned`], when somebody looks at the agent or at one of its sessions: nothing is computed before.
 
+pub(crate) mod learner;
 mod model;
 mod quality;
 pub(crate) mod spread;
@@ -11,13 +12,14 @@ mod success;
 
 use std::collections::BTreeMap;
 
-pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked};
+pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked, Whole};
 pub use quality::Quality;
-pub use spread::{EffortSums, LEAST_RUNS, Measure, Spread};
+pub use spread::{EffortSums, LEAST_RUNS, Measure, Spread, Spreads};
 
 use self::success::{LabelledRun, Others, success_ratio};
 use super::span::Timestamp;
-use super::view::{AgentView, PredictionView, SessionView, SuccessView};
+use super::update::{Effort, ScopedId};
+use super::view::{AgentView, PredictionView, SessionView, SuccessView, TraceView};
 
 /// The sessions of an agent in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -41,13 +43,14 @@ pub struct Learned {
 impl Learned {
     /// Learns from these, each in the order of their starts.
     pub fn new(
-        spread: Spread,
+        spreads: Spreads,
         known: &[KnownRun],
         populations: &BTreeMap<String, Population>,
     ) -> Self {
-        let model = Model::new(spread, known);
+        let model = Model::new(spreads, known);
         let success = populations.iter().filter_map(|(window, population)| {
-            Some((window.clone(), success(model.spread(), known, population)?))
+            let spread = model.spread(Whole::Session);
+            Some((window.clone(), success(spread, known, population)?))
         });
         Self { quality: quality::quality(&model, known), success: success.collect(), model }
     }
@@ -72,8 +75,67 @@ impl Learned {
     /// Says of a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`]
     /// to compare it with.
     pub fn look_at(&self, session: &mut SessionView) {
-        look_at(session, &self.model);
+        let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
+        let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
+        let name = session.name();
+        let Some(looked) = self.predict(Whole::Session, (&name, task), &session.took) else {
+            return;
+        };
+        session.effort = Some(looked.effort);
+        session.predicted_failure = Some(looked.failure);
+        session.prediction = Some(looked.prediction);
     }
+
+    /// Says the same of a done trace beside its agent's other traces, and returns where it comes from. What is learned is how whole
+    /// sessions went, and what is said is how its session went, by this trace alone.
+    pub fn look_at_trace(
+        &self,
+        session: &ScopedId,
+        trace: &mut TraceView,
+    ) -> Option<PredictionView> {
+        let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
+        let looked = self.predict(Whole::Trace, (session, task), trace.took.as_ref()?)?;
+        trace.effort = Some(looked.effort);
+        trace.predicted_failure = Some(looked.failure);
+        Some(looked.prediction)
+    }
+
+    fn predict(
+        &self,
+        whole: Whole,
+        (session, task): (&ScopedId, Option<&str>),
+        effort: &Effort,
+    ) -> Option<Looked> {
+        let model = &self.model;
+        let ranked = model.ranked(whole, effort)?;
+        let predicted = model.predict(whole, (session, task), effort)?;
+        let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
+        let prediction = PredictionView {
+            more_than: ranks
+                .filter_map(|measure| Some((measure.name(), ranked.ranks[*measure as usize]?)))
+                .collect(),
+            carried_by: FEATURES
+                .iter()
+                .zip(predicted.carried_by)
+                .map(|(feature, carried)| (feature.name, carried))
+                .collect(),
+            outcomes_known: model.outcomes() as u64,
+        };
+        Some(Looked { effort: ranked.effort, failure: predicted.failure, prediction })
+    }
+}
+
+/// What is said of a session or of a trace.
+struct Looked {
+    effort: f64,
+    failure: f64,
+    prediction: PredictionView,
+}
+
+/// Those that our judge was asked about, if they are enough: how likely it was to be is known. Else all.
+fn whose_selection_is_known(known: Vec<&KnownRun>) -> Vec<&KnownRun> {
+    let judged = || known.iter().copied().filter(|run| run.probability.is_some());
+    if judged().count() >= success::LEAST_TOLD { judged().collect() } else { known }
 }
 
 /// The share of sessions that succeed. What is known of all of them is their effort: the mean over the measures, each in buckets, set to mean 0 and
@@ -81,6 +143,7 @@ impl Learned {
 fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
     let since = population.told_since?;
     let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= since).collect();
+    let known = whose_selection_is_known(known);
     let mut sums = population.efforts;
     known.iter().for_each(|run| sums.unmerge(&EffortSums::of(&run.effort)));
     let others = population.sessions.saturating_sub(known.len() as u64);
@@ -103,6 +166,7 @@ fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Opti
         .map(|run| LabelledRun {
             label: if run.failed { 0.0 } else { 1.0 },
             predictor: mean_of(&|measure| measure.bucket(&run.effort)),
+            probability: run.probability,
         })
         .collect();
     // How the effort of the others varies is not kept: nobody chose by it who is told.
@@ -115,26 +179,4 @@ fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Opti
         variance,
     });
     success_ratio(&told, others)
-}
-
-fn look_at(session: &mut SessionView, model: &Model) {
-    let effort = &session.took;
-    let Some(ranked) = model.ranked(effort) else { return };
-    let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
-    let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
-    let predicted = model.predict(&session.name(), task, effort);
-    session.effort = Some(ranked.effort);
-    session.predicted_failure = predicted.as_ref().map(|predicted| predicted.failure);
-    let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
-    session.prediction = predicted.map(|predicted| PredictionView {
-        more_than: ranks
-            .filter_map(|measure| Some((measure.name(), ranked.ranks[*measure as usize]?)))
-            .collect(),
-        carried_by: FEATURES
-            .iter()
-            .zip(predicted.carried_by)
-            .map(|(feature, carried)| (feature.name, carried))
-            .collect(),
-        outcomes_known: model.outcomes() as u64,
-    });
 }

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::spread::{Measure, Spread};
+use super::spread::{Measure, Spread, Spreads};
 use crate::math::Quanta;
 use crate::span::Timestamp;
 use crate::update::{Effort, ScopedId};
@@ -40,7 +40,7 @@ pub struct Feature {
 }
 
 /// The features; the first is the intercept.
-pub const FEATURES: [Feature; 9] = [
+pub const FEATURES: [Feature; 10] = [
     // A quarter of the runs fails, as far as is known: anything from 6 to 64 % within two standard deviations.
     feature("base", "How often this agent's runs fail", (-1.1, 1.5), |_| 1.0),
     feature("effort", "More effort than the agent's other runs", (3.0, 2.0), |run| {
@@ -58,6 +58,12 @@ pub const FEATURES: [Feature; 9] = [
     feature("duration", "Time beyond the rest of the effort", (0.0, 1.0), |run| {
         run.beyond(Measure::Duration)
     }),
+    feature(
+        "longest_call",
+        "A longer single call beyond the rest of the effort",
+        (0.0, 1.0),
+        |run| run.beyond(Measure::LongestCall),
+    ),
     feature("answer", "A longer last answer than usual", (0.0, 1.0), |run| {
         run.beyond(Measure::Answer)
     }),
@@ -74,7 +80,11 @@ const fn feature(
     Feature { name, doc, prior, spread, value }
 }
 
-const N: usize = FEATURES.len();
+/// How many there are.
+pub(super) const N: usize = FEATURES.len();
+
+/// The features of one run.
+pub(super) type Row = [f64; N];
 
 /// What features are computed from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,8 +115,12 @@ pub struct KnownRun {
     pub effort: Effort,
     /// The worst score of each signal over its traces.
     pub signals: BTreeMap<Cow<'static, str>, Quanta>,
+    /// The risk of each of its traces that has one, but for what was told of the outcome.
+    pub risks: Vec<Quanta>,
     /// It is no success.
     pub failed: bool,
+    /// How likely our judge was to be asked about it, in `(0,1]`; `None`: it was not, and others told, who knows why.
+    pub probability: Option<f64>,
 }
 
 impl KnownRun {
@@ -137,10 +151,19 @@ pub struct Prediction {
     pub carried_by: [f64; N],
 }
 
+/// What is predicted: a session among sessions, or a trace among traces.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Whole {
+    /// A session.
+    Session,
+    /// A trace.
+    Trace,
+}
+
 /// A model of one agent.
 #[derive(Clone, Debug)]
 pub struct Model {
-    spread: Spread,
+    spreads: Spreads,
     coefficients: [f64; N],
     // Curvature of what is minimised, at the coefficients.
     curve: [[f64; N]; N],
@@ -159,7 +182,7 @@ struct Record {
 
 impl Model {
     /// Learns from the runs that are told.
-    pub fn new(spread: Spread, known: &[KnownRun]) -> Self {
+    pub fn new(spreads: Spreads, known: &[KnownRun]) -> Self {
         let failed = known.iter().filter(|run| run.failed).count() as f64;
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
         for run in known {
@@ -170,7 +193,7 @@ impl Model {
         }
         let sessions = known.iter();
         let mut model = Self {
-            spread,
+            spreads,
             coefficients: FEATURES.map(|feature| feature.prior),
             curve: [[0.0; N]; N],
             tasks,
@@ -182,7 +205,7 @@ impl Model {
         let rows: Vec<([f64; N], f64)> = known
             .iter()
             .filter_map(|run| {
-                let row = model.row(&run.session, run.task.as_deref(), &run.effort)?;
+                let row = model.row_of(run)?;
                 Some((row, if run.failed { 1.0 } else { 0.0 }))
             })
             .collect();
@@ -192,9 +215,12 @@ impl Model {
         model
     }
 
-    /// The agent's distributions.
-    pub(super) fn spread(&self) -> &Spread {
-        &self.spread
+    /// The distributions of the agent's sessions, or of its traces.
+    pub(super) fn spread(&self, whole: Whole) -> &Spread {
+        match whole {
+            Whole::Session => &self.spreads.sessions,
+            Whole::Trace => &self.spreads.traces,
+        }
     }
 
     /// How many outcomes it has learned from.
@@ -202,25 +228,20 @@ impl Model {
         self.sessions.len()
     }
 
-    /// Ranks a run among the others; `None` before there are enough.
-    pub fn ranked(&self, effort: &Effort) -> Option<Ranked> {
-        let spread = &self.spread;
-        let ranks = Measure::ALL.map(|measure| spread.rank(measure, measure.of(effort)?));
-        let of_effort = Measure::ALL.iter().filter(|measure| measure.is_effort());
-        let known: Vec<f64> = of_effort.filter_map(|measure| ranks[*measure as usize]).collect();
-        let mean = known.iter().sum::<f64>() / known.len() as f64;
-        (!known.is_empty()).then_some(Ranked { effort: mean, ranks })
+    /// Ranks a session or a trace among the others; `None` before there are enough.
+    pub fn ranked(&self, whole: Whole, effort: &Effort) -> Option<Ranked> {
+        ranked(self.spread(whole), effort)
     }
 
-    /// Predicts how a session went; what is told of that session itself has no part in its task's record. `None` before
-    /// there are enough runs to rank it among.
+    /// Predicts how a session went, by what it took, or by what one of its traces took; what is told of that session itself has no
+    /// part in its task's record. `None` before there are enough to rank it among.
     pub fn predict(
         &self,
-        session: &ScopedId,
-        task: Option<&str>,
+        whole: Whole,
+        (session, task): (&ScopedId, Option<&str>),
         effort: &Effort,
     ) -> Option<Prediction> {
-        let row = self.row(session, task, effort)?;
+        let row = self.row(session, task, (whole, effort))?;
         let mut carried_by = [0.0; N];
         for ((carried, value), coefficient) in carried_by.iter_mut().zip(row).zip(self.coefficients)
         {
@@ -232,7 +253,7 @@ impl Model {
     /// Each of the runs that it learned from, with the chance that it would give it had it not.
     pub(super) fn left_out(&self, known: &[KnownRun]) -> Vec<(f64, bool)> {
         let odds = |run: &KnownRun| {
-            let row = self.row(&run.session, run.task.as_deref(), &run.effort)?;
+            let row = self.row_of(run)?;
             let odds: f64 =
                 row.iter().zip(self.coefficients).map(|(value, held)| value * held).sum();
             let chance = logistic(odds);
@@ -245,15 +266,18 @@ impl Model {
         known.iter().filter_map(odds).collect()
     }
 
-    fn row(&self, session: &ScopedId, task: Option<&str>, effort: &Effort) -> Option<[f64; N]> {
-        let Ranked { effort: mean, ranks } = self.ranked(effort)?;
-        let inputs = Inputs {
-            effort: mean,
-            ranks,
-            failed_share: effort.failed_calls as f64 / effort.judged_calls.max(1) as f64,
-            record: task.map_or(0.0, |task| self.record(session, task)),
-        };
-        Some(FEATURES.map(|feature| (feature.value)(&inputs)))
+    fn row_of(&self, run: &KnownRun) -> Option<[f64; N]> {
+        self.row(&run.session, run.task.as_deref(), (Whole::Session, &run.effort))
+    }
+
+    fn row(
+        &self,
+        session: &ScopedId,
+        task: Option<&str>,
+        (whole, effort): (Whole, &Effort),
+    ) -> Option<[f64; N]> {
+        let record = task.map_or(0.0, |task| self.record(session, task));
+        row(self.spread(whole), effort, record)
     }
 
     /// How far the log-odds of failure of a task's other runs are above those of all runs.
@@ -271,8 +295,25 @@ impl Model {
     }
 }
 
+/// Ranks a run among others; `None` before there are enough.
+fn ranked(spread: &Spread, effort: &Effort) -> Option<Ranked> {
+    let ranks = Measure::ALL.map(|measure| spread.rank(measure, measure.of(effort)?));
+    let of_effort = Measure::ALL.iter().filter(|measure| measure.is_effort());
+    let known: Vec<f64> = of_effort.filter_map(|measure| ranks[*measure as usize]).collect();
+    let mean = known.iter().sum::<f64>() / known.len() as f64;
+    (!known.is_empty()).then_some(Ranked { effort: mean, ranks })
+}
+
+/// The features of a run among others, with its task's record; `None` before there are enough.
+pub(super) fn row(spread: &Spread, effort: &Effort, record: f64) -> Option<Row> {
+    let Ranked { effort: mean, ranks } = ranked(spread, effort)?;
+    let failed_share = effort.failed_calls as f64 / effort.judged_calls.max(1) as f64;
+    let inputs = Inputs { effort: mean, ranks, failed_share, record };
+    Some(FEATURES.map(|feature| (feature.value)(&inputs)))
+}
+
 /// The most likely coefficients, and the curvature there.
-fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
+pub(super) fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
     let priors = FEATURES.map(|feature| feature.prior);
     let precisions = FEATURES.map(|feature| 1.0 / (feature.spread * feature.spread));
     let mut coefficients = priors;
@@ -331,11 +372,11 @@ fn solve(mut matrix: [[f64; N]; N], right: [f64; N]) -> [f64; N] {
     solved
 }
 
-fn logistic(odds: f64) -> f64 {
+pub(super) fn logistic(odds: f64) -> f64 {
     1.0 / (1.0 + (-odds).exp())
 }
 
-fn log_odds(chance: f64) -> f64 {
+pub(super) fn log_odds(chance: f64) -> f64 {
     (chance / (1.0 - chance)).ln()
 }
 
@@ -358,10 +399,10 @@ mod tests {
     }
 
     /// Runs of 1 to 100 model calls.
-    fn spread() -> Spread {
-        let mut spread = Spread::default();
-        (1..=100).for_each(|calls| spread.add(Timestamp(1), &effort(calls)));
-        spread
+    fn spread() -> Spreads {
+        let mut sessions = Spread::default();
+        (1..=100).for_each(|calls| sessions.add(Timestamp(1), &effort(calls)));
+        Spreads { sessions, traces: Spread::default() }
     }
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
@@ -370,8 +411,17 @@ mod tests {
         KnownRun { session, task, effort, failed, ..KnownRun::default() }
     }
 
+    fn predict(
+        model: &Model,
+        session: &ScopedId,
+        task: Option<&str>,
+        calls: u64,
+    ) -> Option<Prediction> {
+        model.predict(Whole::Session, (session, task), &effort(calls))
+    }
+
     fn chance(model: &Model, calls: u64, task: Option<&str>) -> f64 {
-        model.predict(&session("another"), task, &effort(calls)).unwrap().failure
+        predict(model, &session("another"), task, calls).unwrap().failure
     }
 
     #[test]
@@ -379,10 +429,7 @@ mod tests {
         let model = Model::new(spread(), &[]);
         assert!(chance(&model, 90, None) > 2.0 * chance(&model, 10, None));
         assert_eq!(model.outcomes(), 0);
-        assert_eq!(
-            Model::new(Spread::default(), &[]).predict(&session("s"), None, &effort(5)),
-            None
-        );
+        assert_eq!(predict(&Model::new(Spreads::default(), &[]), &session("s"), None, 5), None);
     }
 
     #[test]
@@ -404,7 +451,7 @@ mod tests {
         assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None));
         assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None));
         let alone = Model::new(spread(), &known[..1]);
-        let own = alone.predict(&session("10"), Some("hard"), &effort(10)).unwrap();
+        let own = predict(&alone, &session("10"), Some("hard"), 10).unwrap();
         assert!(own.carried_by[N - 1].abs() < 1e-12);
     }
 
@@ -415,9 +462,9 @@ mod tests {
         for (at, (chance, failed)) in model.left_out(&known).into_iter().enumerate() {
             let mut others = known.clone();
             let own = others.remove(at);
-            let exact =
-                Model::new(spread(), &others).predict(&session(""), None, &own.effort).unwrap();
-            let with = model.predict(&session(""), None, &own.effort).unwrap();
+            let calls = own.effort.model_calls;
+            let exact = predict(&Model::new(spread(), &others), &session(""), None, calls).unwrap();
+            let with = predict(&model, &session(""), None, calls).unwrap();
             let error = (chance - exact.failure).abs();
             assert!(error < 0.01 && error < (with.failure - exact.failure).abs(), "{at}: {error}");
             assert_eq!(failed, own.failed);
@@ -432,8 +479,8 @@ mod tests {
             let precision = 1.0 / (feature.spread * feature.spread);
             let mut slope = precision * (model.coefficients[i] - feature.prior);
             for run in &known {
-                let row = model.row(&run.session, None, &run.effort).unwrap();
-                let chance = model.predict(&run.session, None, &run.effort).unwrap().failure;
+                let row = model.row_of(run).unwrap();
+                let chance = chance(&model, run.effort.model_calls, None);
                 slope += row[i] * (chance - if run.failed { 1.0 } else { 0.0 });
             }
             assert!(slope.abs() < 1e-9, "{}: {slope}", feature.name);

@@ -12,7 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{KnownRun, Model};
+use super::model::{KnownRun, Model, Whole};
+use crate::score::agent_reliability::AgentReliability;
 use crate::signal::outcome;
 use crate::view::{AurocView, CalibrationView};
 
@@ -25,7 +26,8 @@ const BINS: usize = 10;
 /// How good what is said of an agent's runs has been.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quality {
-    /// By signal (as risk: what is better is turned round), `effort` and `predicted_failure`.
+    /// By signal (as risk: what is better is turned round), `reliability` (likewise, over the session's traces by all signals but the outcome),
+    /// `effort` and `predicted_failure`.
     pub auroc: BTreeMap<String, AurocView>,
     /// Of the predictions; `None` before there are enough outcomes.
     pub calibration: Option<CalibrationView>,
@@ -35,11 +37,15 @@ pub struct Quality {
 pub(super) fn quality(model: &Model, known: &[KnownRun]) -> Quality {
     let mut told: BTreeMap<&str, Vec<(f64, bool)>> = BTreeMap::new();
     for run in known {
-        let ranked = model.ranked(&run.effort).map(|ranked| ("effort", ranked.effort));
+        let ranked =
+            model.ranked(Whole::Session, &run.effort).map(|ranked| ("effort", ranked.effort));
         // What is told of the outcome says nothing about what tells it.
         let signals = run.signals.iter().filter(|(name, _)| name.as_ref() != outcome::NAME);
         let signals = signals.map(|(name, score)| (&**name, 1.0 - score.to_f64()));
-        for (name, value) in signals.chain(ranked) {
+        let mut reliability = AgentReliability::default();
+        run.risks.iter().for_each(|risk| reliability.observe(*risk));
+        let reliability = reliability.result().map(|result| ("reliability", 1.0 - result.score));
+        for (name, value) in signals.chain(reliability).chain(ranked) {
             told.entry(name).or_default().push((value, run.failed));
         }
     }

@@ -30,18 +30,21 @@ pub enum Measure {
     Cost,
     /// Time.
     Duration,
+    /// Time of the longest call of a model or a tool.
+    LongestCall,
     /// Distinct words of the last answer.
     Answer,
 }
 
 impl Measure {
     /// All of them, each at its own number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::ModelCalls,
         Self::ToolCalls,
         Self::OutputTokens,
         Self::Cost,
         Self::Duration,
+        Self::LongestCall,
         Self::Answer,
     ];
 
@@ -53,6 +56,7 @@ impl Measure {
             Self::OutputTokens => "output_tokens",
             Self::Cost => "cost",
             Self::Duration => "duration",
+            Self::LongestCall => "longest_call",
             Self::Answer => "answer",
         }
     }
@@ -76,6 +80,7 @@ impl Measure {
             Self::OutputTokens => told(effort.output_tokens),
             Self::Cost => told(effort.cost_quanta),
             Self::Duration => Some(effort.nanos),
+            Self::LongestCall => Some(effort.longest_call_nanos),
             Self::Answer => effort.answer_words,
         }
     }
@@ -172,6 +177,15 @@ impl Spread {
     pub fn is_empty(&self) -> bool {
         self.weeks.is_empty()
     }
+}
+
+/// What an agent's sessions took, and its traces.
+#[derive(Clone, Debug, Default)]
+pub struct Spreads {
+    /// Whole sessions.
+    pub sessions: Spread,
+    /// Single traces.
+    pub traces: Spread,
 }
 
 /// What many runs took, by measure: how many tell, and the sum of their buckets. It can be taken back exactly.

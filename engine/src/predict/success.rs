@@ -6,6 +6,24 @@
 //! w        = cov(y, f) / ((1 + n/N) var(f))
 //! ```
 //!
+//! Runs that are told with different chances (all that are flagged, and a share of the others) are weighted by 1 over these:
+//!
+//! ```text
+//! estimate = mean_w(y) + w (mean(f) over all runs - mean_w(f))         mean_w(y) = sum(y / p) / sum(1 / p)
+//! variance = sum over chances p of W_p^2 q_p (1 - q_p) / n_p + W_p (q_p - mean_w(y))^2 / (n + N), times what predictions spare
+//! w        = sum((y - mean_w(y)) (f - mean_w(f)) / p^2) / sum((f - mean_w(f))^2 / p^2)
+//! ```
+//!
+//! `W_p` is the share of those of chance `p` in the weights, and `q_p` their share of successes, one of each kind more: a few that weigh much
+//! and went alike are no proof (Hajek's ratio estimator, and Agresti and Coull's shares within strata).
+//!
+//! The interval at all times at once is the asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy and A. Ramdas,
+//! "Time-uniform central limit theory and asymptotic confidence sequences" (arXiv 2103.06476), over as many runs as the variance is worth:
+//!
+//! ```text
+//! estimate +- sqrt(v 2 (n r^2 + 1) / (n^2 r^2) ln(sqrt(n r^2 + 1) / 0.05))         v = that of a share, two of each kind more
+//! ```
+//!
 //! `y` is 1 for a success, `f` a number that every run has, `n` runs are told and `N` are not. Source: Angelopoulos, Duchi and
 //! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a chance: `w` gives it
 //! scale and sign. Where it says nothing of `y`, `w` is near 0, and labels alone are left.
@@ -16,7 +34,10 @@ use crate::view::SuccessView;
 const Z: f64 = 1.959_963_984_540_054;
 
 /// Runs that must be told before there is an interval.
-const LEAST_TOLD: usize = 5;
+pub(super) const LEAST_TOLD: usize = 5;
+
+/// The square of the width of the mixture in the interval at all times: narrowest after some fifty runs.
+const ALWAYS: f64 = 0.157;
 
 /// A run of which the outcome is told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +46,8 @@ pub(super) struct LabelledRun {
     pub(super) label: f64,
     /// What is known of every run.
     pub(super) predictor: f64,
+    /// How likely it was to be told, in `(0,1]`; `None`: nobody knows.
+    pub(super) probability: Option<f64>,
 }
 
 /// The runs that are not told.
@@ -76,23 +99,97 @@ pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Opt
     if told.len() < LEAST_TOLD {
         return None;
     }
+    let chances = || told.iter().map(|run| run.probability.unwrap_or(1.0));
+    let least = chances().fold(1.0, f64::min);
+    let alike = chances().all(|chance| chance <= least);
+    let (estimate, worth) = if alike { unweighted(told, others) } else { weighted(told, others) };
+    let (lower, upper) = wilson(estimate, worth);
+    let (always_lower, always_upper) = always(estimate, worth);
+    Some(SuccessView {
+        estimate,
+        lower,
+        upper,
+        always_lower,
+        always_upper,
+        told: told.len() as u64,
+        selected: told.iter().filter(|run| run.probability.is_none()).count() as u64,
+        sessions: told.len() as u64 + others.map_or(0, |others| others.runs),
+    })
+}
+
+/// The share of successes where each run was as likely to be told as any other, and over how many it is worth.
+fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (f64, f64) {
     let runs = told.len() as f64;
     let share = mean(told.iter().map(|run| run.label));
     let alone = share * (1.0 - share) / runs;
     let powered = others
         .and_then(|others| powered_mean(told, others, None))
         .filter(|powered| powered.variance > 0.0 && powered.variance < alone);
-    let (estimate, worth) = powered.map_or((share, runs), |mean| {
-        (mean.estimate.clamp(0.0, 1.0), runs * alone / mean.variance)
+    powered
+        .map_or((share, runs), |mean| (mean.estimate.clamp(0.0, 1.0), runs * alone / mean.variance))
+}
+
+/// The same of runs that were more or less likely to be told.
+fn weighted(told: &[LabelledRun], others: Option<Others>) -> (f64, f64) {
+    let weight = |run: &LabelledRun| 1.0 / run.probability.unwrap_or(1.0);
+    let total: f64 = told.iter().map(weight).sum();
+    let share_of = |run: &LabelledRun| weight(run) / total;
+    let over = |of: &dyn Fn(&LabelledRun) -> f64| -> f64 {
+        told.iter().map(|run| share_of(run) * of(run)).sum()
+    };
+    let (label, predictor) = (over(&|run| run.label), over(&|run| run.predictor));
+    let (many, of_all) = others.map_or((told.len() as f64, None), |others| {
+        let (runs, many) = (told.len() as f64, others.runs as f64);
+        let own: f64 = told.iter().map(|run| run.predictor).sum();
+        let all = (own + others.mean * many) / (runs + many);
+        (runs + many, Some((all, others.variance / (runs + many))))
     });
-    let (lower, upper) = wilson(estimate, worth);
-    Some(SuccessView {
-        estimate,
-        lower,
-        upper,
-        told: told.len() as u64,
-        sessions: told.len() as u64 + others.map_or(0, |others| others.runs),
-    })
+    let (variance, middle) = stratified(told, (total, label), many);
+    let worth = middle * (1.0 - middle) / variance;
+    let squares = |of: &dyn Fn(&LabelledRun) -> f64| -> f64 {
+        told.iter().map(|run| share_of(run).powi(2) * of(run)).sum()
+    };
+    let alone = squares(&|run| (run.label - label).powi(2));
+    let products = squares(&|run| (run.label - label) * (run.predictor - predictor));
+    let tuned = products / squares(&|run| (run.predictor - predictor).powi(2));
+    let Some((all, spread)) = of_all.filter(|_| tuned.is_finite()) else { return (label, worth) };
+    let rest = squares(&|run| (run.label - label - tuned * (run.predictor - predictor)).powi(2));
+    // Two numbers were tuned on as many runs as these are worth.
+    let kish = 1.0 / squares(&|_| 1.0);
+    let powered = rest * kish / (kish - 2.0).max(1.0) + tuned * tuned * spread;
+    if powered > 0.0 && powered < alone {
+        ((label + tuned * (all - predictor)).clamp(0.0, 1.0), worth * alone / powered)
+    } else {
+        (label, worth)
+    }
+}
+
+/// The variance of the weighted share by what runs of each probability have, and the share that it goes by.
+fn stratified(told: &[LabelledRun], (total, label): (f64, f64), many: f64) -> (f64, f64) {
+    let mut runs: Vec<&LabelledRun> = told.iter().collect();
+    let chance = |run: &LabelledRun| run.probability.unwrap_or(1.0);
+    runs.sort_by(|one, other| chance(one).total_cmp(&chance(other)));
+    let (mut variance, mut middle) = (0.0, 0.0);
+    for alike in runs.chunk_by(|one, other| chance(one).total_cmp(&chance(other)).is_eq()) {
+        let count = alike.len() as f64;
+        let weight = count / chance(alike[0]) / total;
+        let successes: f64 = alike.iter().map(|run| run.label).sum();
+        let share = (successes + 1.0) / (count + 2.0);
+        variance += weight * weight * share * (1.0 - share) / count;
+        variance += weight * (successes / count - label).powi(2) / many;
+        middle += weight * share;
+    }
+    (variance, middle)
+}
+
+/// The interval of a share over so many runs that holds at all times at once.
+fn always(share: f64, runs: f64) -> (f64, f64) {
+    let smoothed = (share * runs + 2.0) / (runs + 4.0);
+    let times = runs * ALWAYS + 1.0;
+    let half = (smoothed * (1.0 - smoothed) * 2.0 * times / (runs * runs * ALWAYS)
+        * (times.sqrt() / 0.05).ln())
+    .sqrt();
+    ((share - half).max(0.0), (share + half).min(1.0))
 }
 
 /// Wilson's score interval of a share over so many runs.
@@ -150,7 +247,11 @@ mod tests {
     fn told(labels: &[f64], predictors: &[f64]) -> Vec<LabelledRun> {
         let pairs = labels.iter().zip(predictors);
         pairs
-            .map(|(label, predictor)| LabelledRun { label: *label, predictor: *predictor })
+            .map(|(label, predictor)| LabelledRun {
+                label: *label,
+                predictor: *predictor,
+                probability: None,
+            })
             .collect()
     }
 
@@ -201,6 +302,7 @@ mod tests {
                 LabelledRun {
                     label: if next() < 0.95 - 0.5 * predictor { 1.0 } else { 0.0 },
                     predictor,
+                    probability: Some(0.1),
                 }
             };
             let runs: Vec<LabelledRun> = (0..300).map(|_| run()).collect();
@@ -218,5 +320,61 @@ mod tests {
         assert!(share(covered) > 0.93, "{}", share(covered));
         assert!((share(covered) - share(covered_alone)).abs() < 0.02, "{}", share(covered_alone));
         assert!(width < 0.97 * width_alone, "{}", width / width_alone);
+    }
+
+    /// All that are flagged are told, and one in ten of the others; they fail in 80 % and in 10 %.
+    #[test]
+    fn runs_that_were_told_with_different_chances_are_weighted_by_them() {
+        let mut draws = (0_u64..)
+            .map(|draw| (xxh3_64(&(draw << 1).to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64);
+        let (mut covered, mut alone, mut sum, mut unweighted) = (0_u32, 0_u32, 0.0, 0.0);
+        const DRAWS: u32 = 2_000;
+        let truth = 1.0 - (0.15 * 0.8 + 0.85 * 0.1);
+        for _ in 0..DRAWS {
+            let mut next = || draws.next().unwrap();
+            let (mut told, mut rest) = (Vec::new(), Vec::new());
+            for _ in 0..600 {
+                let (is_flagged, predictor) = (next() < 0.15, next());
+                let fails = if is_flagged { 0.8 } else { 0.1 } + 0.12 * (predictor - 0.5);
+                let label = if next() < fails { 0.0 } else { 1.0 };
+                if is_flagged || next() < 0.1 {
+                    let probability = Some(if is_flagged { 1.0 } else { 0.1 });
+                    told.push(LabelledRun { label, predictor, probability });
+                } else {
+                    rest.push(predictor);
+                }
+            }
+            let found = success_ratio(&told, Some(others(&rest))).unwrap();
+            let covers = |found: SuccessView| found.lower <= truth && truth <= found.upper;
+            covered += u32::from(covers(found));
+            alone += u32::from(covers(success_ratio(&told, None).unwrap()));
+            sum += found.estimate;
+            unweighted += mean(told.iter().map(|run| run.label));
+            assert_eq!(found.selected, 0);
+        }
+        let runs = f64::from(DRAWS);
+        let (share, alone) = (f64::from(covered) / runs, f64::from(alone) / runs);
+        assert!(share > 0.92 && (share - alone).abs() < 0.02, "{share} {alone}");
+        assert!((sum / runs - truth).abs() < 0.01, "{}", sum / runs);
+        assert!((unweighted / runs - truth).abs() > 0.2, "without weights it is far off");
+    }
+
+    #[test]
+    fn the_interval_at_all_times_is_seldom_ever_wrong() {
+        let mut draws = (0_u64..)
+            .map(|draw| (xxh3_64(&(!draw).to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64);
+        for truth in [0.95, 0.74, 0.5] {
+            let wrong = (0..1_000).filter(|_| {
+                let (mut runs, mut successes) = (0.0, 0.0);
+                (0..500).any(|_| {
+                    runs += 1.0;
+                    successes += if draws.next().unwrap() < truth { 1.0 } else { 0.0 };
+                    let (lower, upper) = always(successes / runs, runs);
+                    runs >= 5.0 && !(lower..=upper).contains(&truth)
+                })
+            });
+            let wrong = wrong.count();
+            assert!(wrong < 80, "{truth}: {wrong} of 1000 were wrong at some time");
+        }
     }
 }

@@ -50,6 +50,7 @@ pub(super) fn explain(
         scope: session.id.scope.clone(),
         reason: reason(held, &signals),
         trace: view::trace(held, rules),
+        prediction: None,
         decided_on: held.course.evidence.name().to_owned(),
         counted: !held.course.uncertain && held.is_done(),
         now,

@@ -47,7 +47,7 @@ impl Session {
             self.tell_outcome(&report, shared);
             self.reports.insert(Arc::clone(&report.name), report);
             for record in self.traces.iter_mut().filter(|_| about_runs) {
-                let run = run::trace(record, &self.id, &self.reports);
+                let run = run::trace(record, &self.id, &self.reports, &shared.rules);
                 record.tell_run(run, &mut shared.fleet);
             }
             if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
@@ -173,11 +173,13 @@ impl Session {
         if self.reports.values().any(tells_outcome) {
             return;
         }
+        let mut done = self.traces.iter().filter(|record| !record.panes.is_empty());
         let outcome = DoneTrace {
             start_unix_nano: first.start.0,
             at_unix_nano: shared.wall().0,
             touched_unix_nano: shared.now.0,
             outcome_failed: Some(report.score.0 < Quanta::ONE),
+            effort: done.next_back().map(TraceRecord::effort),
             session: self.id.scoped(),
             ..DoneTrace::default()
         };

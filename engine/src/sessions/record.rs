@@ -42,6 +42,8 @@ pub(super) struct TraceRecord {
     pub(super) cost: Option<i64>,
     /// Time in model calls, in nanoseconds.
     pub(super) model_nanos: u64,
+    /// The longest of them.
+    longest_model_nanos: u64,
     pub(super) course: Arc<Course>,
     pub(super) scored: Arc<Scored>,
     /// The panes that it gives to; none exactly while it is not done.
@@ -222,6 +224,7 @@ impl TraceRecord {
             tokens: update.tokens.unwrap_or_default(),
             cost: update.cost_quanta,
             model_nanos: update.model_nanos,
+            longest_model_nanos: update.longest_model_nanos,
             course: common.course(course),
             scored: Arc::default(),
             panes: PaneSet::default(),
@@ -404,8 +407,23 @@ impl TraceRecord {
             output_tokens: told(self.tokens.output),
             cost_quanta: told(self.cost.and_then(|cost| u64::try_from(cost).ok())),
             nanos: self.sent_end.0.saturating_sub(self.start.0),
+            longest_call_nanos: self.longest_call_nanos(),
             answer_words: self.output.as_ref().map(|output| output.tokens.len() as u64),
         }
+    }
+
+    /// Whether it is judged whatever the rate, where what is flagged is: as `JudgeRules` has it.
+    pub(super) fn is_always_judged(&self) -> bool {
+        let rare = self.rare();
+        let failed_hard = rare.expectations.iter().any(|expectation| expectation.hard_fail);
+        self.course.error || !rare.loops.is_empty() || failed_hard
+    }
+
+    /// How long its longest call of a model or a tool took.
+    pub(super) fn longest_call_nanos(&self) -> u64 {
+        let timed = self.course.calls.iter().zip(&self.times).filter(|(call, _)| call.timed);
+        let tools = timed.map(|(_, (start, end))| end.0.saturating_sub(start.0));
+        tools.max().unwrap_or(0).max(self.longest_model_nanos)
     }
 
     /// What it has used, as limits are held against it.

@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use super::key::SessionId;
 use super::record::TraceRecord;
+use super::rules::Rules;
+use super::scoring::scores;
 use crate::runs::is_about_runs;
+use crate::score::risk::TraceRisk;
+use crate::signal::outcome;
 use crate::span::Report;
 use crate::update::{ReportedScore, RunTrace};
 
@@ -14,6 +18,7 @@ pub(super) fn trace(
     trace: &TraceRecord,
     session: &SessionId,
     reports: &BTreeMap<Arc<str>, Report>,
+    rules: &Rules,
 ) -> Option<RunTrace> {
     if !trace.is_done() {
         return None;
@@ -54,7 +59,16 @@ pub(super) fn trace(
         model_nanos: trace.model_nanos,
         errors: failed.saturating_add(trace.course.failed_model_calls),
         cost_quanta: trace.cost,
+        flagged: trace.is_always_judged(),
+        risk_quanta: risk(trace, rules),
         reported,
         signals: signals.map(|(name, signal)| (name.clone(), signal.score.0)).collect(),
     })
+}
+
+/// Its risk without what was told of the outcome, so that it can be held against that.
+fn risk(trace: &TraceRecord, rules: &Rules) -> Option<i64> {
+    let own = trace.scored.own_signals();
+    let others = scores(&own).filter(|(name, _)| *name != outcome::NAME);
+    TraceRisk::new(others, &rules.weights).risk.map(|risk| risk.0)
 }

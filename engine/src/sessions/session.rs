@@ -491,7 +491,7 @@ impl Session {
             record.tell_outcome();
         }
         record.count(&mut shared.fleet);
-        let run = run::trace(record, &self.id, &self.reports);
+        let run = run::trace(record, &self.id, &self.reports, &shared.rules);
         record.tell_run(run, &mut shared.fleet);
     }
 
@@ -502,7 +502,8 @@ impl Session {
         let (agent, end) = (record.agent().clone(), record.end());
         let summary = shared.fleet.summary(&agent);
         let place = (record.start, end, record.id);
-        let (panes, missed) = summary.observe(place, &record.scored, wall);
+        let effort = record.effort();
+        let (panes, missed) = summary.observe(place, (&record.scored, &effort), wall);
         record.panes = panes;
         shared.counts.add_many("panes", "outside_window", missed as u64);
         let scored = &record.scored;
@@ -512,7 +513,7 @@ impl Session {
         if let Some(risk) = scored.judged_risk() {
             self.judged.get_or_insert_default().observe(risk);
         }
-        self.took = Effort { answer_words: None, ..self.took.plus(record.effort()) };
+        self.took = Effort { answer_words: None, ..self.took.plus(effort) };
         self.done += 1;
         if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
             self.mark(&agent, Some(end), shared);
@@ -522,7 +523,7 @@ impl Session {
     /// Takes back what a trace, which does not give it any more, has given.
     fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
         let Contribution { agent, scored, start, end, panes, effort } = given;
-        shared.fleet.summary(agent).forget((*start, *end, trace), scored, *panes);
+        shared.fleet.summary(agent).forget((*start, *end, trace), (scored, effort), *panes);
         scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
         let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
@@ -531,6 +532,11 @@ impl Session {
         }
         self.judged.take_if(|judged| judged.result().is_none());
         self.took = self.took.minus(*effort);
+        if effort.longest_call_nanos == self.took.longest_call_nanos {
+            let others = self.traces.iter().filter(|other| !other.panes.is_empty());
+            let longest = others.map(TraceRecord::longest_call_nanos).max();
+            self.took.longest_call_nanos = longest.unwrap_or(0);
+        }
         self.done -= 1;
         if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
             let others = self.traces.iter().filter(|other| !other.panes.is_empty());

@@ -121,6 +121,9 @@ pub(super) struct Summary {
     max_names: usize,
     #[serde(default)]
     spread: Arc<Spread>,
+    // Likewise of single traces.
+    #[serde(default)]
+    trace_spread: Arc<Spread>,
     // What changed since the last message.
     #[serde(skip)]
     run_traces: BTreeMap<TraceId, RunTrace>,
@@ -198,6 +201,7 @@ impl Summary {
             names: BTreeSet::new(),
             max_names: options.max_names_per_agent,
             spread: Arc::default(),
+            trace_spread: Arc::default(),
             run_traces: BTreeMap::new(),
             done_traces: Vec::new(),
         }
@@ -209,6 +213,7 @@ impl Summary {
             && self.counters.is_empty()
             && self.panes.is_empty()
             && self.spread.is_empty()
+            && self.trace_spread.is_empty()
             && self.run_traces.is_empty()
             && self.done_traces.is_empty()
     }
@@ -277,9 +282,10 @@ impl Summary {
     pub(super) fn observe(
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
-        trace: &Scored,
+        (trace, effort): (&Scored, &Effort),
         wall: Timestamp,
     ) -> (PaneSet, usize) {
+        Arc::make_mut(&mut self.trace_spread).add(start, effort);
         let panes = self.panes.of(end, wall);
         self.panes.observe(panes, end, trace);
         let worth = Worth {
@@ -298,9 +304,10 @@ impl Summary {
     pub(super) fn forget(
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
-        trace: &Scored,
+        (trace, effort): (&Scored, &Effort),
         panes: PaneSet,
     ) {
+        Arc::make_mut(&mut self.trace_spread).remove(start, effort);
         self.panes.forget(panes, end, trace);
         self.last.remove(&(start, id));
     }
@@ -454,6 +461,7 @@ impl Summary {
             run_traces: std::mem::take(&mut self.run_traces).into_values().collect(),
             done_traces: std::mem::take(&mut self.done_traces),
             spread: Arc::clone(&self.spread),
+            trace_spread: Arc::clone(&self.trace_spread),
             ..SessionUpdate::default()
         }
     }

@@ -92,6 +92,7 @@ pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timesta
     DoneTrace {
         at_unix_nano: trace.end().max(wall).0,
         outcome_failed: outcome(trace).map(|success| !success),
+        effort: Some(trace.effort()),
         ..named(trace, session)
     }
 }

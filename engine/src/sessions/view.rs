@@ -109,6 +109,8 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
         expectations: rare.expectations.iter().map(expectation).collect(),
+        took: (!held.panes.is_empty()).then(|| held.effort()),
+        ..TraceView::default()
     }
 }
 

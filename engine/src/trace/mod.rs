@@ -228,9 +228,10 @@ fn spent(
         })
         .collect();
     update.llm_calls = models.len() as u64;
-    let lasting = models.iter().map(|span| span.end.0.saturating_sub(span.start.0));
+    let lasting = || models.iter().map(|span| span.end.0.saturating_sub(span.start.0));
     update.failed_model_calls = models.iter().filter(|span| span.failed).count() as u64;
-    update.model_nanos = lasting.fold(0, u64::saturating_add);
+    update.model_nanos = lasting().fold(0, u64::saturating_add);
+    update.longest_model_nanos = lasting().max().unwrap_or(0);
     let (input, no_input) = sum_known(models, &totals, |tokens| tokens.input);
     let (output, no_output) = sum_known(models, &totals, |tokens| tokens.output);
     update.tokens = Some(update::Tokens { input, output });

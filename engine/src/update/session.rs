@@ -39,6 +39,8 @@ facts! {
         pub cost_quanta: PartialSum,
         /// From the first start of a trace to its last end, in nanoseconds; pauses between traces left out.
         pub nanos: u64,
+        /// The longest call of a model or a tool, in nanoseconds.
+        pub longest_call_nanos: u64,
         /// Distinct words of the last answer; absent: no text arrived.
         pub answer_words: Option<u64>,
     }
@@ -67,6 +69,10 @@ facts! {
         pub errors: u64,
         /// Cost in 1e-12 USD; absent: not known.
         pub cost_quanta: Option<i64>,
+        /// It is judged whatever the rate, where what is flagged is.
+        pub flagged: bool,
+        /// Its risk by all signals but the outcome, as if our judge had not been asked, in quanta of 1e-12.
+        pub risk_quanta: Option<i64>,
         /// Scores of the trace; and those of its session that the trace has none of.
         pub reported: Vec<ReportedScore>,
         /// Its signals, in quanta of 1e-12, in the order of their names.
@@ -152,7 +158,7 @@ facts! {
         pub tools_failed: Option<bool>,
         /// It has a loop.
         pub looped: Option<bool>,
-        /// What it took.
+        /// What it took; of an outcome of a session, what its last done trace took.
         pub effort: Option<Effort>,
         /// The session.
         pub session: ScopedId,
@@ -258,6 +264,8 @@ facts! {
         pub distributions: BTreeMap<String, ScoreHistogram>,
         /// How much effort its sessions took.
         pub spread: Arc<Spread>,
+        /// How much its done traces took, each alone.
+        pub trace_spread: Arc<Spread>,
     }
 }
 
@@ -266,10 +274,15 @@ impl Effort {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let answer = other.answer_words.or(self.answer_words);
-        Self { answer_words: answer, ..self.combined(other, u64::saturating_add) }
+        let longest = self.longest_call_nanos.max(other.longest_call_nanos);
+        Self {
+            answer_words: answer,
+            longest_call_nanos: longest,
+            ..self.combined(other, u64::saturating_add)
+        }
     }
 
-    /// What is left without `other`, which was added; the answer stays.
+    /// What is left without `other`, which was added; the answer and the longest call stay.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -288,6 +301,7 @@ impl Effort {
             output_tokens: told(self.output_tokens, other.output_tokens),
             cost_quanta: told(self.cost_quanta, other.cost_quanta),
             nanos: of(self.nanos, other.nanos),
+            longest_call_nanos: self.longest_call_nanos,
             answer_words: self.answer_words,
         }
     }
@@ -299,6 +313,11 @@ impl DoneTrace {
         (self.touched_unix_nano, self.start_unix_nano, self.trace_id, &self.session)
     }
 
+    /// Whether it is of a trace that was done for the first time, and not an outcome that was told later.
+    pub fn is_first(&self) -> bool {
+        self.looped.is_some()
+    }
+
     /// What is told once under this name: the facts of a trace that was done, or an outcome that was told later.
     pub fn name(&self) -> Vec<u8> {
         let ScopedId { id, scope } = &self.session;
@@ -306,6 +325,6 @@ impl DoneTrace {
             Some(trace) => trace.0.to_vec(),
             None => [id.as_bytes(), b"\0", scope.as_bytes()].concat(),
         };
-        [&[u8::from(self.looped.is_some())], &about[..]].concat()
+        [&[u8::from(self.is_first())], &about[..]].concat()
     }
 }

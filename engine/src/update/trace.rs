@@ -423,6 +423,8 @@ facts! {
         pub unpriced: Vec<(String, u64)>,
         /// Time spent in model calls, all together.
         pub model_nanos: u64,
+        /// The longest of them.
+        pub longest_model_nanos: u64,
         /// Model calls that failed.
         pub failed_model_calls: u64,
         /// Only of a trace that is done.

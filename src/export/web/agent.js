@@ -243,12 +243,12 @@ function succeeded(one) {
   if (names.length === 0) return null;
   return fold("agent-success", false, "Sessions that succeed", () => [
     el("p", { class: "note" }, "From the sessions whose outcome is known, and from the effort of all. If those that were reported were chosen, so is the share."),
-    table("Sessions that succeed", [["Window"], ["Succeed", "number"], ["95 % from", "number"], ["to", "number"], ["Outcomes known", "number"], ["Sessions", "number"]],
+    table("Sessions that succeed", [["Window"], ["Succeed", "number"], ["95 % from", "number"], ["to", "number"], ["Outcomes known", "number"], ["of them reported", "number wide", "Others than the judge chose to tell them, and nobody knows why these"], ["Sessions", "number"]],
       names.map((name) => {
         const success = one.success[name];
         return el("tr", {}, el("th", { scope: "row" }, name),
           ...[success.estimate, success.lower, success.upper].map((share) => el("td", { class: "number" }, percent(share))),
-          ...[success.told, success.sessions].map((count) => el("td", { class: "number" }, number(count))));
+          el("td", { class: "number" }, number(success.told)), el("td", { class: "number wide" }, number(success.selected)), el("td", { class: "number" }, number(success.sessions)));
       }))]);
 }
 

@@ -7,7 +7,7 @@ const FIRST = 6;
 let all = false;
 
 /** What there is more of than usual, by stream. */
-const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", tool_failures: "traces with failing tools", loops: "traces with loops",
+const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", predicted_failure: "failed outcomes, and predictions of them,", tool_failures: "traces with failing tools", loops: "traces with loops",
   effort: "effort of traces, as a percentile of usual ones,", cost: "cost of traces, as a percentile of usual ones,", latency: "latency of traces, as a percentile of usual ones," };
 export const streamName = (stream) => STREAMS[stream] ?? stream.replaceAll("_", " ");
 

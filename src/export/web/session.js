@@ -123,7 +123,7 @@ function several(view, id, scopes, tenant) {
 function effort(one) {
   const [name, share] = Object.entries(one.prediction.more_than).sort(([, a], [, b]) => b - a)[0];
   const known = one.prediction.outcomes_known;
-  return `more ${name.replace("_", " ")} than ${Math.round(100 * share)} % of its agent's sessions; ${known ? `${number(known)} outcomes known` : "no outcome known"}`;
+  return `${name === "longest_call" ? "a longer single call" : `more ${name.replace("_", " ")}`} than ${Math.round(100 * share)} % of its agent's sessions; ${known ? `${number(known)} outcomes known` : "no outcome known"}`;
 }
 
 /** Finds the session of a trace and goes there. */
@@ -232,6 +232,7 @@ function explained(found) {
   return [
     el("p", { class: "reason" }, found.reason.replace(/\d+\.\d{3,}/g, (digits) => Number(digits).toFixed(2)), "."),
     el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
+    found.prediction && el("p", { class: "note" }, carried(found)),
     table("Signals of this trace", [["Signal"], ["Score", "number"], ["Weight", "number wide"], ["Risk", "number"], ["Source"], ["Evidence"], ...columns],
       found.signals.map((signal) => el("tr", {}, el("th", { scope: "row" }, signal.decides && "▸ ", foreign(signal.name, 60), signal.decides && el("small", {}, "decides")),
         el("td", { class: "number" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),
@@ -241,6 +242,14 @@ function explained(found) {
       el("p", { class: "note" }, `Without it: risk ${plain(loop.without.trace_risk)}, session reliability ${plain(loop.without.session_reliability)}, consistency ${plain(loop.without.session_consistency)}.`),
       loop.calls.length > 0 && el("ol", { class: "strip", "aria-label": "Calls of the loop" }, folded(loop.calls))]),
   ].flat(Infinity).filter(Boolean);
+}
+
+/** How likely the run failed, by this turn alone, and what speaks most for it or against it. */
+function carried({ trace, prediction }) {
+  const parts = Object.entries(prediction.carried_by).filter(([name, odds]) => name !== "base" && Math.abs(odds) >= 0.05);
+  const words = parts.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, 3).map(([name, odds]) => `${name.replaceAll("_", " ")} ${odds > 0 ? "+" : "−"}${Math.abs(odds).toFixed(1)}`);
+  const known = prediction.outcomes_known;
+  return `Chance that its run failed, by this turn alone: ${percent(trace.predicted_failure)}${words.length ? `, in log-odds by ${words.join(", ")}` : ""}; ${known ? `${number(known)} outcomes known` : "no outcome known"}.`;
 }
 
 /** Calls in order; equal ones that follow each other are one item that says how many. */

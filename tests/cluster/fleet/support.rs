@@ -423,7 +423,9 @@ fn lasting(mut update: AgentUpdate) -> AgentUpdate {
     update.counters.retain(|family, _| family != "trace_evaluations" && family != "gate_breaches");
     update.trace_signals.clear();
     // Said by shard, and as good as one.
-    update.spreads = vec![Arc::new(Spread::of_all(&update.spreads))];
+    for spreads in [&mut update.spreads, &mut update.trace_spreads] {
+        *spreads = vec![Arc::new(Spread::of_all(spreads))];
+    }
     // Drops follow from the order in which traces come in, and from when.
     (update.view.last_trace_unix_nano, update.view.usual_gap_seconds) = (None, None);
     for drop in &mut update.view.drops {

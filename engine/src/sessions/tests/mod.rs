@@ -132,6 +132,7 @@ fn detailed(update: TraceUpdate) -> TraceUpdate {
         complete: odd(0),
         llm_calls: number,
         model_nanos: number << 40,
+        longest_model_nanos: number << 30,
         touched_unix_nano: at(90).0 + number,
         ..update
     }

@@ -1,0 +1,150 @@
+//! What is usually predicted of runs, and what a prediction says of a rise of the rate at which they fail.
+//!
+//! ```text
+//! c_r = r c / (1 - c + r c)       the chance c, if the odds of failing were r times as high for every run
+//! x/m = c_r / p_r                 p the usual mean of c, as far as it may be off
+//! ```
+//!
+//! A bet on `x/m` pays 1 at most on average while the mean of `c` is at most `p`, whatever chances are distributed like: `c_r` is concave in `c` for
+//! `r >= 1`, so its mean is at most `p_r` (Jensen). If chances are right and failed runs go on to look like failed ones, it is the likelihood ratio of the
+//! higher rate against the usual one: nothing tells more of a run whose outcome is not known.
+
+use serde::{Deserialize, Serialize};
+
+use super::budget::{Budget, days};
+use super::evidence::{Evidence, Ratios};
+use crate::span::Timestamp;
+
+/// What a stream of outcomes holds besides them, where runs without one have a chance.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Predicted {
+    pub(super) usual: Chances,
+    pub(super) pending: Moments,
+    /// By outcomes alone, against the usual level: what runs are like may change without more of them failing.
+    pub(super) told: Evidence,
+    /// The time between outcomes.
+    pub(super) budget: Budget,
+}
+
+/// What is usually predicted; the older part of it counts less.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Chances {
+    held: Moments,
+    aged: Timestamp,
+}
+
+/// Chances, summed up.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Moments {
+    pub(super) fn add(&mut self, chance: f64) {
+        self.count += 1.0;
+        self.sum += chance;
+        self.squares += chance * chance;
+    }
+}
+
+impl Chances {
+    /// Takes these, after what is held has aged to this moment.
+    pub(super) fn take(&mut self, pending: &mut Moments, at: Timestamp, memory: f64) {
+        let Moments { count, sum, squares } = std::mem::take(pending);
+        let passed = days(at.0.saturating_sub(self.aged.0));
+        if passed >= AGE_STEP {
+            let least = (ENOUGH / self.held.count.max(ENOUGH)).min(1.0);
+            let left = (-passed / memory).exp2().max(least);
+            let Moments { count, sum, squares } = &mut self.held;
+            [count, sum, squares].into_iter().for_each(|held| *held *= left);
+            self.aged = at;
+        }
+        self.held.count += count;
+        self.held.sum += sum;
+        self.held.squares += squares;
+    }
+
+    /// A chance over the greatest mean of none that changed: the usual one, and the one at which the odds of failing are so many times, at
+    /// least 1, the usual ones; `None` before enough is known.
+    pub(super) fn ratios(&self, chance: f64, tolerated_odds: f64) -> Option<Ratios> {
+        let Moments { count, sum, squares } = self.held;
+        if count < ENOUGH {
+            return None;
+        }
+        let mean = sum / count;
+        let error = ((squares / count - mean * mean).max(0.0) / count).sqrt();
+        let usual = (mean + error).clamp(LEAST, 1.0);
+        let tolerated = tilt(usual, tolerated_odds).max(mean + ERRORS_TOLERATED * error).min(1.0);
+        Some(Ratios { usual: chance / usual, tolerated: tilt(chance, tolerated_odds) / tolerated })
+    }
+
+    /// How much a chance speaks for failing less than at this level: of a value `x`, `(1 - x) / (1 - level)`.
+    pub(super) fn ratio_of_good(&self, chance: f64, odds: f64) -> f64 {
+        let Moments { count, sum, .. } = self.held;
+        let usual = if count > 0.0 { sum / count } else { chance };
+        (1.0 - tilt(chance, odds)) / (1.0 - tilt(usual.clamp(LEAST, 1.0 - LEAST), odds))
+    }
+}
+
+/// A chance, if the odds of failing were so many times as high.
+fn tilt(chance: f64, odds: f64) -> f64 {
+    odds * chance / (1.0 - chance + odds * chance)
+}
+
+/// Odds at one level over those at another; 1 at least.
+pub(super) fn odds_ratio(level: f64, over: f64) -> f64 {
+    let odds = |level: f64| {
+        let level = level.clamp(LEAST, 1.0 - LEAST);
+        level / (1.0 - level)
+    };
+    (odds(level) / odds(over)).max(1.0)
+}
+
+/// Chances of a past that is enough to be held against.
+const ENOUGH: f64 = 100.0;
+
+/// Standard errors of the usual mean that are tolerated, where that is more.
+const ERRORS_TOLERATED: f64 = 3.0;
+
+/// Days that pass before the past ages.
+const AGE_STEP: f64 = 1.0 / 24.0;
+
+/// No level is nearer to 0 or 1.
+const LEAST: f64 = 1e-4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chances whose odds are those of 0.25 times powers of two.
+    fn chances() -> impl Iterator<Item = f64> {
+        (0..1_000).map(|number| tilt(0.25, f64::from(number % 7 - 3).exp2()))
+    }
+
+    #[test]
+    fn while_chances_are_as_usual_no_bet_on_them_wins() {
+        let (mut usual, mut pending) = (Chances::default(), Moments::default());
+        chances().take(99).for_each(|chance| pending.add(chance));
+        usual.take(&mut pending, Timestamp(1), 14.0);
+        assert_eq!(usual.ratios(0.3, 1.5), None);
+        chances().skip(99).for_each(|chance| pending.add(chance));
+        usual.take(&mut pending, Timestamp(2), 14.0);
+        assert_eq!(pending, Moments::default());
+        for odds in [1.0, 1.5, 4.0] {
+            let ratios: Vec<Ratios> =
+                chances().map(|chance| usual.ratios(chance, odds).unwrap()).collect();
+            let mean = |of: fn(&Ratios) -> f64| ratios.iter().map(of).sum::<f64>() / 1_000.0;
+            assert!(mean(|ratios| ratios.usual) < 1.0 && mean(|ratios| ratios.usual) > 0.97);
+            assert!(mean(|ratios| ratios.tolerated) < 1.0, "{odds}");
+        }
+    }
+
+    #[test]
+    fn odds_are_never_less_than_once() {
+        assert!((odds_ratio(0.5, 0.2) - 4.0).abs() < 1e-12);
+        assert!((odds_ratio(0.2, 0.5) - 1.0).abs() < 1e-12);
+        assert!(odds_ratio(1.0, 0.0).is_finite());
+    }
+}
