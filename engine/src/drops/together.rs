@@ -2,6 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::stream::PREDICTED;
 use super::*;
 use crate::span::TraceId;
 use crate::update::Effort;
@@ -74,7 +75,7 @@ impl Agent {
             ..done.clone()
         });
         for told in told.into_iter().chain([done]) {
-            self.drops.tell(&AgentKey::default(), told, WallShift::default());
+            self.drops.tell(&AgentKey::default(), [told], WallShift::default());
         }
         self.drops.settle(&DriftOptions::default(), &mut self.counts);
     }

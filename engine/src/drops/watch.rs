@@ -13,7 +13,7 @@ use crate::predict::learner::Learner;
 use crate::predict::spread::Spread;
 use crate::saved::{self, Name};
 use crate::span::Timestamp;
-use crate::update::{AgentKey, DoneTrace, ScopedId};
+use crate::update::{AgentKey, DoneTrace, Effort, ScopedId};
 
 /// One agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
