@@ -31,8 +31,7 @@ pub(super) fn start(
     (doors, clock, health): (Doors, Clock, Arc<Health>),
 ) -> Result<Daemon, StartError> {
     let board = Arc::new(Board::new(config.api));
-    let step = config.api.history_step;
-    upkeep::begin(&board, step, clock.clone());
+    upkeep::begin(&board, config.api.history_step, clock.clone());
     let (shutdown, stopping) = watch::channel(false);
     let open = opener(doors, config, &health, &stopping);
     let query = SessionQuery::default();

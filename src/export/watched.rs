@@ -25,8 +25,8 @@ const fn gauge(
     Watched { family: family(name, Kind::Gauge, labels, help), of }
 }
 
-const fn full(watched: Watched) -> Watched {
-    Watched { family: watched.family.in_full(), ..watched }
+const fn full(Watched { family, of }: Watched) -> Watched {
+    Watched { family: family.in_full(), of }
 }
 
 /// All of them, in the order of the page. Streams are those of `engine/drops/stream.rs`.

@@ -187,7 +187,7 @@ pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> 
 
 /// Whether a log record told its root: that comes first, and all that is in it is its agent's.
 pub fn is_turn(TraceView { shape, .. }: &TraceView<'_>) -> bool {
-    shape.root().is_some_and(|root| root.is_record())
+    shape.root().is_some_and(SpanView::is_record)
 }
 
 /// Where the outermost span of a trace comes from.
@@ -366,7 +366,7 @@ fn sum_known(
     let silent = models.iter().filter(|span| known(span).is_none());
     let unknown = silent.clone().filter(|span| !span.failed && !covered(span)).count() as u64;
     let nothing = (unknown == 0 && !models.is_empty()).then_some(0);
-    let counts = models.iter().filter_map(|span| known(span));
+    let counts = models.iter().filter_map(&known);
     let totals = totals.iter().filter_map(|(total, _)| known(total));
     (counts.chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
 }

@@ -24,7 +24,7 @@ pub(super) fn of(
         span.operation == Operation::InvokeAgent && Some(span.span_id) != outermost
     };
     let agents = shape.behaviour().filter(is_inner).map(|span| Step {
-        name: span.agent_name().unwrap_or(span.name()).to_owned(),
+        name: span.agent_name().unwrap_or_else(|| span.name()).to_owned(),
         ..step(StepKind::Agent, &Call::of(span))
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {

@@ -100,12 +100,7 @@ impl Page {
                     }
                 }
             }
-            Section::ArsComponent => {
-                let components = update.view.ars.iter().flat_map(|ars| &ars.components);
-                for (name, component) in components {
-                    self.sample(&ARS_COMPONENT, "", labels, &[name], component.score);
-                }
-            }
+            Section::ArsComponent => self.components(agent),
             Section::RunsHeld if update.runs == 0 => {}
             Section::RunsHeld => self.sample(&RUNS_HELD, "", labels, &NONE, number(update.runs)),
             Section::SessionsActive => {
@@ -142,16 +137,28 @@ impl Page {
                     self.histogram((&taken.family, scale), labels, &NONE, buckets);
                 }
             }
-            Section::Counter(counter, Detail::Core) => match counter.in_core {
-                InCore::All => self.counter(counter, None, agent),
-                InCore::Of(value) => self.counter(counter, Some(value), agent),
-                InCore::Sum => {
-                    let counted = update.counters.get(counter.engine);
-                    let sum = counted.map_or(0, |counted| counted.values().sum());
-                    self.counted(counter, agent, &NONE, sum);
-                }
-            },
-            Section::Counter(counter, Detail::Full) => self.counter(counter, None, agent),
+            Section::Counter(counter, detail) => self.counter_in(detail, counter, agent),
+        }
+    }
+
+    /// Writes the components of the agent reliability score.
+    fn components(&mut self, agent: &Exported) {
+        let components = agent.update.view.ars.iter().flat_map(|ars| &ars.components);
+        for (name, component) in components {
+            self.sample(&ARS_COMPONENT, "", &agent.labels, &[name], component.score);
+        }
+    }
+
+    /// Writes what this detail has of a counter.
+    fn counter_in(&mut self, detail: Detail, counter: &CounterFamily, agent: &Exported) {
+        match (detail, counter.in_core) {
+            (Detail::Full, _) | (Detail::Core, InCore::All) => self.counter(counter, None, agent),
+            (Detail::Core, InCore::Of(value)) => self.counter(counter, Some(value), agent),
+            (Detail::Core, InCore::Sum) => {
+                let counted = agent.update.counters.get(counter.engine);
+                let sum = counted.map_or(0, |counted| counted.values().sum());
+                self.counted(counter, agent, &NONE, sum);
+            }
         }
     }
 
