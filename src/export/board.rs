@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::history::{ApiOptions, DeploymentView, HistoryView, Range, Ring, Row};
+use super::history::{ApiOptions, HistoryView, NewVersionView, Range, Ring, Row};
 use super::kept_history::{KeptHistory, NotKept};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::span::Timestamp;
@@ -161,7 +161,7 @@ impl Board {
         };
         let mut view = posted.past.view(agent, step, (window, &rows));
         drop(posted);
-        view.deployments = self.deployments(key);
+        view.new_versions = self.new_versions(key);
         Some(view)
     }
 
@@ -195,7 +195,7 @@ impl Board {
 
     /// When versions of an agent came, but for the first that is known.
     #[expect(clippy::disallowed_methods, reason = "sorted before anybody sees it")]
-    fn deployments(&self, key: &AgentKey) -> Vec<DeploymentView> {
+    fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
         let alike = |other: &AgentKey| {
             let names = |key: &AgentKey| {
                 let AgentKey { tenant, service_name, agent_name, environment, .. } = key.clone();
@@ -213,7 +213,7 @@ impl Board {
         versions.sort();
         let first = versions.first().map(|(began, _)| *began);
         versions.retain(|(began, _)| Some(*began) > first);
-        let view = |(began, version): (Timestamp, String)| DeploymentView {
+        let view = |(began, version): (Timestamp, String)| NewVersionView {
             agent_version: Some(version).filter(|version| !version.is_empty()),
             unix_nano: began.0.to_string(),
         };
@@ -333,10 +333,10 @@ mod tests {
         let at = |minutes: u64| (minutes * minute).to_string();
         assert_eq!(past(Range::Hour).unix_nano, [at(100)]);
         assert_eq!(past(Range::SixHours).unix_nano, [at(1), at(2), at(6), at(100)]);
-        let [deployed] = &past(Range::Week).deployments[..] else { panic!("one is new") };
+        let [deployed] = &past(Range::Week).new_versions[..] else { panic!("one is new") };
         assert_eq!(
             deployed,
-            &DeploymentView { agent_version: Some("2".to_owned()), unix_nano: at(6) }
+            &NewVersionView { agent_version: Some("2".to_owned()), unix_nano: at(6) }
         );
     }
 }

@@ -44,7 +44,7 @@ pub struct HistoryView {
     /// Seconds between two points, the newest hour of a longer past apart.
     pub step_seconds: f64,
     /// When versions of the agent came after the first one, this one among them, the oldest first.
-    pub deployments: Vec<DeploymentView>,
+    pub new_versions: Vec<NewVersionView>,
     /// When.
     pub unix_nano: Vec<String>,
     /// Reliability by window, to four decimals; null where there was none.
@@ -69,7 +69,7 @@ pub struct HistoryView {
 
 /// A version that was new.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
-pub struct DeploymentView {
+pub struct NewVersionView {
     /// The version; null if none was sent.
     pub agent_version: Option<String>,
     /// When it was first seen.
@@ -266,7 +266,7 @@ fn view(agent: AgentName, step: Duration, windows: &[String], points: &[Point]) 
     HistoryView {
         agent,
         step_seconds: step.as_secs_f64(),
-        deployments: Vec::new(),
+        new_versions: Vec::new(),
         unix_nano: points().map(|point| point.at.0.to_string()).collect(),
         reliability: column(|scores| scores.reliability),
         consistency: column(|scores| scores.consistency),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use agentgauge::clock::Clock;
 
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, until};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECRET: &str = "a secret of ours";
@@ -148,7 +148,9 @@ fn a_run_over_a_limit_is_told_while_it_runs() {
     send(12, true);
     daemon.settles_at(&series("run_limits_exceeded_total", limit), 1.0);
     daemon.settles_at(&series("traces_total", ""), 1.0);
-    daemon.settles_at(&series("agent_stalled_traces", ""), 0.0);
+    let stalled = series("agent_stalled_traces", "");
+    until(|| !daemon.get("/metrics").contains(&stalled));
+    assert!(!daemon.get("/metrics").contains(&stalled));
     let explained: Value =
         serde_json::from_str(&daemon.get(&format!("/api/v1/traces/{:032x}", 7))).unwrap();
     assert_eq!(explained["trace"]["limits"][0]["most"], 10.0);

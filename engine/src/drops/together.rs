@@ -130,7 +130,6 @@ fn a_rise_is_found_sooner_by_predictions_and_outcomes_than_by_outcomes_alone() {
     let (mut alone, mut together) = (0.0, 0.0);
     for rate in [0.4, 0.55] {
         let means = delays(1..17, rate);
-        println!("26 -> {rate}: outcomes alone {:.0}, with predictions {:.0}", means[0], means[1]);
         (alone, together) = (alone + means[0], together + means[1]);
     }
     assert!(together < alone, "{together} of {alone}");

@@ -106,7 +106,7 @@ function over(past, deployments) {
   const times = past.unix_nano, step = past.step_seconds;
   const first = Number(BigInt(times[0]) / 1000000n);
   const told = new Set(deployments.map((one) => one.agent_version));
-  const seen = past.deployments.filter((one) => !told.has(one.agent_version)).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
+  const seen = past.new_versions.filter((one) => !told.has(one.agent_version)).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
   const rolledOut = deployments.map(({ agent_version: version, name, unix_nano: at }) => [at, version || name || "deployment"]);
   const marks = [...seen, ...rolledOut].filter(([at]) => Number(BigInt(at) / 1000000n) >= first);
   return [el("div", { class: "charts" },

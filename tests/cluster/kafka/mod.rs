@@ -340,8 +340,8 @@ async fn what_was_read_is_in_the_log() {
     let read = ["agentgauge_kafka_records_total{topic=\"otlp_spans\"} 5\n"];
     answers(&first, "/metrics", &read).await;
     // As a kill would leave it: without a snapshot.
-    for entry in std::fs::read_dir(store.path()).unwrap() {
-        let path = entry.unwrap().path();
+    let held = std::fs::read_dir(store.path()).unwrap().map(|entry| entry.unwrap().path());
+    for path in held.filter(|path| path.is_file()) {
         std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
     }
     let second = daemon(KafkaOptions::default(), |config| durable(config, copy.path())).await;

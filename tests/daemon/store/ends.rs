@@ -181,8 +181,13 @@ fn runs_that_were_only_reported_and_rising_evidence_outlive_kills() {
         let told = agent(&undisturbed, "reported")[key].clone();
         assert_eq!(agent(&daemon, "reported")[key], told, "{key}");
     }
-    let expected = replayed(recordings.path());
-    let expected = &expected["agents"][0]["drops"];
+    let replayed = replayed(recordings.path());
+    let mut expected = replayed["agents"][0]["drops"].clone();
+    // The agent that was only reported of has a stream that pages, too: what may be false is shared with it.
+    for stream in expected.as_array_mut().unwrap().iter_mut().filter(|one| one["pages"] == true) {
+        stream["evidence"] = serde_json::json!(stream["evidence"].as_f64().unwrap() / 2.0);
+    }
+    let expected = &expected;
     assert_eq!(expected[0]["severity"], "critical", "{expected}");
     assert!(expected[0]["drop"]["traces"].as_u64() >= Some(50), "{expected}");
     let shown = |daemon: &Daemon| {

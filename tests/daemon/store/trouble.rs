@@ -32,10 +32,21 @@ fn files_are_for_their_owner_alone() {
     assert_eq!(post(&daemon.otlp_http, &request(0, now())).unwrap().0, 200);
     daemon.ends_well();
     assert_eq!(fs::metadata(&store).unwrap().permissions().mode() & 0o777, 0o700);
-    for entry in fs::read_dir(&store).unwrap() {
-        let entry = entry.unwrap();
-        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+    let (mut folders, mut files) = (vec![store], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            if entry.file_type().unwrap().is_dir() {
+                assert_eq!(mode, 0o700, "{entry:?}");
+                folders.push(entry.path());
+            } else {
+                assert_eq!(mode, 0o600, "{entry:?}");
+                files += 1;
+            }
+        }
     }
+    assert!(files > 1, "{files}");
 }
 
 #[test]
