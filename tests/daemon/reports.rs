@@ -200,3 +200,40 @@ fn an_outcome_by_task_and_run_fails_its_trace_whether_it_comes_first_or_when_tha
     daemon.settles_at("agentgauge_traces_total{service_name=\"bench\"", 3.0);
     assert_eq!(outcome("neither"), Value::Null);
 }
+
+/// One broken rule on a span event is one of all runs, as the source's N is all tasks: it says nothing of how many were looked at.
+#[test]
+fn a_violation_on_one_of_a_hundred_runs_leaves_compliance_at_99_hundredths() {
+    let daemon = Daemon::start();
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let end = Clock::system().now().0;
+    let rule = json!([{
+        "name": "agentgauge.constraint.violation", "timeUnixNano": end.to_string(),
+        "attributes": [
+            text("agentgauge.constraint.id", "no_pii"),
+            text("agentgauge.constraint.severity", "high"),
+        ],
+    }]);
+    let run = |number: u32| {
+        json!({
+            "traceId": format!("{:032x}", number + 1), "spanId": format!("{:016x}", number + 1),
+            "name": "invoke_agent careful", "startTimeUnixNano": (end - 1_000_000_000).to_string(),
+            "endTimeUnixNano": end.to_string(),
+            "events": if number == 7 { rule.clone() } else { json!([]) },
+            "attributes": [
+                text("gen_ai.operation.name", "invoke_agent"), text("gen_ai.agent.name", "careful"),
+                text("agentgauge.task.id", &format!("task {number}")),
+                text("agentgauge.run.id", "first"), text("agentgauge.outcome", "success"),
+            ],
+        })
+    };
+    let body = json!({"resourceSpans": [{
+        "resource": {"attributes": [text("service.name", "bench")]},
+        "scopeSpans": [{"spans": (0..100).map(run).collect::<Vec<_>>()}],
+    }]});
+    let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &body.to_string());
+    assert_eq!(status, 200, "{answer}");
+    for (score, expected) in [("compliance", 0.99), ("harm", 0.0), ("safety", 0.99)] {
+        settles(&daemon, "careful", score, &json!(expected));
+    }
+}
