@@ -29,7 +29,7 @@ pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, rmp_serde::enc
     rmp_serde::to_vec_named(value)
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Recording and alert rules for Prometheus, fitted to objectives and to the configuration.
 //!
 //! Drops of agents ([`drops`]), error budgets ([`slo`]), loops ([`loops`]), and the daemon itself ([`own`]). A rule that could
-//! never fire is refused rather than written. [`format`] says who reads them.
+//! never fire is refused rather than written. [`mod@format`] says who reads them.
 
 mod drops;
 mod format;
