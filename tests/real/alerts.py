@@ -247,7 +247,7 @@ def check_alerts(feed, watched):
     for series in [
         'service_agent:agentgauge_trace_evaluations:increase1h{service_name="healthy"} >= 50',
         'service_agent:agentgauge_trace_evaluations:increase6h{service_name="healthy"} >= 50',
-        'agentgauge_agent_drop{service_name="healthy",stream="verdict",severity="warning"} == 0',
+        'agentgauge_agent_drop{service_name="healthy",stream="verdict",severity="critical"} == 0',
         'agentgauge_agent_drop_baseline{service_name="healthy",stream="verdict"}',
     ]:
         until(series, lambda: feed.check() or watched.ask(series), GIVE_UP_SECONDS)
