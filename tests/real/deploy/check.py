@@ -128,7 +128,7 @@ def links(http):
     chart = next(document for document in yaml.safe_load_all((WORK / "values.yaml.manifests").read_text())
                  if document and document["kind"] == "PrometheusRule")["spec"]
     plain = yaml.safe_load((DEPLOY / "prometheus/agentgauge.rules.yml").read_text())
-    names = {"service_name": "shop", "gen_ai_agent_name": "support"}
+    names = {"service_name": "shop", "gen_ai_agent_name": "support", "gen_ai_agent_version": "1.0"}
     followed = {}
     for rendered, base in ((plain, "http://127.0.0.1:9464"), (chart, "https://gauge.example.org")):
         found = {}
